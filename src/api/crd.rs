@@ -1,0 +1,34 @@
+//! CustomResourceDefinitions, generated from the types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+
+use crate::velero::{Backup, BackupStorageLocation};
+
+/// Every definition that berth brings, in the order of their names. None has a status subresource, as
+/// Velero's have none: a write to `/status` gets 404 there, so it must here.
+pub fn all() -> Vec<CustomResourceDefinition> {
+    [Backup::crd(), BackupStorageLocation::crd()].into_iter().map(as_velero_has_it).collect()
+}
+
+fn as_velero_has_it(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    crd.metadata.labels = Some([("component".to_owned(), "velero".to_owned())].into());
+    for version in &mut crd.spec.versions {
+        version.subresources = None;
+    }
+    crd
+}
+
+/// One YAML file per definition: file name and text.
+///
+/// # Errors
+/// When a definition cannot be written as YAML.
+pub fn files() -> Result<Vec<(String, String)>, serde_saphyr::ser::Error> {
+    all()
+        .iter()
+        .map(|crd| {
+            let name = crd.metadata.name.clone().unwrap_or_default();
+            Ok((format!("{name}.yaml"), serde_saphyr::to_string(crd)?))
+        })
+        .collect()
+}

@@ -1,0 +1,42 @@
+//! Labels, annotations and well-known names, once.
+
+/// Namespace that Velero and berth serve unless told otherwise.
+pub const DEFAULT_NAMESPACE: &str = "velero";
+/// Location of a Backup that names none, where none is marked as default.
+pub const DEFAULT_LOCATION: &str = "default";
+
+/// When the backup got its place: RFC 3339 with microseconds. Set once, by the webhook or the controller.
+pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
+/// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
+pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
+
+/// Label of a Backup: its location's name, shortened by [`label_value`].
+pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
+/// Label of any object, namespaces included: `"true"` keeps it out of every backup.
+pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
+/// Annotations of a Backup: the version of the cluster that it was taken from.
+pub const SOURCE_GIT_VERSION: &str = "velero.io/source-cluster-k8s-gitversion";
+pub const SOURCE_MAJOR_VERSION: &str = "velero.io/source-cluster-k8s-major-version";
+pub const SOURCE_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
+/// Annotation of a Backup: how long item actions may wait for a resource.
+pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
+/// Default key of volume groups, written into the effective spec.
+pub const VOLUME_GROUP: &str = "velero.io/volume-group";
+
+/// Provider of a location that is a folder.
+pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
+/// `status.formatVersion` and the archive's `metadata/version`.
+pub const FORMAT_VERSION: &str = "1.1.0";
+
+/// Who writes: the field manager of every patch, and the reporting component of Events.
+pub const FIELD_MANAGER: &str = "berth";
+
+/// A name as a label value: longer than 63 characters, the first 57 and six hexadecimal digits of its hash.
+/// `hash` is the SHA-256 of the name in hexadecimal (source: Velero's `pkg/label`).
+pub fn label_value(name: &str, sha256_hex: impl FnOnce(&str) -> String) -> String {
+    if name.len() <= 63 {
+        return name.to_owned();
+    }
+    let head: String = name.chars().take(57).collect();
+    head + sha256_hex(name).get(..6).unwrap_or_default()
+}

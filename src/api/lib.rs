@@ -1,0 +1,11 @@
+//! The wire: Velero's API kinds as JSON, the keys berth puts on objects, and the one reader that turns what
+//! people wrote into checked values of `berth-core`. The webhook lets in exactly what the controller can
+//! read, since both call [`parse`].
+
+pub mod crd;
+pub mod duration;
+pub mod keys;
+pub mod parse;
+pub mod velero;
+
+pub use duration::GoDuration;

@@ -1,0 +1,250 @@
+//! From the wire to checked values, all faults at once.
+
+use berth_core::glob::Glob;
+use berth_core::label::{RawRequirement, Selector};
+use berth_core::namespace::NamespaceSet;
+use berth_core::selection::{Filter, ResourceFilter};
+use berth_core::violation::{Field, Violations};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::GoDuration;
+use crate::velero::BackupSpec;
+
+/// A Backup's wishes, checked: what the queue and the engine work with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    pub namespaces: NamespaceSet,
+    pub resources: ResourceFilter,
+    /// Objects match one of these. Empty: all objects.
+    pub selectors: Vec<Selector>,
+    /// Absent: the server's default.
+    pub ttl: Option<std::time::Duration>,
+}
+
+/// Reads a spec by the rules of Velero's own validation.
+///
+/// # Errors
+/// Every fault, each with its field path.
+pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
+    let at = Field::root("spec");
+    let mut found = Violations::default();
+    let namespaces = namespaces(spec, &at, &mut found);
+    let resources = resources(spec, &at, &mut found);
+    let selectors = selectors(spec, &at, &mut found);
+    let ttl = duration(spec.ttl.as_ref(), &at.child("ttl"), &mut found);
+    duration(spec.csi_snapshot_timeout.as_ref(), &at.child("csiSnapshotTimeout"), &mut found);
+    duration(spec.item_operation_timeout.as_ref(), &at.child("itemOperationTimeout"), &mut found);
+    if let Some(policy) = &spec.resource_policy {
+        let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
+        found.require(is_config_map, &at.child("resourcePolicy").child("kind"), "must be ConfigMap");
+    }
+    let hooks = spec.hooks.iter().flat_map(|hooks| &hooks.resources).flatten();
+    for (i, hook) in hooks.enumerate() {
+        let at = at.child("hooks").child("resources").index(i);
+        if let Some(selector) = &hook.label_selector {
+            parse_selector(selector, &at.child("labelSelector"), &mut found);
+        }
+        for (field, list) in [("pre", &hook.pre), ("post", &hook.post)] {
+            for (j, hook) in list.iter().flatten().enumerate() {
+                let at = at.child(field).index(j).child("exec").child("timeout");
+                duration(hook.exec.timeout.as_ref(), &at, &mut found);
+            }
+        }
+    }
+    found.into_result(Wanted { namespaces, resources, selectors, ttl })
+}
+
+/// The namespaces alone, for the queue: a spec with other faults still has a place, and fails when its turn
+/// comes. A list that cannot be read takes nothing and so meets nobody.
+pub fn backup_namespaces(spec: &BackupSpec) -> Option<NamespaceSet> {
+    let mut found = Violations::default();
+    let set = namespaces(spec, &Field::root("spec"), &mut found);
+    found.is_empty().then_some(set)
+}
+
+fn list(entries: &Option<Vec<String>>) -> &[String] {
+    entries.as_deref().unwrap_or_default()
+}
+
+fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> NamespaceSet {
+    let (includes, excludes) = (list(&spec.included_namespaces), list(&spec.excluded_namespaces));
+    let (in_at, ex_at) = (at.child("includedNamespaces"), at.child("excludedNamespaces"));
+    if includes.len() > 1 && includes.iter().any(|n| n == "*") {
+        found.push(in_at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
+    }
+    let mut globs = |names: &[String], at: &Field, star: bool| -> Vec<Glob> {
+        let mut read = Vec::with_capacity(names.len());
+        for (i, name) in names.iter().enumerate() {
+            match Glob::parse(name) {
+                Ok(_) if name == "*" && !star => {
+                    found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
+                }
+                Ok(glob) => read.push(glob),
+                Err(error) => found.push(at.index(i), error.to_string()),
+            }
+        }
+        read
+    };
+    let (included, excluded) = (globs(includes, &in_at, true), globs(excludes, &ex_at, false));
+    both_ways(includes, excludes, &ex_at, found);
+    NamespaceSet::new(included, excluded)
+}
+
+fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
+    for (i, entry) in excludes.iter().enumerate() {
+        if includes.contains(entry) {
+            found.push(at.index(i), format!("{entry:?} is included and excluded: remove one"));
+        }
+    }
+}
+
+fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceFilter {
+    let old = [
+        ("includedResources", list(&spec.included_resources).is_empty()),
+        ("excludedResources", list(&spec.excluded_resources).is_empty()),
+        ("includeClusterResources", spec.include_cluster_resources.is_none()),
+    ];
+    let scoped = [
+        ("includedClusterScopedResources", &spec.included_cluster_scoped_resources),
+        ("excludedClusterScopedResources", &spec.excluded_cluster_scoped_resources),
+        ("includedNamespaceScopedResources", &spec.included_namespace_scoped_resources),
+        ("excludedNamespaceScopedResources", &spec.excluded_namespace_scoped_resources),
+    ];
+    let set_old: Vec<&str> = old.iter().filter(|(_, empty)| !empty).map(|(name, _)| *name).collect();
+    if let Some(first_old) = set_old.first() {
+        for (name, entries) in scoped {
+            if !list(entries).is_empty() {
+                let message = format!("does not go together with {first_old}: use one style of filter");
+                found.push(at.child(name), message);
+            }
+        }
+        let resources = Filter {
+            includes: list(&spec.included_resources).to_vec(),
+            excludes: list(&spec.excluded_resources).to_vec(),
+        };
+        check_lists(&resources, &at.child("includedResources"), &at.child("excludedResources"), found);
+        return ResourceFilter::Old { resources, include_cluster_resources: spec.include_cluster_resources };
+    }
+    let mut filter = |included: usize, excluded: usize| {
+        let get = |i: usize| scoped.get(i).map(|(_, l)| list(l).to_vec()).unwrap_or_default();
+        let name = |i: usize| at.child(scoped.get(i).map_or("", |(name, _)| name));
+        let filter = Filter { includes: get(included), excludes: get(excluded) };
+        check_lists(&filter, &name(included), &name(excluded), found);
+        if filter.excludes.iter().any(|e| e == "*") && !filter.includes.is_empty() {
+            found.push(name(excluded), "\"*\" leaves nothing of what is included: remove one");
+        }
+        filter
+    };
+    ResourceFilter::Scoped { cluster: filter(0, 1), namespaced: filter(2, 3) }
+}
+
+fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found: &mut Violations) {
+    for (entries, at) in [(&filter.includes, includes_at), (&filter.excludes, excludes_at)] {
+        if entries.len() > 1 && entries.iter().any(|e| e == "*") {
+            found.push(at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
+        }
+        for (i, entry) in entries.iter().enumerate() {
+            let legal = !entry.is_empty()
+                && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
+            let message = format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
+            found.require(legal, &at.index(i), message);
+        }
+    }
+    both_ways(&filter.includes, &filter.excludes, excludes_at, found);
+}
+
+fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selector> {
+    let or_at = at.child("orLabelSelectors");
+    let either = spec.or_label_selectors.as_deref().unwrap_or_default();
+    if spec.label_selector.is_some() && !either.is_empty() {
+        found.push(or_at.clone(), "does not go together with labelSelector: move that one into the list");
+    }
+    let one = spec.label_selector.iter().map(|selector| (at.child("labelSelector"), selector));
+    let many = either.iter().enumerate().map(|(i, selector)| (or_at.index(i), selector));
+    let read: Vec<Selector> = one.chain(many).map(|(at, s)| parse_selector(s, &at, found)).collect();
+    // One that matches everything makes the others idle.
+    if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
+}
+
+fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
+    let labels = selector.match_labels.iter().flatten().map(|(k, v)| (k.as_str(), v.as_str()));
+    let expressions = selector.match_expressions.iter().flatten().map(|e| RawRequirement {
+        key: &e.key,
+        operator: &e.operator,
+        values: e.values.as_deref().unwrap_or_default(),
+    });
+    Selector::parse(labels, expressions, at, found)
+}
+
+fn duration(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> Option<std::time::Duration> {
+    match text.map(GoDuration::get).transpose() {
+        Ok(value) => value.flatten(),
+        Err(error) => {
+            found.push(at.clone(), error.to_string());
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(spec: serde_json::Value) -> Vec<String> {
+        let spec: BackupSpec = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
+        backup(&spec).err().map(|v| v.iter().map(ToString::to_string).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_empty_spec_takes_everything() {
+        let wanted = backup(&BackupSpec::default()).unwrap_or_else(|e| unreachable!("{e}"));
+        assert!(wanted.namespaces.takes_all());
+        assert!(wanted.selectors.is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once() {
+        let faults = faults(serde_json::json!({
+            "includedNamespaces": ["ok", "Bad_Name", "x**"],
+            "excludedNamespaces": ["*", "ok"],
+            "includedResources": ["pods"],
+            "excludedNamespaceScopedResources": ["secrets"],
+            "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Is"}]},
+            "orLabelSelectors": [{"matchLabels": {"a b": "c"}}],
+            "ttl": "1h-5m",
+            "csiSnapshotTimeout": "ten minutes",
+            "resourcePolicy": {"kind": "Secret", "name": "x"},
+        }));
+        let fields: Vec<&str> = faults.iter().filter_map(|f| f.split(": ").next()).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.includedNamespaces[1]",
+                "spec.includedNamespaces[2]",
+                "spec.excludedNamespaces[0]",
+                "spec.excludedNamespaces[1]",
+                "spec.excludedNamespaceScopedResources",
+                "spec.orLabelSelectors",
+                "spec.labelSelector.matchExpressions[0].operator",
+                "spec.orLabelSelectors[0].matchLabels.a b",
+                "spec.ttl",
+                "spec.csiSnapshotTimeout",
+                "spec.resourcePolicy.kind",
+            ],
+            "{faults:#?}"
+        );
+    }
+
+    #[test]
+    fn what_velero_accepts_is_accepted() {
+        for spec in [
+            serde_json::json!({"includedNamespaces": ["*"], "ttl": "0s", "hooks": {}, "metadata": {}}),
+            serde_json::json!({"includedNamespaces": ["team-*", "ns[1-3]"], "excludedNamespaces": ["team-x"]}),
+            serde_json::json!({"includedResources": ["*"], "includeClusterResources": true}),
+            serde_json::json!({"excludedClusterScopedResources": ["*"], "includedNamespaceScopedResources": ["cm", "deploy*.apps"]}),
+            serde_json::json!({"labelSelector": {"matchLabels": {"app.kubernetes.io/name": "web"}}}),
+        ] {
+            assert_eq!(faults(spec.clone()), Vec::<String>::new(), "{spec}");
+        }
+    }
+}

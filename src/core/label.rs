@@ -1,0 +1,172 @@
+//! Label selectors of `metav1.LabelSelector`: well formed or not, and what they match.
+
+use std::collections::BTreeMap;
+
+use crate::violation::{Field, Violations};
+
+/// How one key is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operator {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    DoesNotExist,
+}
+
+/// A checked selector: every requirement has to hold. Without any it matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(Vec<(String, Operator)>);
+
+/// One requirement as it stands on the wire.
+pub struct RawRequirement<'a> {
+    pub key: &'a str,
+    pub operator: &'a str,
+    pub values: &'a [String],
+}
+
+impl Selector {
+    /// Checks keys, values and operators by Kubernetes' rules; every fault is told under `at`.
+    pub fn parse<'a>(
+        labels: impl Iterator<Item = (&'a str, &'a str)>,
+        expressions: impl Iterator<Item = RawRequirement<'a>>,
+        at: &Field,
+        found: &mut Violations,
+    ) -> Self {
+        let mut requirements = Vec::new();
+        for (key, value) in labels {
+            let field = at.child("matchLabels").child(key);
+            check_key(key, &field, found);
+            check_value(value, &field, found);
+            requirements.push((key.to_owned(), Operator::In(vec![value.to_owned()])));
+        }
+        for (i, raw) in expressions.enumerate() {
+            let field = at.child("matchExpressions").index(i);
+            check_key(raw.key, &field.child("key"), found);
+            for (j, value) in raw.values.iter().enumerate() {
+                check_value(value, &field.child("values").index(j), found);
+            }
+            let values_field = field.child("values");
+            let operator = match raw.operator {
+                "In" | "NotIn" if raw.values.is_empty() => {
+                    found.push(values_field, format!("operator {} needs at least one value", raw.operator));
+                    continue;
+                }
+                "In" => Operator::In(raw.values.to_vec()),
+                "NotIn" => Operator::NotIn(raw.values.to_vec()),
+                "Exists" | "DoesNotExist" if !raw.values.is_empty() => {
+                    found.push(values_field, format!("operator {} takes no values: remove them", raw.operator));
+                    continue;
+                }
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                other => {
+                    let message = format!("{other:?} is not one of In, NotIn, Exists, DoesNotExist");
+                    found.push(field.child("operator"), message);
+                    continue;
+                }
+            };
+            requirements.push((raw.key.to_owned(), operator));
+        }
+        Self(requirements)
+    }
+
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|(key, operator)| match (operator, labels.get(key)) {
+            (Operator::In(values), Some(value)) => values.contains(value),
+            (Operator::In(_), None) => false,
+            (Operator::NotIn(values), Some(value)) => !values.contains(value),
+            (Operator::NotIn(_) | Operator::DoesNotExist, None) | (Operator::Exists, Some(_)) => true,
+            (Operator::Exists, None) | (Operator::DoesNotExist, Some(_)) => false,
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As the API server takes it in the `labelSelector` parameter of a list.
+    pub fn query(&self) -> String {
+        let parts = self.0.iter().map(|(key, operator)| match operator {
+            Operator::In(values) => match values.as_slice() {
+                [one] => format!("{key}={one}"),
+                many => format!("{key} in ({})", many.join(",")),
+            },
+            Operator::NotIn(values) => format!("{key} notin ({})", values.join(",")),
+            Operator::Exists => key.clone(),
+            Operator::DoesNotExist => format!("!{key}"),
+        });
+        parts.collect::<Vec<_>>().join(",")
+    }
+}
+
+fn is_qualified(text: &str) -> bool {
+    let alphanumeric = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    (1..=63).contains(&bytes.len())
+        && alphanumeric(bytes.first())
+        && alphanumeric(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+fn check_key(key: &str, at: &Field, found: &mut Violations) {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let prefix_ok = prefix.is_none_or(|p| p.len() <= 253 && p.split('.').all(crate::glob::is_label));
+    found.require(
+        prefix_ok && is_qualified(name),
+        at,
+        format!("{key:?} is not a label key: [DNS name/]name, the name at most 63 of letters, digits, '-', '_', '.'"),
+    );
+}
+
+fn check_value(value: &str, at: &Field, found: &mut Violations) {
+    found.require(
+        value.is_empty() || is_qualified(value),
+        at,
+        format!("{value:?} is not a label value: at most 63 of letters, digits, '-', '_', '.', letter or digit first and last"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(expressions: &[(&str, &str, &[&str])]) -> (Selector, Vec<String>) {
+        let values: Vec<Vec<String>> =
+            expressions.iter().map(|(_, _, v)| v.iter().map(|s| (*s).to_owned()).collect()).collect();
+        let raw = expressions
+            .iter()
+            .zip(&values)
+            .map(|((key, operator, _), values)| RawRequirement { key, operator, values });
+        let mut found = Violations::default();
+        let selector = Selector::parse(std::iter::empty(), raw, &Field::root("s"), &mut found);
+        (selector, found.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn every_fault_is_told_with_its_place() {
+        let (_, faults) = parse(&[("a b", "In", &["x"]), ("app", "Is", &[]), ("app", "In", &[]), ("app", "Exists", &["x"])]);
+        assert_eq!(faults.len(), 4, "{faults:?}");
+        assert!(faults[0].starts_with("s.matchExpressions[0].key: "), "{faults:?}");
+        assert!(faults[1].starts_with("s.matchExpressions[1].operator: "), "{faults:?}");
+        assert!(faults[2].starts_with("s.matchExpressions[2].values: "), "{faults:?}");
+        assert!(faults[3].starts_with("s.matchExpressions[3].values: "), "{faults:?}");
+    }
+
+    #[test]
+    fn selectors_match_as_kubernetes_does() {
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        for (expression, expected) in [
+            (("app", "In", &["web", "db"][..]), true),
+            (("app", "NotIn", &["web"]), false),
+            (("tier", "NotIn", &["web"]), true),
+            (("app", "Exists", &[]), true),
+            (("tier", "Exists", &[]), false),
+            (("tier", "DoesNotExist", &[]), true),
+        ] {
+            let (selector, faults) = parse(&[expression]);
+            assert!(faults.is_empty());
+            assert_eq!(selector.matches(&labels), expected, "{expression:?}");
+        }
+        assert_eq!(parse(&[("a", "In", &["x", "y"]), ("b", "DoesNotExist", &[])]).0.query(), "a in (x,y),!b");
+    }
+}

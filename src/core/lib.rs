@@ -1,0 +1,16 @@
+//! What berth decides. Every public item here is a value or a pure function of values: no async, no API
+//! client, no clock (`now` is an argument), no randomness, no files, no logging. The rim (package `berth`)
+//! freezes a view, asks this package, and acts on the answer.
+//!
+//! - [`namespace`]: which namespaces a backup takes, and whether two backups can meet.
+//! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
+//! - [`selection`]: which resource types and items a backup takes.
+//! - [`label`]: label selectors: are they well formed, what do they match.
+//! - [`violation`]: faults of an object, each with its field path, all of them at once.
+
+pub mod glob;
+pub mod label;
+pub mod namespace;
+pub mod queue;
+pub mod selection;
+pub mod violation;

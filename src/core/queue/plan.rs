@@ -1,0 +1,174 @@
+//! One decision: who starts, why the others wait, which positions are to be written.
+
+use std::collections::HashMap;
+
+use super::reason::Reason;
+use super::view::{Entry, Phase, View};
+use crate::namespace::NamespaceSet;
+
+/// What to do, as indices into the view's `backups`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// To ReadyToStart, in this order.
+    pub start: Vec<usize>,
+    /// Those that stay, in queue order: the place of `waiting[i]` is `i + 1`.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A backup that stays in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub backup: usize,
+    /// Its exact place, from 1.
+    pub place: u32,
+    pub reason: Reason,
+}
+
+impl Plan {
+    /// Positions that are wrong, from the head of the queue, and backups that are not Queued yet (all of
+    /// those: they have no position at all). At most `budget` corrections.
+    pub fn renumber<'a>(&'a self, view: &'a View, budget: usize) -> impl Iterator<Item = &'a Waiting> {
+        let mut left = budget;
+        self.waiting.iter().filter(move |waiting| match view.backups.get(waiting.backup) {
+            Some(entry) if entry.phase == Phase::New || entry.position == 0 => true,
+            Some(entry) if entry.position != waiting.place && left > 0 => {
+                left -= 1;
+                true
+            }
+            _ => false,
+        })
+    }
+}
+
+/// Walks the queue once, in order. A backup starts when a slot is free and it meets neither a running backup
+/// nor any that is ahead of it, started just now or passed over: one that is passed over keeps its
+/// namespaces, so that a backup of many namespaces is never overtaken for ever by small ones.
+pub fn plan(view: &View) -> Plan {
+    let mut held = Held::default();
+    let mut running = 0;
+    for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
+        held.hold(i, &entry.namespaces);
+        running += 1;
+    }
+    let mut free = view.slots.max(1).saturating_sub(running);
+    let mut plan = Plan::default();
+    for index in view.line() {
+        let Some(entry) = view.backups.get(index) else { continue };
+        let conflict = held.meets(view, &entry.namespaces);
+        held.hold(index, &entry.namespaces);
+        let reason = match conflict {
+            Some(reason) => reason,
+            None if free > 0 && entry.phase == Phase::Queued => {
+                free -= 1;
+                held.started(index);
+                plan.start.push(index);
+                continue;
+            }
+            // Not Queued yet: it gets its place first, and is looked at again with that in hand.
+            None if free > 0 => {
+                free -= 1;
+                Reason::Next
+            }
+            None => Reason::NoSlot { slots: view.slots.max(1) },
+        };
+        let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
+        plan.waiting.push(Waiting { backup: index, place, reason });
+    }
+    plan
+}
+
+/// What a backup that is being created would wait for: it stands behind everybody known.
+pub fn explain_newcomer(view: &View, namespaces: &NamespaceSet) -> Reason {
+    let mut held = Held::default();
+    for (i, entry) in view.backups.iter().enumerate() {
+        held.hold(i, &entry.namespaces);
+    }
+    let ahead = plan(view);
+    let running = view.backups.iter().filter(|b| b.phase.is_running()).count() + ahead.start.len();
+    match held.meets(view, namespaces) {
+        Some(reason) => reason,
+        None if running < view.slots.max(1) => Reason::Next,
+        None => Reason::NoSlot { slots: view.slots.max(1) },
+    }
+}
+
+/// Namespaces that are spoken for, and by whom. Plain names are looked up; sets with patterns are few, and
+/// equal ones (the backups of one schedule) are kept once.
+#[derive(Default)]
+struct Held<'a> {
+    names: HashMap<&'a str, usize>,
+    patterns: Vec<(&'a NamespaceSet, usize)>,
+    known: HashMap<&'a NamespaceSet, usize>,
+    /// Everything is held by this one: nobody behind it can start.
+    all: Option<usize>,
+    started: Vec<usize>,
+}
+
+impl<'a> Held<'a> {
+    fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
+        if self.all.is_some() {
+            return;
+        }
+        if set.takes_all() {
+            self.all = Some(holder);
+        }
+        for name in set.literals() {
+            self.names.entry(name).or_insert(holder);
+        }
+        if !set.is_literal() && self.known.insert(set, holder).is_none() {
+            self.patterns.push((set, holder));
+        }
+    }
+
+    fn started(&mut self, holder: usize) {
+        self.started.push(holder);
+    }
+
+    /// The first meeting found: plain names first, in the order in which the backup lists them.
+    fn meets(&self, view: &View, set: &NamespaceSet) -> Option<Reason> {
+        let by_name = set.literals().find_map(|name| self.names.get(name).map(|holder| (*holder, name)));
+        let (holder, namespaces) = match by_name {
+            Some((holder, name)) => {
+                let meeting = view.backups.get(holder).and_then(|b| b.namespaces.meets(set));
+                (holder, meeting.map_or_else(|| vec![name.to_owned()], |m| m.namespaces))
+            }
+            None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
+        };
+        let entry = view.backups.get(holder)?;
+        Some(Reason::Overlap {
+            with: entry.name.clone(),
+            running: entry.phase.is_running() || self.started.contains(&holder),
+            namespaces,
+        })
+    }
+
+    fn meets_pattern(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
+        if let Some(holder) = self.known.get(set)
+            && let Some(meeting) = set.meets(set)
+        {
+            return Some((*holder, meeting.namespaces));
+        }
+        self.patterns.iter().find_map(|(held, holder)| held.meets(set).map(|m| (*holder, m.namespaces)))
+    }
+
+    fn pattern_meets_name(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
+        if set.is_literal() {
+            return None;
+        }
+        self.names
+            .iter()
+            .filter(|(name, _)| set.contains(name))
+            .min_by_key(|(name, holder)| (**holder, **name))
+            .map(|(name, holder)| (*holder, vec![(*name).to_owned()]))
+    }
+}
+
+/// The names of a plan's entries, for tests and messages.
+impl Plan {
+    pub fn starts<'v>(&self, view: &'v View) -> Vec<&'v Entry> {
+        self.start.iter().filter_map(|i| view.backups.get(*i)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

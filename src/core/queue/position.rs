@@ -1,0 +1,69 @@
+//! Positions: what a newcomer gets, and how many corrections may be written.
+
+use jiff::Timestamp;
+
+use super::view::{Entry, Phase};
+
+/// One past the last known position of a Queued backup.
+pub fn next_position<'a>(known: impl IntoIterator<Item = &'a Entry>) -> u32 {
+    let last = known.into_iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max();
+    last.unwrap_or(0).saturating_add(1)
+}
+
+/// How many positions may be rewritten now. Every dequeue earns a few writes, and so does time, so a start
+/// costs O(1) writes however long the queue is; the head of the queue is exact at once, the tail follows
+/// when the queue is calm. The order is right all the while: positions never swap.
+#[derive(Clone, Debug)]
+pub struct RenumberBudget {
+    saved: f64,
+    at: Timestamp,
+}
+
+impl RenumberBudget {
+    pub const PER_DEQUEUE: f64 = 2.0;
+    pub const PER_SECOND: f64 = 10.0;
+    pub const MOST: f64 = 100.0;
+
+    pub fn new(now: Timestamp) -> Self {
+        Self { saved: Self::PER_SECOND, at: now }
+    }
+
+    /// Writes allowed at `now`, after `dequeued` backups have left the queue since the last call.
+    pub fn earn(&mut self, dequeued: usize, now: Timestamp) -> usize {
+        let seconds = now.duration_since(self.at).as_secs_f64().max(0.0);
+        self.at = now;
+        let earned = seconds * Self::PER_SECOND + dequeued as f64 * Self::PER_DEQUEUE;
+        self.saved = (self.saved + earned).min(Self::MOST);
+        self.saved as usize
+    }
+
+    pub fn spend(&mut self, writes: usize) {
+        self.saved = (self.saved - writes as f64).max(0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dequeue_earns_two_writes_and_a_second_ten() {
+        let start = Timestamp::UNIX_EPOCH;
+        let mut budget = RenumberBudget::new(start);
+        let first = budget.earn(0, start);
+        budget.spend(first);
+        assert_eq!(budget.earn(0, start), 0);
+        assert_eq!(budget.earn(3, start), 6);
+        budget.spend(6);
+        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_secs(1)), 10);
+        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_hours(1)), RenumberBudget::MOST as usize);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_earns_nothing() {
+        let start = Timestamp::UNIX_EPOCH;
+        let mut budget = RenumberBudget::new(start);
+        budget.spend(10);
+        assert_eq!(budget.earn(0, start - jiff::SignedDuration::from_hours(1)), 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! Why a backup waits.
+
+use std::fmt;
+
+/// Typed until the last moment: the same value labels metrics and becomes the text that people read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A slot is free and nothing is in its way: the next cycle starts it.
+    Next,
+    /// All slots are taken.
+    NoSlot { slots: usize },
+    /// It shares a namespace with a running backup or with one that is ahead of it in the queue.
+    Overlap { with: String, running: bool, namespaces: Vec<String> },
+}
+
+impl Reason {
+    /// One word, a closed set: for metric labels, Event reasons and columns.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Next => "Next",
+            Self::NoSlot { .. } => "NoSlot",
+            Self::Overlap { .. } => "Overlap",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Next => f.write_str("nothing: it starts next"),
+            Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),
+            Self::NoSlot { slots } => write!(f, "a free slot (all {slots} are taken)"),
+            Self::Overlap { with, running, namespaces } => {
+                let state = if *running { "running" } else { "ahead in the queue" };
+                write!(f, "{with} ({state}), which also takes {}", namespaces.join(", "))
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The frozen state on which one cycle decides.
+
+use std::cmp::Ordering;
+
+use jiff::Timestamp;
+
+use crate::namespace::NamespaceSet;
+
+/// Where a backup stands, as far as the queue cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Empty or `New`: the webhook did not see it.
+    New,
+    Queued,
+    ReadyToStart,
+    InProgress,
+}
+
+impl Phase {
+    /// Does it take one of the slots, and hold its namespaces?
+    pub fn is_running(self) -> bool {
+        matches!(self, Self::ReadyToStart | Self::InProgress)
+    }
+}
+
+/// A backup that waits or runs. Finished ones are in no view.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub name: String,
+    pub uid: String,
+    pub phase: Phase,
+    /// `status.queuePosition`; 0 when absent.
+    pub position: u32,
+    /// Annotation `berth.dev/enqueued-at`.
+    pub enqueued_at: Option<Timestamp>,
+    /// `metadata.creationTimestamp`, whole seconds.
+    pub created_at: Timestamp,
+    /// What it would take, or, once it runs, what its patterns resolved to.
+    pub namespaces: NamespaceSet,
+}
+
+/// Everything one decision may look at.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// `--concurrent-backups`, at least 1.
+    pub slots: usize,
+    /// In any order.
+    pub backups: Vec<Entry>,
+}
+
+/// Who goes first: 1. those the queue knows before those it does not, 2. lower position, 3. enqueued
+/// earlier, 4. created earlier, 5. UID, so that the order is total and every run agrees.
+///
+/// A position of 0 on a Queued backup was lost by somebody; it is treated like unknown and so goes by time.
+pub fn precedence(a: &Entry, b: &Entry) -> Ordering {
+    fn known(entry: &Entry) -> (bool, u32) {
+        (entry.phase == Phase::New || entry.position == 0, entry.position)
+    }
+    fn since(entry: &Entry) -> Timestamp {
+        entry.enqueued_at.unwrap_or(entry.created_at)
+    }
+    known(a)
+        .cmp(&known(b))
+        .then_with(|| since(a).cmp(&since(b)))
+        .then_with(|| a.created_at.cmp(&b.created_at))
+        .then_with(|| a.uid.cmp(&b.uid))
+}
+
+impl View {
+    /// Indices of the waiting, in the order in which they are considered.
+    pub(super) fn line(&self) -> Vec<usize> {
+        let mut line: Vec<usize> =
+            (0..self.backups.len()).filter(|i| self.backups.get(*i).is_some_and(|b| !b.phase.is_running())).collect();
+        line.sort_by(|a, b| match (self.backups.get(*a), self.backups.get(*b)) {
+            (Some(a), Some(b)) => precedence(a, b),
+            _ => Ordering::Equal,
+        });
+        line
+    }
+}
