@@ -1,1 +1,13 @@
-//! x
+//! Bytes to keys. Knows no queue, no review, no API client.
+//!
+//! - [`issue`]: a CA and a leaf for the webhook's names.
+//! - [`bundle`]: PEM to a chain and key that belong together.
+//! - [`resolver`]: the current key of a running server, swapped whole.
+
+pub mod bundle;
+pub mod issue;
+pub mod resolver;
+
+pub use bundle::{Bundle, BundleError};
+pub use issue::{Authority, IssueError};
+pub use resolver::CurrentKey;

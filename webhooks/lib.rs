@@ -1,1 +1,18 @@
-//! x
+//! Admission: HTTP in, HTTP out. Asks `berth-core` and `berth-api`, decides nothing itself, calls no API.
+//!
+//! - [`review`]: AdmissionReview to question, verdict to AdmissionReview; the only place that knows the envelope.
+//! - [`known`]: what a replica knows of the cluster, frozen for one answer.
+//! - [`backup`]: Backups: a place in line on create, faults told at once.
+//! - [`patch`]: typed edits to JSON Patch.
+//! - [`router`]: paths to handlers; binds no port, so tests call it directly.
+//! - [`server`]: the HTTPS listener.
+
+pub mod backup;
+pub mod known;
+pub mod patch;
+pub mod review;
+pub mod router;
+pub mod server;
+
+pub use known::{Known, Location};
+pub use router::{Desk, router};

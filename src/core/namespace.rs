@@ -79,6 +79,13 @@ impl NamespaceSet {
         (!told.is_empty()).then_some(Meeting { namespaces: told })
     }
 
+    /// [`NamespaceSet::meets`] without telling where.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.literals().any(|name| other.contains(name))
+            || !self.is_literal() && other.literals().any(|name| self.contains(name))
+            || !self.is_literal() && !other.is_literal() && self.patterns_meet(other).is_some()
+    }
+
     fn patterns_meet(&self, other: &Self) -> Option<String> {
         let excludes: Vec<&Glob> = self.excludes.iter().chain(&other.excludes).collect();
         let ours: Vec<Option<&Glob>> = wide(self);
@@ -158,6 +165,7 @@ mod tests {
             }
             prop_assert_eq!(a.meets(&b).is_some(), found, "{:?} {:?}", a, b);
             prop_assert_eq!(a.meets(&b).is_some(), b.meets(&a).is_some());
+            prop_assert_eq!(a.meets(&b).is_some(), a.overlaps(&b));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! One decision: who starts, why the others wait, which positions are to be written.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::reason::Reason;
-use super::view::{Entry, Phase, View};
+use super::view::{Entry, Phase, View, precedence};
 use crate::namespace::NamespaceSet;
 
 /// What to do, as indices into the view's `backups`.
@@ -77,19 +78,26 @@ pub fn plan(view: &View) -> Plan {
     plan
 }
 
-/// What a backup that is being created would wait for: it stands behind everybody known.
+/// What a backup that is being created would wait for: it stands behind everybody known. Names the running
+/// backup in its way, or else the one furthest ahead in the queue. Linear, and without a full plan unless a
+/// slot is free.
 pub fn explain_newcomer(view: &View, namespaces: &NamespaceSet) -> Reason {
-    let mut held = Held::default();
-    for (i, entry) in view.backups.iter().enumerate() {
-        held.hold(i, &entry.namespaces);
+    let first = |a: &&Arc<Entry>, b: &&Arc<Entry>| {
+        b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| precedence(a, b))
+    };
+    let in_the_way = view.backups.iter().filter(|b| b.namespaces.overlaps(namespaces)).min_by(first);
+    if let Some(entry) = in_the_way {
+        let meeting = entry.namespaces.meets(namespaces);
+        return Reason::Overlap {
+            with: entry.name.clone(),
+            running: entry.phase.is_running(),
+            namespaces: meeting.map(|m| m.namespaces).unwrap_or_default(),
+        };
     }
-    let ahead = plan(view);
-    let running = view.backups.iter().filter(|b| b.phase.is_running()).count() + ahead.start.len();
-    match held.meets(view, namespaces) {
-        Some(reason) => reason,
-        None if running < view.slots.max(1) => Reason::Next,
-        None => Reason::NoSlot { slots: view.slots.max(1) },
-    }
+    let slots = view.slots.max(1);
+    let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
+    let free = running < slots && running + plan(view).start.len() < slots;
+    if free { Reason::Next } else { Reason::NoSlot { slots } }
 }
 
 /// Namespaces that are spoken for, and by whom. Plain names are looked up; sets with patterns are few, and
@@ -160,13 +168,6 @@ impl<'a> Held<'a> {
             .filter(|(name, _)| set.contains(name))
             .min_by_key(|(name, holder)| (**holder, **name))
             .map(|(name, holder)| (*holder, vec![(*name).to_owned()]))
-    }
-}
-
-/// The names of a plan's entries, for tests and messages.
-impl Plan {
-    pub fn starts<'v>(&self, view: &'v View) -> Vec<&'v Entry> {
-        self.start.iter().filter_map(|i| view.backups.get(*i)).collect()
     }
 }
 

@@ -1,12 +1,14 @@
 //! Positions: what a newcomer gets, and how many corrections may be written.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::view::{Entry, Phase};
 
 /// One past the last known position of a Queued backup.
-pub fn next_position<'a>(known: impl IntoIterator<Item = &'a Entry>) -> u32 {
-    let last = known.into_iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max();
+pub fn next_position(known: &[Arc<Entry>]) -> u32 {
+    let last = known.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max();
     last.unwrap_or(0).saturating_add(1)
 }
 

@@ -1,6 +1,7 @@
 //! The frozen state on which one cycle decides.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -44,8 +45,8 @@ pub struct Entry {
 pub struct View {
     /// `--concurrent-backups`, at least 1.
     pub slots: usize,
-    /// In any order.
-    pub backups: Vec<Entry>,
+    /// In any order. Shared, so that freezing a view copies no entry.
+    pub backups: Vec<Arc<Entry>>,
 }
 
 /// Who goes first: 1. those the queue knows before those it does not, 2. lower position, 3. enqueued

@@ -9,8 +9,8 @@ fn set(includes: &[&str]) -> NamespaceSet {
     NamespaceSet::new(includes.iter().filter_map(|t| Glob::parse(t).ok()).collect(), Vec::new())
 }
 
-fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Entry {
-    Entry {
+fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Arc<Entry> {
+    Arc::new(Entry {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
         phase,
@@ -18,11 +18,11 @@ fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Entry {
         enqueued_at: None,
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: set(includes),
-    }
+    })
 }
 
 fn names<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
-    plan.starts(view).iter().map(|b| b.name.as_str()).collect()
+    plan.start.iter().map(|i| view.backups[*i].name.as_str()).collect()
 }
 
 fn waits_for<'p>(view: &View, plan: &'p Plan, name: &str) -> &'p Reason {
@@ -71,7 +71,7 @@ fn all_five_at_once_start_with_backup1_and_backup5() {
 #[test]
 fn once_backup1_has_ended_backup2_is_next() {
     let mut view = worked_example(Phase::InProgress);
-    view.backups[4].phase = Phase::InProgress;
+    Arc::make_mut(&mut view.backups[4]).phase = Phase::InProgress;
     view.backups.remove(0);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup2"]);
@@ -127,10 +127,10 @@ fn what_the_webhook_missed_is_queued_first_and_never_overtakes() {
 fn equal_positions_go_by_time_and_then_by_uid() {
     let (mut a, mut b) = (entry("a", Phase::Queued, 1, &[]), entry("b", Phase::Queued, 1, &[]));
     assert!(precedence(&a, &b).is_lt());
-    b.enqueued_at = Some(Timestamp::UNIX_EPOCH - SignedDuration::from_secs(1));
+    Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH - SignedDuration::from_secs(1));
     assert!(precedence(&a, &b).is_gt());
-    a.position = 0;
-    b.position = 9;
+    Arc::make_mut(&mut a).position = 0;
+    Arc::make_mut(&mut b).position = 9;
     assert!(precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
 }
 
@@ -170,7 +170,7 @@ fn any_view() -> impl Strategy<Value = View> {
             .map(|(i, (includes, position, phase, since))| {
                 let phase = if phase == 0 { Phase::New } else { Phase::Queued };
                 let mut made = entry(&format!("b{i}"), phase, position, &includes);
-                made.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(since));
+                Arc::make_mut(&mut made).enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(since));
                 made
             })
             .collect(),
@@ -195,15 +195,15 @@ proptest! {
             for place in decided.waiting.iter().zip(1..) { prop_assert_eq!(place.0.place, place.1); }
             let writes: Vec<(usize, u32)> = decided.renumber(&view, usize::MAX).map(|w| (w.backup, w.place)).collect();
             for i in &decided.start {
-                view.backups[*i].phase = Phase::ReadyToStart;
-                view.backups[*i].position = 0;
+                Arc::make_mut(&mut view.backups[*i]).phase = Phase::ReadyToStart;
+                Arc::make_mut(&mut view.backups[*i]).position = 0;
                 started.push(view.backups[*i].uid.clone());
             }
             for (i, place) in writes {
-                view.backups[i].phase = Phase::Queued;
-                view.backups[i].position = place;
+                Arc::make_mut(&mut view.backups[i]).phase = Phase::Queued;
+                Arc::make_mut(&mut view.backups[i]).position = place;
             }
-            let running: Vec<&Entry> = view.backups.iter().filter(|b| b.phase.is_running()).collect();
+            let running: Vec<&Arc<Entry>> = view.backups.iter().filter(|b| b.phase.is_running()).collect();
             prop_assert!(running.len() <= view.slots, "more run than there are slots");
             for (i, a) in running.iter().enumerate() {
                 for b in &running[i + 1..] {

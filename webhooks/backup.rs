@@ -1,0 +1,192 @@
+//! Backups at admission: a place in line for what is created, and every fault told at once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use berth_api::keys;
+use berth_api::velero::{BackupPhase, BackupSpec};
+use berth_core::namespace::NamespaceSet;
+use berth_core::queue::{Entry, Phase, Reason, explain_newcomer, next_position};
+use berth_core::violation::Field;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use crate::known::{Known, Location};
+use crate::patch::Edit;
+use crate::review::{Operation, Question, ReviewError, Verdict};
+use crate::router::Desk;
+
+/// How long a location that is named but not known may take to show up in the watch: people apply both in
+/// one go.
+const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
+
+#[derive(Deserialize)]
+struct Incoming {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: BackupSpec,
+    #[serde(default)]
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    generate_name: Option<String>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    /// Text: a phase that this build does not know is somebody else's business.
+    #[serde(default)]
+    phase: Option<String>,
+}
+
+impl Incoming {
+    fn parse(question: &Question<'_>) -> Result<Self, ReviewError> {
+        let object = question.object.ok_or(ReviewError::NoObject)?;
+        Ok(serde_json::from_str(object.get())?)
+    }
+
+    fn phase(&self) -> &str {
+        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn is_new(&self) -> bool {
+        self.phase().is_empty() || self.phase() == BackupPhase::New.as_str()
+    }
+
+    fn name(&self) -> String {
+        let generated = || self.metadata.generate_name.as_ref().map(|base| format!("{base}…"));
+        self.metadata.name.clone().or_else(generated).unwrap_or_default()
+    }
+}
+
+/// Gives a Backup that is being created its place: phase, position, time mark, and warnings that say what it
+/// waits for. Any other phase is left alone: whoever copies finished backups from a store creates those.
+///
+/// # Errors
+/// When the object cannot be read.
+pub fn enqueue<K: Known>(desk: &Desk<K>, question: &Question<'_>, now: Timestamp) -> Result<Verdict, ReviewError> {
+    let incoming = Incoming::parse(question)?;
+    if question.operation != Operation::Create || !incoming.is_new() {
+        return Ok(Verdict::allow());
+    }
+    // A list that cannot be read takes nothing; the validating webhook refuses it.
+    let namespaces = berth_api::parse::backup_namespaces(&incoming.spec);
+    let enqueued_at = desk.mark(now);
+    let mut view = desk.known().queue();
+    let (position, reason) = desk.recent().with(&mut view, Instant::now(), |view| {
+        let position = next_position(&view.backups);
+        let reason = namespaces.as_ref().map(|set| explain_newcomer(view, set));
+        let remembered = Entry {
+            name: incoming.name(),
+            uid: question.uid.clone(),
+            phase: Phase::Queued,
+            position,
+            enqueued_at: Some(enqueued_at),
+            created_at: now,
+            namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::new(Vec::new(), Vec::new())),
+        };
+        let remember = !question.is_dry_run() && namespaces.is_some();
+        ((position, reason), remember.then_some(remembered))
+    });
+    let mut edit = Edit::default();
+    let has_annotations = incoming.metadata.annotations.is_some();
+    edit.set(&["metadata", "annotations"], has_annotations, keys::ENQUEUED_AT, json!(micros(enqueued_at)));
+    edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
+    edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
+    let warnings = vec![warning(position, reason.as_ref())];
+    Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+}
+
+/// RFC 3339 with microseconds.
+fn micros(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+fn warning(position: u32, reason: Option<&Reason>) -> String {
+    match reason {
+        Some(Reason::Next) => format!("berth: queued at position {position}; it starts next"),
+        Some(reason) => format!("berth: queued at position {position}; waits for {reason}"),
+        None => format!("berth: queued at position {position}"),
+    }
+}
+
+/// Judges a Backup that waits: on create, and when its spec changes.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    if !matches!(question.operation, Operation::Create | Operation::Update) {
+        return Ok(Verdict::allow());
+    }
+    let incoming = Incoming::parse(question)?;
+    let waits = incoming.is_new() || incoming.phase() == BackupPhase::Queued.as_str();
+    let unchanged = question.old_object.is_some_and(|old| {
+        serde_json::from_str::<Incoming>(old.get()).is_ok_and(|old| old.spec == incoming.spec)
+    });
+    if !waits || unchanged {
+        return Ok(Verdict::allow());
+    }
+    let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
+    let mut warnings = Vec::new();
+    let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();
+    match find_location(desk.known(), wanted).await {
+        Ok(location) => {
+            let field = Field::root("spec").child("storageLocation");
+            let message = format!("location {:?} is read-only: name one that can be written", location.name);
+            found.require(!location.read_only, &field, message);
+            if let Some(why) = location.unavailable {
+                warnings.push(format!("berth: location {} is unavailable just now: {why}", location.name));
+            }
+        }
+        Err(message) => found.push(Field::root("spec").child("storageLocation"), message),
+    }
+    let mut verdict = if found.is_empty() { Verdict::allow() } else { Verdict::refuse(found) };
+    verdict.warnings = warnings;
+    Ok(verdict)
+}
+
+async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {
+    let find = || {
+        let locations = known.locations();
+        choose_location(&locations, wanted).cloned()
+    };
+    let patient = tokio::time::timeout(LOCATION_PATIENCE, async {
+        loop {
+            let changed = known.locations_changed();
+            if let Some(location) = find() {
+                return location;
+            }
+            changed.await;
+        }
+    });
+    if let Ok(location) = patient.await {
+        return Ok(location);
+    }
+    let locations = known.locations();
+    let names: Vec<&str> = locations.iter().map(|l| l.name.as_str()).collect();
+    let there = if names.is_empty() { "there is none yet".to_owned() } else { format!("there are: {}", names.join(", ")) };
+    Err(match wanted {
+        "" => format!("no BackupStorageLocation is marked as default: name one, or create one ({there})"),
+        name => format!("BackupStorageLocation {name:?} does not exist in this namespace ({there})"),
+    })
+}
+
+/// The location of that name; with an empty name, the one marked as default, else the one called `default`.
+pub fn choose_location<'l>(locations: &'l [Location], wanted: &str) -> Option<&'l Location> {
+    if wanted.is_empty() {
+        let marked = locations.iter().find(|location| location.is_default);
+        return marked.or_else(|| locations.iter().find(|location| location.name == keys::DEFAULT_LOCATION));
+    }
+    locations.iter().find(|location| location.name == wanted)
+}

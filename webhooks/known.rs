@@ -1,0 +1,70 @@
+//! What a replica knows of the cluster. Filled by watches elsewhere; here it is only read.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_core::queue::{Entry, View};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+/// A BackupStorageLocation, as far as admission cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub name: String,
+    pub is_default: bool,
+    pub read_only: bool,
+    /// Why the store cannot be used just now.
+    pub unavailable: Option<String>,
+}
+
+/// The watch caches of a replica.
+pub trait Known: Send + Sync + 'static {
+    /// Has every watch listed once, and is there a key to serve with?
+    fn ready(&self) -> bool;
+    /// Waiting and running backups.
+    fn queue(&self) -> View;
+    fn locations(&self) -> Arc<Vec<Location>>;
+    /// Resolves at the next change of [`Known::locations`].
+    fn locations_changed(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// A replica's own answers of the last moments, which its watch does not show yet. Without them, creates in
+/// quick succession would all get the same position.
+#[derive(Debug, Default)]
+pub struct Recent(Mutex<VecDeque<(Instant, Arc<Entry>)>>);
+
+impl Recent {
+    /// An answer that has not shown up by then never will: the create was refused by somebody else.
+    const KEEP: Duration = Duration::from_secs(3);
+    /// More creates than these within [`Recent::KEEP`] are not remembered one by one.
+    const MOST: usize = 20_000;
+
+    /// Adds to the view what was answered and is not in it, and asks `decide` for the next answer while
+    /// nobody else can; `Some` is remembered.
+    pub fn with<T>(
+        &self,
+        view: &mut View,
+        now: Instant,
+        decide: impl FnOnce(&View) -> (T, Option<Entry>),
+    ) -> T {
+        let mut recent = self.0.lock();
+        if !recent.is_empty() {
+            let seen: std::collections::HashSet<Timestamp> =
+                view.backups.iter().filter_map(|entry| entry.enqueued_at).collect();
+            recent.retain(|(at, entry)| {
+                now.saturating_duration_since(*at) < Self::KEEP
+                    && entry.enqueued_at.is_some_and(|mark| !seen.contains(&mark))
+            });
+            view.backups.extend(recent.iter().map(|(_, entry)| Arc::clone(entry)));
+        }
+        let (answer, remember) = decide(view);
+        if let Some(entry) = remember {
+            if recent.len() >= Self::MOST {
+                recent.pop_front();
+            }
+            recent.push_back((now, Arc::new(entry)));
+        }
+        answer
+    }
+}

@@ -1,0 +1,165 @@
+//! The envelope: AdmissionReview v1.
+//!
+//! Own types, since a review is read on the path of everybody's creates: the objects inside stay raw until a
+//! rule wants a part of them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_core::violation::Violations;
+use json_patch::Patch;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// API servers cut a warning that is longer.
+const WARNING_LENGTH: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawReview<'a> {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Question<'a>>,
+}
+
+/// What the API server asks.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question<'a> {
+    pub uid: String,
+    pub operation: Operation,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub namespace: String,
+    #[serde(default)]
+    pub dry_run: Option<bool>,
+    #[serde(borrow, default)]
+    pub object: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub old_object: Option<&'a RawValue>,
+}
+
+impl Question<'_> {
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+/// Why a body is no review that can be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    #[error("the body is not an AdmissionReview: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the body is {0} of {1:?}; this server answers AdmissionReview of admission.k8s.io/v1")]
+    Kind(String, String),
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+    #[error("the request has no object")]
+    NoObject,
+}
+
+/// # Errors
+/// When there is nothing that could be answered under its UID.
+pub fn parse(body: &[u8]) -> Result<Question<'_>, ReviewError> {
+    let review: RawReview<'_> = serde_json::from_slice(body)?;
+    if review.kind != "AdmissionReview" || review.api_version != "admission.k8s.io/v1" {
+        return Err(ReviewError::Kind(review.kind, review.api_version));
+    }
+    review.request.ok_or(ReviewError::NoRequest)
+}
+
+/// The answer, as a value.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub refused: Option<Violations>,
+    pub patch: Option<Patch>,
+    pub warnings: Vec<String>,
+}
+
+impl Verdict {
+    pub fn allow() -> Self {
+        Self::default()
+    }
+
+    pub fn refuse(violations: Violations) -> Self {
+        Self { refused: Some(violations), ..Self::default() }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Status {
+    code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+impl Verdict {
+    /// The review that carries this verdict.
+    ///
+    /// # Errors
+    /// When a patch cannot be written as JSON.
+    pub fn answer(self, uid: &str) -> Result<Vec<u8>, serde_json::Error> {
+        let status = self.refused.as_ref().map(|violations| Status {
+            code: 422,
+            reason: "Invalid",
+            message: violations.to_string(),
+        });
+        let patch = self.patch.filter(|patch| !patch.0.is_empty());
+        let patch = patch.map(|patch| serde_json::to_vec(&patch)).transpose()?;
+        serde_json::to_vec(&Answer {
+            api_version: "admission.k8s.io/v1",
+            kind: "AdmissionReview",
+            response: Response {
+                uid,
+                allowed: status.is_none(),
+                status,
+                patch_type: patch.is_some().then_some("JSONPatch"),
+                patch: patch.map(|bytes| STANDARD.encode(bytes)),
+                warnings: self.warnings.into_iter().map(shorten).collect(),
+            },
+        })
+    }
+}
+
+fn shorten(warning: String) -> String {
+    if warning.chars().count() <= WARNING_LENGTH {
+        return warning;
+    }
+    let head: String = warning.chars().take(WARNING_LENGTH - 1).collect();
+    head + "…"
+}

@@ -1,0 +1,225 @@
+use std::sync::atomic::AtomicBool;
+
+use berth_core::glob::Glob;
+use berth_core::namespace::NamespaceSet;
+use berth_core::queue::{Entry, Phase, View};
+use http::Request;
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tower::ServiceExt;
+
+use super::*;
+use crate::Location;
+
+#[derive(Default)]
+struct Cluster {
+    backups: Mutex<Vec<Arc<Entry>>>,
+    locations: Mutex<Vec<Location>>,
+    changed: Notify,
+    ready: AtomicBool,
+}
+
+impl Known for Arc<Cluster> {
+    fn ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+    fn queue(&self) -> View {
+        View { slots: 1, backups: self.backups.lock().clone() }
+    }
+    fn locations(&self) -> Arc<Vec<Location>> {
+        Arc::new(self.locations.lock().clone())
+    }
+    fn locations_changed(&self) -> impl Future<Output = ()> + Send {
+        self.changed.notified()
+    }
+}
+
+fn location(name: &str) -> Location {
+    Location { name: name.into(), is_default: name == "default", read_only: false, unavailable: None }
+}
+
+fn desk() -> (Arc<Cluster>, Router) {
+    let cluster = Arc::new(Cluster::default());
+    cluster.locations.lock().push(location("default"));
+    let now = || Timestamp::from_second(1_790_000_000).unwrap_or_default();
+    (cluster.clone(), router(Arc::new(Desk::new(cluster, now))))
+}
+
+fn review(operation: &str, object: Value, old: Option<Value>, dry_run: bool) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u-1", "operation": operation, "namespace": "velero", "name": "b", "dryRun": dry_run,
+        "kind": {"group": "velero.io", "version": "v1", "kind": "Backup"}, "object": object, "oldObject": old}})
+}
+
+fn backup(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name, "namespace": "velero"}, "spec": spec})
+}
+
+async fn post(router: &Router, path: &str, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+    let request = Request::post(path).body(axum::body::Body::from(body));
+    let request = request.unwrap_or_else(|e| unreachable!("{e}"));
+    let answer = router.clone().oneshot(request).await.unwrap_or_else(|e| match e {});
+    let status = answer.status();
+    let body = answer.into_body().collect().await.unwrap_or_else(|e| unreachable!("{e}"));
+    (status, body.to_bytes().to_vec())
+}
+
+async fn ask(router: &Router, path: &str, review: Value) -> Value {
+    let (status, body) = post(router, path, review.to_string().into_bytes()).await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_else(|e| unreachable!("{e}"));
+    assert_eq!(answer["response"]["uid"], "u-1");
+    answer["response"].clone()
+}
+
+/// The object as the API server would store it, and the warnings.
+async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<String>) {
+    use base64::Engine as _;
+    let answer = ask(router, ENQUEUE_PATH, review("CREATE", object.clone(), None, dry_run)).await;
+    assert_eq!(answer["allowed"], true);
+    let mut stored = object;
+    if let Some(patch) = answer["patch"].as_str() {
+        assert_eq!(answer["patchType"], "JSONPatch");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(patch).unwrap_or_default();
+        let patch: json_patch::Patch = serde_json::from_slice(&bytes).unwrap_or_else(|e| unreachable!("{e}"));
+        json_patch::patch(&mut stored, &patch).unwrap_or_else(|e| unreachable!("{e}"));
+    }
+    let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
+    (stored, warnings.iter().filter_map(|w| w.as_str().map(str::to_owned)).collect())
+}
+
+#[tokio::test]
+async fn a_create_gets_phase_position_mark_and_a_warning() {
+    let (_, router) = desk();
+    let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
+    assert_eq!(stored["status"], json!({"phase": "Queued", "queuePosition": 1}));
+    assert_eq!(stored["metadata"]["annotations"]["berth.dev/enqueued-at"], "2026-09-21T14:13:20.000000Z");
+    assert_eq!(warnings, ["berth: queued at position 1; it starts next"]);
+}
+
+#[tokio::test]
+async fn creates_in_quick_succession_rise_and_dry_runs_take_no_place() {
+    let (_, router) = desk();
+    let same = |name: &str| backup(name, json!({"includedNamespaces": ["a"]}));
+    let position = |stored: &Value| stored["status"]["queuePosition"].as_u64();
+    assert_eq!(position(&create(&router, same("b1"), false).await.0), Some(1));
+    for _ in 0..10 {
+        assert_eq!(position(&create(&router, same("dry"), true).await.0), Some(2));
+    }
+    let (second, warnings) = create(&router, same("b2"), false).await;
+    assert_eq!(position(&second), Some(2));
+    assert_eq!(warnings, ["berth: queued at position 2; waits for b1 (ahead in the queue), which also takes a"]);
+}
+
+#[tokio::test]
+async fn an_answer_is_forgotten_once_its_object_is_seen() {
+    let (cluster, router) = desk();
+    let (stored, _) = create(&router, backup("b1", json!({"includedNamespaces": ["a"]})), false).await;
+    let mark = stored["metadata"]["annotations"]["berth.dev/enqueued-at"].as_str().unwrap_or_default();
+    cluster.backups.lock().push(Arc::new(Entry {
+        name: "b1".into(),
+        uid: "real".into(),
+        phase: Phase::InProgress,
+        position: 0,
+        enqueued_at: mark.parse().ok(),
+        created_at: Timestamp::UNIX_EPOCH,
+        namespaces: NamespaceSet::new(Glob::parse("a").into_iter().collect(), Vec::new()),
+    }));
+    let (stored, warnings) = create(&router, backup("b2", json!({"includedNamespaces": ["a"]})), false).await;
+    assert_eq!(stored["status"]["queuePosition"], 1, "b1 runs, so the queue is empty");
+    assert_eq!(warnings, ["berth: queued at position 1; waits for b1 (running), which also takes a"]);
+}
+
+#[tokio::test]
+async fn what_is_not_new_is_left_alone() {
+    let (_, router) = desk();
+    for phase in ["Completed", "Failed", "ReadyToStart", "SomethingOfTomorrow"] {
+        let mut object = backup("b", json!({}));
+        object["status"] = json!({"phase": phase});
+        let (stored, warnings) = create(&router, object.clone(), false).await;
+        assert_eq!((stored, warnings.len()), (object, 0), "{phase}");
+    }
+    let answer = ask(&router, ENQUEUE_PATH, review("UPDATE", backup("b", json!({})), None, false)).await;
+    assert!(answer["patch"].is_null());
+}
+
+#[tokio::test]
+async fn empty_status_and_new_are_queued_too() {
+    let (_, router) = desk();
+    for status in [json!({}), json!({"phase": ""}), json!({"phase": "New"}), Value::Null] {
+        let mut object = backup("b", json!({}));
+        object["status"] = status.clone();
+        object["metadata"]["annotations"] = Value::Null;
+        let (stored, _) = create(&router, object, true).await;
+        assert_eq!(stored["status"]["phase"], "Queued", "{status}");
+    }
+}
+
+#[tokio::test]
+async fn every_fault_is_refused_at_once() {
+    let (_, router) = desk();
+    let bad = backup("b", json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere"}));
+    let answer = ask(&router, VALIDATE_PATH, review("CREATE", bad.clone(), None, false)).await;
+    assert_eq!(answer["allowed"], false);
+    assert_eq!(answer["status"]["code"], 422);
+    let message = answer["status"]["message"].as_str().unwrap_or_default();
+    for field in ["spec.includedNamespaces[0]: ", "spec.ttl: ", "spec.storageLocation: ", "there are: default"] {
+        assert!(message.contains(field), "{message}");
+    }
+    let unchanged = ask(&router, VALIDATE_PATH, review("UPDATE", bad.clone(), Some(bad), false)).await;
+    assert_eq!(unchanged["allowed"], true, "a label can be put on what was accepted once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_location_that_arrives_with_its_backup_is_waited_for() {
+    let (cluster, router) = desk();
+    let wanted = review("CREATE", backup("b", json!({"storageLocation": "fresh"})), None, false);
+    let asked = tokio::spawn(async move { ask(&router, VALIDATE_PATH, wanted).await });
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    cluster.locations.lock().push(location("fresh"));
+    cluster.changed.notify_waiters();
+    let answer = asked.await.unwrap_or_default();
+    assert_eq!(answer["allowed"], true, "{answer}");
+}
+
+#[tokio::test]
+async fn a_location_that_cannot_be_written_is_told() {
+    let (cluster, router) = desk();
+    cluster.locations.lock().push(Location { read_only: true, ..location("archive") });
+    cluster.locations.lock().push(Location { unavailable: Some("no route".into()), ..location("far") });
+    let judge = |name: &str| review("CREATE", backup("b", json!({"storageLocation": name})), None, false);
+    assert_eq!(ask(&router, VALIDATE_PATH, judge("archive")).await["allowed"], false);
+    let far = ask(&router, VALIDATE_PATH, judge("far")).await;
+    assert_eq!((&far["allowed"], &far["warnings"][0]), (&json!(true), &json!("berth: location far is unavailable just now: no route")));
+}
+
+#[tokio::test]
+async fn malformed_reviews_get_400_and_a_reason() {
+    let (_, router) = desk();
+    let no_object = review("CREATE", Value::Null, None, false).to_string().into_bytes();
+    let wrong_type = review("CREATE", json!({"spec": {"includedNamespaces": 5}}), None, false).to_string().into_bytes();
+    for body in [&b""[..], b"{}", b"[1]", b"\xff\xff", br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#, &no_object, &wrong_type] {
+        for path in [ENQUEUE_PATH, VALIDATE_PATH] {
+            let (status, answer) = post(&router, path, body.to_vec()).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {}", String::from_utf8_lossy(body));
+            assert!(!answer.is_empty(), "a reason is given");
+        }
+    }
+    let (status, _) = post(&router, ENQUEUE_PATH, vec![b' '; BODY_LIMIT + 1]).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn readiness_follows_the_caches() {
+    let (cluster, router) = desk();
+    let get = |router: Router| async move {
+        let request = Request::get("/readyz").body(axum::body::Body::empty());
+        let request = request.unwrap_or_else(|e| unreachable!("{e}"));
+        router.oneshot(request).await.unwrap_or_else(|e| match e {}).status()
+    };
+    assert_eq!(get(router.clone()).await, StatusCode::SERVICE_UNAVAILABLE);
+    cluster.ready.store(true, Ordering::Relaxed);
+    assert_eq!(get(router).await, StatusCode::OK);
+}
