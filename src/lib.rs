@@ -1,1 +1,18 @@
-//! x
+//! berth: a place in line for Kubernetes backups. This package holds the effects; what is decided is decided
+//! in `berth-core`, what is on the wire is in `berth-api`, admission is `berth-webhooks`, keys are `berth-certs`.
+//!
+//! The way of a Backup: the webhook queues it ([`commands::webhook`]) → the leader ([`leader`]) starts it when its
+//! turn comes ([`queue`]) → the engine runs it ([`backup`]) → the store holds it ([`storage`]).
+
+pub mod args;
+pub mod backup;
+pub mod certificates;
+pub mod client;
+pub mod commands;
+pub mod health;
+pub mod leader;
+pub mod mirror;
+pub mod queue;
+pub mod shutdown;
+pub mod storage;
+pub mod telemetry;

@@ -94,7 +94,7 @@ pub fn enqueue<K: Known>(desk: &Desk<K>, question: &Question<'_>, now: Timestamp
             position,
             enqueued_at: Some(enqueued_at),
             created_at: now,
-            namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::new(Vec::new(), Vec::new())),
+            namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::literal([])),
         };
         let remember = !question.is_dry_run() && namespaces.is_some();
         ((position, reason), remember.then_some(remembered))

@@ -6,8 +6,8 @@ use crate::glob::{Glob, name_exists};
 /// namespace that does not exist yet is covered too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NamespaceSet {
-    /// Empty: all.
-    includes: Vec<Glob>,
+    /// `None`: all.
+    includes: Option<Vec<Glob>>,
     excludes: Vec<Glob>,
 }
 
@@ -26,25 +26,26 @@ impl Meeting {
 impl NamespaceSet {
     /// Empty `includes`, or one that is a lone `*`, takes all.
     pub fn new(includes: Vec<Glob>, excludes: Vec<Glob>) -> Self {
-        let all = includes.iter().any(|glob| glob.as_str() == "*");
-        Self { includes: if all { Vec::new() } else { includes }, excludes }
+        let all = includes.is_empty() || includes.iter().any(|glob| glob.as_str() == "*");
+        Self { includes: (!all).then_some(includes), excludes }
     }
 
-    pub fn all() -> Self {
-        Self { includes: Vec::new(), excludes: Vec::new() }
+    /// Just these; none of them takes nothing at all.
+    pub fn literal(names: impl IntoIterator<Item = Glob>) -> Self {
+        Self { includes: Some(names.into_iter().collect()), excludes: Vec::new() }
     }
 
     pub fn takes_all(&self) -> bool {
-        self.includes.is_empty() && self.excludes.is_empty()
+        self.includes.is_none() && self.excludes.is_empty()
     }
 
     /// Is every namespace named outright, with no pattern among the includes?
     pub fn is_literal(&self) -> bool {
-        !self.includes.is_empty() && self.includes.iter().all(|glob| glob.literal().is_some())
+        self.includes.as_ref().is_some_and(|globs| globs.iter().all(|glob| glob.literal().is_some()))
     }
 
     pub fn contains(&self, namespace: &str) -> bool {
-        (self.includes.is_empty() || self.includes.iter().any(|glob| glob.matches(namespace)))
+        self.includes.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.matches(namespace)))
             && !self.excludes.iter().any(|glob| glob.matches(namespace))
     }
 
@@ -52,13 +53,14 @@ impl NamespaceSet {
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.includes
             .iter()
+            .flatten()
             .filter_map(Glob::literal)
             .filter(|name| !self.excludes.iter().any(|glob| glob.matches(name)))
     }
 
     /// Includes that are patterns.
     fn patterns(&self) -> impl Iterator<Item = &Glob> {
-        self.includes.iter().filter(|glob| glob.literal().is_none())
+        self.includes.iter().flatten().filter(|glob| glob.literal().is_none())
     }
 
     /// Can a namespace, existing or not, be in both sets? `None` when it cannot.
@@ -103,7 +105,7 @@ impl NamespaceSet {
 
 /// What a set takes beyond plain names: its patterns, or everything (`None`).
 fn wide(set: &NamespaceSet) -> Vec<Option<&Glob>> {
-    if set.includes.is_empty() { vec![None] } else { set.patterns().map(Some).collect() }
+    if set.includes.is_none() { vec![None] } else { set.patterns().map(Some).collect() }
 }
 
 #[cfg(test)]

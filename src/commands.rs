@@ -1,0 +1,2 @@
+//! x
+pub fn run(_: crate::args::Args) -> anyhow::Result<()> { Ok(()) }

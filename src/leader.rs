@@ -1,0 +1,161 @@
+//! Leadership by a Lease. Whoever holds it is the only one that starts backups.
+//!
+//! A record is judged by our own monotonic clock since we last saw it change, never by the times in it, so
+//! clocks may differ. Every write carries the resourceVersion that was read: of two candidates one gets 409.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use crate::client::{is_conflict, is_not_found};
+
+/// A candidate for the Lease `name`.
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    duration: Duration,
+}
+
+impl Candidate {
+    pub fn new(client: Client, namespace: &str, name: &str, identity: String, duration: Duration) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity, duration }
+    }
+
+    fn retry(&self) -> Duration {
+        self.duration / 6
+    }
+
+    /// Waits until the Lease is ours.
+    pub async fn acquire(&self) {
+        let mut seen: Option<(Option<String>, Instant)> = None;
+        let mut told = String::new();
+        loop {
+            match self.try_acquire(&mut seen, &mut told).await {
+                Ok(true) => {
+                    info!(identity = %self.identity, "leading");
+                    return;
+                }
+                Ok(false) => {}
+                Err(error) => warn!(%error, "failed to look at the lease"),
+            }
+            sleep(self.retry()).await;
+        }
+    }
+
+    async fn try_acquire(
+        &self,
+        seen: &mut Option<(Option<String>, Instant)>,
+        told: &mut String,
+    ) -> Result<bool, kube::Error> {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            return self.write(self.record(None)).await;
+        };
+        let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).unwrap_or_default();
+        let version = lease.metadata.resource_version.clone();
+        if seen.as_ref().is_none_or(|(known, _)| *known != version) {
+            *seen = Some((version, Instant::now()));
+        }
+        let silent = seen.as_ref().map(|(_, at)| at.elapsed()).unwrap_or_default();
+        // The holder's own idea of how long it may be silent counts, if it is longer than ours.
+        let theirs = lease.spec.as_ref().and_then(|s| s.lease_duration_seconds).unwrap_or_default();
+        let patience = self.duration.max(Duration::from_secs(u64::try_from(theirs).unwrap_or_default()));
+        if !holder.is_empty() && holder != self.identity && silent < patience {
+            if *told != holder {
+                info!(%holder, "waiting: another one leads");
+                *told = holder;
+            }
+            return Ok(false);
+        }
+        self.write(self.record(Some(&lease))).await
+    }
+
+    /// Keeps the Lease; returns when it is lost or could not be renewed in time.
+    pub async fn keep(&self) {
+        let deadline = self.duration * 2 / 3;
+        let mut renewed = Instant::now();
+        loop {
+            sleep(self.retry()).await;
+            let left = deadline.saturating_sub(renewed.elapsed());
+            match timeout(left, self.renew()).await {
+                Ok(Ok(true)) => renewed = Instant::now(),
+                Ok(Ok(false)) => {
+                    warn!("the lease was taken by another one");
+                    return;
+                }
+                Ok(Err(error)) => warn!(%error, "failed to renew the lease"),
+                Err(_) => {}
+            }
+            if renewed.elapsed() >= deadline {
+                warn!("the lease could not be renewed in time");
+                return;
+            }
+        }
+    }
+
+    async fn renew(&self) -> Result<bool, kube::Error> {
+        let lease = self.api.get(&self.name).await?;
+        let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref());
+        if holder != Some(self.identity.as_str()) {
+            return Ok(false);
+        }
+        self.write(self.record(Some(&lease))).await
+    }
+
+    /// Lets go, so that the next one need not wait.
+    pub async fn release(&self) {
+        let released = async {
+            let mut lease = self.api.get(&self.name).await?;
+            if let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_ref() == Some(&self.identity)) {
+                spec.holder_identity = Some(String::new());
+                self.api.replace(&self.name, &PostParams::default(), &lease).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        if let Ok(Err(error)) = timeout(Duration::from_secs(3), released).await {
+            debug!(%error, "failed to release the lease");
+        }
+    }
+
+    fn record(&self, found: Option<&Lease>) -> Lease {
+        let now = MicroTime(Timestamp::now());
+        let old = found.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let ours = old.holder_identity.as_ref() == Some(&self.identity);
+        let seconds = i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        Lease {
+            metadata: found.map_or_else(
+                || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+                |lease| lease.metadata.clone(),
+            ),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.identity.clone()),
+                lease_duration_seconds: Some(seconds),
+                acquire_time: if ours { old.acquire_time.clone() } else { Some(now.clone()) },
+                renew_time: Some(now),
+                lease_transitions: Some(old.lease_transitions.unwrap_or(0).saturating_add(i32::from(!ours))),
+                ..old
+            }),
+        }
+    }
+
+    /// `false` when somebody else was faster.
+    async fn write(&self, lease: Lease) -> Result<bool, kube::Error> {
+        let params = PostParams::default();
+        let written = if lease.metadata.resource_version.is_some() {
+            self.api.replace(&self.name, &params, &lease).await
+        } else {
+            self.api.create(&params, &lease).await
+        };
+        match written {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Watch events of one kind, fed to whoever mirrors it. An object that cannot be read is skipped with a
+//! warning: one bad object must not blind us for the others.
+
+use std::fmt::Debug;
+
+use futures::StreamExt;
+use kube::api::Api;
+use kube::core::DeserializeGuard;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+/// What happened to the mirrored set.
+pub enum Change<K> {
+    /// The whole set, after a (re)start of the watch.
+    All(Vec<K>),
+    Applied(K),
+    /// By name.
+    Deleted(String),
+}
+
+/// Watches for ever; reconnects with back-off.
+pub async fn mirror<K>(client: Client, namespace: &str, config: watcher::Config, mut observe: impl FnMut(Change<K>))
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let api: Api<DeserializeGuard<K>> = Api::namespaced(client, namespace);
+    let kind = K::kind(&());
+    let read = |guard: DeserializeGuard<K>| match guard.0 {
+        Ok(object) => Some(object),
+        Err(error) => {
+            let name = error.metadata.name.clone().unwrap_or_default();
+            warn!(%kind, %name, %error, "skipped: it cannot be read");
+            None
+        }
+    };
+    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
+            Ok(watcher::Event::InitDone) => observe(Change::All(std::mem::take(&mut listed))),
+            Ok(watcher::Event::Apply(object)) => {
+                let name = object.name_any();
+                // What can no longer be read is no longer known either.
+                observe(read(object).map_or(Change::Deleted(name), Change::Applied));
+            }
+            Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(object.name_any())),
+            Err(error) => warn!(%kind, %error, "the watch was interrupted"),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Keeps the phase of every BackupStorageLocation current.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys::FIELD_MANAGER;
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use object_store::path::Path;
+use object_store::{DynObjectStore, ObjectStore};
+use serde_json::json;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::Opener;
+use crate::client::{is_conflict, is_not_found};
+
+/// How often locations are looked at; each is checked when its own time has come.
+const TICK: Duration = Duration::from_secs(2);
+/// One check.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What may lie beside `backups` (source: Velero's object store layout).
+const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plugins", "kopia"];
+
+/// Checks locations, one after the other. Runs only while this process leads.
+pub struct Checker {
+    pub api: Api<BackupStorageLocation>,
+    pub opener: Opener,
+    /// For locations that do not say.
+    pub frequency: Duration,
+}
+
+impl Checker {
+    pub fn new(client: Client, namespace: &str, frequency: Duration) -> Self {
+        let opener = Opener::new(client.clone(), namespace);
+        Self { api: Api::namespaced(client, namespace), opener, frequency }
+    }
+
+    /// For ever.
+    pub async fn run(&self) {
+        // A spec that has changed since is checked at once.
+        let mut checked: HashMap<String, serde_json::Value> = HashMap::new();
+        loop {
+            match self.api.list(&ListParams::default()).await {
+                Ok(locations) => {
+                    for location in &locations {
+                        let spec = serde_json::to_value(&location.spec).unwrap_or_default();
+                        let changed = checked.insert(location.name_any(), spec.clone()) != Some(spec);
+                        if changed || self.is_due(location, Timestamp::now()) {
+                            self.check(location).await;
+                        }
+                    }
+                }
+                Err(error) => warn!(%error, "failed to list the storage locations"),
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    fn is_due(&self, location: &BackupStorageLocation, now: Timestamp) -> bool {
+        let status = location.status.clone().unwrap_or_default();
+        let (Some(last), Some(_)) = (status.last_validation_time, status.phase) else { return true };
+        let frequency = match &location.spec.validation_frequency {
+            None => self.frequency,
+            // 0 means once; what cannot be read means the default.
+            Some(text) => match text.get() {
+                Ok(None) => return false,
+                Ok(Some(frequency)) => frequency,
+                Err(_) => self.frequency,
+            },
+        };
+        now.duration_since(last.0) >= SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX)
+    }
+
+    async fn check(&self, location: &BackupStorageLocation) {
+        let name = location.name_any();
+        let found = timeout(PATIENCE, self.look(location)).await;
+        let message = match found {
+            Ok(Ok(())) => String::new(),
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
+        };
+        let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
+        if location.status.as_ref().and_then(|s| s.phase) != Some(phase) {
+            info!(%name, ?phase, %message, "storage location");
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": location.resource_version()},
+            "status": {
+                "phase": phase,
+                "lastValidationTime": Time(Timestamp::now()),
+                "message": if message.is_empty() { None } else { Some(message) },
+            },
+        });
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        match self.api.patch(&name, &params, &Patch::Merge(patch)).await {
+            Ok(_) => {}
+            Err(error) if is_conflict(&error) || is_not_found(&error) => {}
+            Err(error) => warn!(%name, %error, "failed to write the phase of the storage location"),
+        }
+    }
+
+    async fn look(&self, location: &BackupStorageLocation) -> anyhow::Result<()> {
+        let store: Arc<DynObjectStore> = self.opener.open(location).await?;
+        let prefix = location.spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/');
+        let found = store.list_with_delimiter(Some(&Path::from(prefix))).await?;
+        let tops = found.common_prefixes.iter().filter_map(|path| path.filename());
+        let strange: Vec<&str> = tops.filter(|top| !TOP_LEVEL.contains(top)).take(3).collect();
+        anyhow::ensure!(
+            strange.is_empty(),
+            "something else lives in this place: {} (only {} belong here); give the location a prefix of its own",
+            strange.join(", "),
+            TOP_LEVEL.join(", "),
+        );
+        Ok(())
+    }
+}

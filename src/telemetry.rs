@@ -1,0 +1,18 @@
+//! Logs: to standard error, as text or JSON lines.
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::LogFormat;
+
+/// # Errors
+/// When `level` is no filter.
+pub fn init(format: LogFormat, level: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(())
+}
