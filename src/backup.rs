@@ -1,1 +1,17 @@
-//! x
+//! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
+//!
+//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run prepares
+//! ([`prepare`]), asks which types there are ([`discovery`]), lists them ([`collect`], [`list`], [`split`]), and hands
+//! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
+
+pub mod archive;
+pub mod collect;
+pub mod discovery;
+pub mod executor;
+pub mod list;
+pub mod log;
+pub mod prepare;
+pub mod run;
+pub mod split;
+pub mod status;
+pub mod upload;

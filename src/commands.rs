@@ -1,2 +1,44 @@
-//! x
-pub fn run(_: crate::args::Args) -> anyhow::Result<()> { Ok(()) }
+//! The commands: wiring only, each subsystem started by one call.
+
+mod controller;
+mod webhook;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::args::{Args, Command, CommonArgs};
+use crate::telemetry;
+
+/// # Errors
+/// What keeps a command from doing its work; the message says what to change.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Crd { write } => crd(write),
+        Command::Webhook(args) => serve(&args.common.clone(), webhook::run(args)),
+        Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
+    }
+}
+
+fn serve(common: &CommonArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    telemetry::init(common.log_format, &common.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    // Blocking workers whose run was given up end by themselves; nobody waits for them.
+    runtime.shutdown_background();
+    result
+}
+
+fn crd(write: Option<PathBuf>) -> anyhow::Result<()> {
+    for (name, text) in berth_api::crd::files()? {
+        match &write {
+            None => println!("---\n{text}"),
+            Some(folder) => {
+                std::fs::create_dir_all(folder).with_context(|| format!("--write {}", folder.display()))?;
+                let path = folder.join(name);
+                std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::keys;
 use berth_api::velero::{BackupPhase, BackupSpec};
+use berth_core::location::{Location, choose};
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Phase, Reason, explain_newcomer, next_position};
 use berth_core::violation::Field;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use crate::known::{Known, Location};
+use crate::known::Known;
 use crate::patch::Edit;
 use crate::review::{Operation, Question, ReviewError, Verdict};
 use crate::router::Desk;
@@ -159,7 +160,7 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
 async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {
     let find = || {
         let locations = known.locations();
-        choose_location(&locations, wanted).cloned()
+        choose(&locations, wanted).cloned()
     };
     let patient = tokio::time::timeout(LOCATION_PATIENCE, async {
         loop {
@@ -180,13 +181,4 @@ async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, St
         "" => format!("no BackupStorageLocation is marked as default: name one, or create one ({there})"),
         name => format!("BackupStorageLocation {name:?} does not exist in this namespace ({there})"),
     })
-}
-
-/// The location of that name; with an empty name, the one marked as default, else the one called `default`.
-pub fn choose_location<'l>(locations: &'l [Location], wanted: &str) -> Option<&'l Location> {
-    if wanted.is_empty() {
-        let marked = locations.iter().find(|location| location.is_default);
-        return marked.or_else(|| locations.iter().find(|location| location.name == keys::DEFAULT_LOCATION));
-    }
-    locations.iter().find(|location| location.name == wanted)
 }

@@ -4,19 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_core::location::Location;
 use berth_core::queue::{Entry, View};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-
-/// A BackupStorageLocation, as far as admission cares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    pub name: String,
-    pub is_default: bool,
-    pub read_only: bool,
-    /// Why the store cannot be used just now.
-    pub unavailable: Option<String>,
-}
 
 /// The watch caches of a replica.
 pub trait Known: Send + Sync + 'static {

@@ -14,5 +14,5 @@ pub mod review;
 pub mod router;
 pub mod server;
 
-pub use known::{Known, Location};
+pub use known::Known;
 pub use router::{Desk, router};

@@ -2,8 +2,6 @@
 
 /// Namespace that Velero and berth serve unless told otherwise.
 pub const DEFAULT_NAMESPACE: &str = "velero";
-/// Location of a Backup that names none, where none is marked as default.
-pub const DEFAULT_LOCATION: &str = "default";
 
 /// When the backup got its place: RFC 3339 with microseconds. Set once, by the webhook or the controller.
 pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";

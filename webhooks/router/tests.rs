@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicBool;
 
 use berth_core::glob::Glob;
+use berth_core::location::Location;
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Phase, View};
 use http::Request;
@@ -11,7 +12,6 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::*;
-use crate::Location;
 
 #[derive(Default)]
 struct Cluster {

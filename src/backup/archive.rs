@@ -1,0 +1,225 @@
+//! The tarball, made by the worker pool of one backup.
+//!
+//! Each worker writes whole tar entries into a buffer of its own and compresses it as a gzip member. Members
+//! can stand one behind the other in any order: together they are one gzip file, and the order of entries
+//! means nothing to readers. So no worker ever waits for another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use berth_api::keys::FORMAT_VERSION;
+use berth_core::selection::ResourceType;
+use bytes::Bytes;
+use libdeflater::{CompressionLvl, Compressor};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::upload::Part;
+
+/// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
+const MEMBER: usize = 1024 * 1024;
+const LEVEL: i32 = 4;
+
+/// One object, as the API server sent it.
+pub struct Item {
+    pub namespace: Option<String>,
+    pub name: String,
+    pub json: Bytes,
+    /// Items of built-in lists do not say what they are.
+    pub lacks_type: bool,
+}
+
+/// Some objects of one type.
+pub struct Batch {
+    pub kind: Arc<ResourceType>,
+    pub items: Vec<Item>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error("failed to write the tar entry {path}")]
+    Entry { path: String, source: std::io::Error },
+    #[error("failed to compress")]
+    Compress,
+    /// The upload has ended early; it knows why.
+    #[error("the upload has ended")]
+    UploadEnded,
+}
+
+/// First member of every archive.
+///
+/// # Errors
+/// Never in practice: memory does not refuse writes.
+pub fn opening(mtime: u64) -> Result<Vec<u8>, ArchiveError> {
+    let mut writer = Writer::new(mtime);
+    writer.entry("metadata/version", format!("{FORMAT_VERSION}\n").as_bytes())?;
+    writer.take_member()
+}
+
+/// Last member: the end of a tar is two empty blocks.
+///
+/// # Errors
+/// Never in practice.
+pub fn closing() -> Result<Vec<u8>, ArchiveError> {
+    compress(&mut compressor(), &[0; 1024])
+}
+
+/// One worker: until the batches end, or the upload does.
+///
+/// # Errors
+/// When an entry cannot be written, or nobody takes the members any more.
+pub fn work(
+    batches: &Mutex<mpsc::Receiver<Batch>>,
+    parts: &mpsc::Sender<Part>,
+    mtime: u64,
+    done: &AtomicU64,
+) -> Result<(), ArchiveError> {
+    let mut writer = Writer::new(mtime);
+    let mut json = Vec::new();
+    loop {
+        let batch = batches.lock().blocking_recv();
+        let Some(batch) = batch else { break };
+        let count = batch.items.len() as u64;
+        for item in batch.items {
+            writer.item(&batch.kind, &item, &mut json)?;
+            if writer.size() >= MEMBER {
+                send(parts, writer.take_member()?)?;
+            }
+        }
+        done.fetch_add(count, Ordering::Relaxed);
+    }
+    if writer.size() > 0 { send(parts, writer.take_member()?) } else { Ok(()) }
+}
+
+fn send(parts: &mpsc::Sender<Part>, member: Vec<u8>) -> Result<(), ArchiveError> {
+    parts.blocking_send(Part::Bytes(member.into())).map_err(|_| ArchiveError::UploadEnded)
+}
+
+struct Writer {
+    tar: tar::Builder<Vec<u8>>,
+    compressor: Compressor,
+    mtime: u64,
+}
+
+fn compressor() -> Compressor {
+    Compressor::new(CompressionLvl::new(LEVEL).unwrap_or_default())
+}
+
+fn compress(compressor: &mut Compressor, bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
+    let mut member = vec![0; compressor.gzip_compress_bound(bytes.len())];
+    let length = compressor.gzip_compress(bytes, &mut member).map_err(|_| ArchiveError::Compress)?;
+    member.truncate(length);
+    member.shrink_to_fit();
+    Ok(member)
+}
+
+impl Writer {
+    fn new(mtime: u64) -> Self {
+        Self { tar: tar::Builder::new(Vec::with_capacity(MEMBER)), compressor: compressor(), mtime }
+    }
+
+    fn size(&self) -> usize {
+        self.tar.get_ref().len()
+    }
+
+    /// Both entries of an object: where readers look, and under its version for those that choose one.
+    fn item(&mut self, kind: &ResourceType, item: &Item, spliced: &mut Vec<u8>) -> Result<(), ArchiveError> {
+        let place = match &item.namespace {
+            Some(namespace) => format!("namespaces/{namespace}/{}.json", item.name),
+            None => format!("cluster/{}.json", item.name),
+        };
+        let folder = format!("resources/{}", kind.qualified());
+        let json: &[u8] = if item.lacks_type {
+            spliced.clear();
+            spliced.extend_from_slice(
+                format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind).as_bytes(),
+            );
+            spliced.extend_from_slice(item.json.get(1..).unwrap_or_default());
+            spliced
+        } else {
+            &item.json
+        };
+        self.entry(&format!("{folder}/{place}"), json)?;
+        self.entry(&format!("{folder}/{}-preferredversion/{place}", kind.version), json)
+    }
+
+    fn entry(&mut self, path: &str, content: &[u8]) -> Result<(), ArchiveError> {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o755);
+        header.set_mtime(self.mtime);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_size(content.len() as u64);
+        let written = self.tar.append_data(&mut header, path, content);
+        written.map_err(|source| ArchiveError::Entry { path: path.to_owned(), source })
+    }
+
+    fn take_member(&mut self) -> Result<Vec<u8>, ArchiveError> {
+        let bytes = self.tar.get_mut();
+        let member = compress(&mut self.compressor, bytes)?;
+        bytes.clear();
+        // One huge object must not keep its room for ever.
+        bytes.shrink_to(2 * MEMBER);
+        Ok(member)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn members_of_several_workers_make_one_archive() {
+        let kind = Arc::new(ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            resource: "configmaps".into(),
+            singular: "configmap".into(),
+            short_names: Vec::new(),
+            namespaced: true,
+        });
+        let long = "n".repeat(253);
+        let mut archive = opening(7).unwrap_or_else(|e| unreachable!("{e}"));
+        let (batch_sender, batches) = mpsc::channel(8);
+        let (parts, mut members) = mpsc::channel(8);
+        for (name, lacks_type) in [("a", true), (long.as_str(), false)] {
+            let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
+            let item = Item { namespace: Some("ns1".into()), name: name.into(), json, lacks_type };
+            let batch = Batch { kind: kind.clone(), items: vec![item] };
+            batch_sender.try_send(batch).unwrap_or_else(|_| unreachable!());
+        }
+        drop(batch_sender);
+        let (batches, done) = (Mutex::new(batches), AtomicU64::new(0));
+        for _ in 0..2 {
+            work(&batches, &parts, 7, &done).unwrap_or_else(|e| unreachable!("{e}"));
+        }
+        drop(parts);
+        while let Some(Part::Bytes(member)) = members.blocking_recv() {
+            archive.extend_from_slice(&member);
+        }
+        archive.extend(closing().unwrap_or_default());
+        let mut tar = tar::Archive::new(flate2::read::MultiGzDecoder::new(archive.as_slice()));
+        let mut found = Vec::new();
+        for entry in tar.entries().unwrap_or_else(|e| unreachable!("{e}")) {
+            let mut entry = entry.unwrap_or_else(|e| unreachable!("{e}"));
+            assert_eq!(entry.header().entry_type(), tar::EntryType::Regular);
+            let mut text = String::new();
+            let _ = entry.read_to_string(&mut text);
+            found.push((String::from_utf8_lossy(&entry.path_bytes()).into_owned(), text));
+        }
+        let typed = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#;
+        let plain = r#"{"metadata":{"name":"x"}}"#;
+        let expected = [
+            ("metadata/version".to_owned(), "1.1.0\n"),
+            ("resources/configmaps/namespaces/ns1/a.json".to_owned(), typed),
+            ("resources/configmaps/v1-preferredversion/namespaces/ns1/a.json".to_owned(), typed),
+            (format!("resources/configmaps/namespaces/ns1/{long}.json"), plain),
+            (format!("resources/configmaps/v1-preferredversion/namespaces/ns1/{long}.json"), plain),
+        ];
+        assert_eq!(found, expected.map(|(path, text)| (path, text.to_owned())));
+        assert_eq!(done.load(Ordering::Relaxed), 2);
+    }
+}

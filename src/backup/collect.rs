@@ -1,0 +1,316 @@
+//! All objects of a backup: which lists to ask for, and which of what they hold to take.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use berth_api::parse::Wanted;
+use berth_core::label::Selector;
+use berth_core::selection::ResourceType;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use tokio::sync::mpsc;
+
+use super::archive::{Batch, Item};
+use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::log::{About, BackupLog};
+
+/// Objects on their way to a worker at one time, in bytes.
+const BATCH: usize = 256 * 1024;
+const BATCH_ITEMS: usize = 256;
+/// Lists under way at one time. Each is a connection of its own, and the API server is everybody's.
+const LISTS_AT_ONCE: usize = 4;
+
+/// A namespace of the cluster, as it was when the backup began.
+#[derive(Clone)]
+pub struct Namespace {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub json: Bytes,
+    pub lacks_type: bool,
+    pub deleting: bool,
+    /// It carries the label that keeps it out of backups.
+    pub excluded: bool,
+}
+
+/// Where the objects go, and how many there are.
+pub struct Counters {
+    /// Objects known of so far: taken, or announced by the server.
+    pub total: AtomicU64,
+    pub done: Arc<AtomicU64>,
+}
+
+/// What a backup takes and where from; shared by its lists.
+pub struct Collector<'a> {
+    pub lister: Lister,
+    pub wanted: &'a Wanted,
+    pub types: &'a [ResourceType],
+    /// Every namespace of the cluster.
+    pub namespaces: &'a [Namespace],
+    /// Names of those that the backup takes.
+    pub resolved: &'a HashSet<String>,
+    pub log: &'a BackupLog,
+    pub counters: &'a Counters,
+    pub batches: mpsc::Sender<Batch>,
+}
+
+/// What was taken: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
+pub type ResourceList = BTreeMap<String, BTreeSet<String>>;
+
+/// What one type brought.
+struct Taken {
+    kind: Arc<ResourceType>,
+    names: BTreeSet<String>,
+    namespaces: HashSet<String>,
+}
+
+impl Collector<'_> {
+    /// Takes everything. What one type refuses is an error in the log; what concerns all ends the backup.
+    ///
+    /// # Errors
+    /// When the API server is gone, or nobody takes the objects any more.
+    pub async fn run(self) -> Result<ResourceList, ListError> {
+        let all = self.wanted.namespaces.takes_all();
+        let chosen: Vec<Arc<ResourceType>> = self
+            .types
+            .iter()
+            .filter(|kind| !kind.is_namespaces() && self.wanted.resources.takes(kind, all))
+            .map(|kind| Arc::new(kind.clone()))
+            .collect();
+        let taken: Vec<Taken> = futures::stream::iter(chosen)
+            .map(|kind| self.take_type(kind))
+            .buffer_unordered(LISTS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut list = ResourceList::new();
+        let mut populated = HashSet::new();
+        for one in &taken {
+            populated.extend(one.namespaces.iter().cloned());
+        }
+        self.take_namespaces(&populated, all, &mut list).await?;
+        self.take_definitions(&taken, &mut list).await?;
+        for one in taken.into_iter().filter(|one| !one.names.is_empty()) {
+            list.entry(heading(&one.kind)).or_default().extend(one.names);
+        }
+        Ok(list)
+    }
+
+    async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
+        let mut taken = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let everything = [Selector::default()];
+        let selectors = if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
+        for selector in selectors {
+            match self.take_selected(&kind, &selector.query(), &mut taken).await {
+                Ok(()) => {}
+                Err(error) if error.is_about_type() => {
+                    let message = format!("failed to list: {}", chain(&error));
+                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !taken.names.is_empty() {
+            self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
+        }
+        Ok(taken)
+    }
+
+    async fn take_selected(&self, kind: &Arc<ResourceType>, selector: &str, taken: &mut Taken) -> Result<(), ListError> {
+        if !kind.namespaced {
+            return self.take_list(kind, None, selector, Progress::default(), taken).await;
+        }
+        let mut names = self.resolved.iter();
+        match (names.next(), names.next()) {
+            (None, _) => Ok(()),
+            (Some(one), None) => self.take_list(kind, Some(one), selector, Progress::default(), taken).await,
+            _ => {
+                // One page of the whole cluster often says it all. Where it does not, asking each namespace
+                // costs a request per namespace, going on costs a request per page.
+                let mut progress = Progress::default();
+                self.take_page(kind, None, selector, &mut progress, taken).await?;
+                let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
+                if progress.is_done() || self.resolved.len() as u64 >= pages {
+                    return self.take_list(kind, None, selector, progress, taken).await;
+                }
+                for namespace in self.resolved {
+                    self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn take_list(
+        &self,
+        kind: &Arc<ResourceType>,
+        namespace: Option<&str>,
+        selector: &str,
+        mut progress: Progress,
+        taken: &mut Taken,
+    ) -> Result<(), ListError> {
+        while !progress.is_done() {
+            let announced = self.announce(&progress);
+            let taken_page = self.take_page(kind, namespace, selector, &mut progress, taken).await;
+            self.counters.total.fetch_sub(announced, Ordering::Relaxed);
+            taken_page?;
+        }
+        Ok(())
+    }
+
+    async fn take_page(
+        &self,
+        kind: &Arc<ResourceType>,
+        namespace: Option<&str>,
+        selector: &str,
+        progress: &mut Progress,
+        taken: &mut Taken,
+    ) -> Result<(), ListError> {
+        let mut pending = Pending::new(self, taken);
+        self.lister.page(kind, namespace, selector, progress, &mut pending).await?;
+        pending.flush().await
+    }
+
+    /// Adds what the server says is still to come to the total; it is counted again as it comes.
+    fn announce(&self, progress: &Progress) -> u64 {
+        let remaining = if progress.is_done() { 0 } else { progress.remaining };
+        self.counters.total.fetch_add(remaining, Ordering::Relaxed);
+        remaining
+    }
+
+    /// Namespace objects: those of the backup that match its selectors or hold something of it.
+    async fn take_namespaces(&self, populated: &HashSet<String>, all: bool, list: &mut ResourceList) -> Result<(), ListError> {
+        let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
+        if !self.wanted.resources.takes(kind, all) {
+            return Ok(());
+        }
+        let kind = Arc::new(kind.clone());
+        let selectors = &self.wanted.selectors;
+        let mut taken = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut batch = Pending::new(self, &mut taken);
+        for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
+            let selected = selectors.is_empty() || selectors.iter().any(|s| s.matches(&namespace.labels));
+            if selected || populated.contains(&namespace.name) {
+                let found = Found {
+                    json: namespace.json.clone(),
+                    namespace: None,
+                    name: namespace.name.clone(),
+                    lacks_type: namespace.lacks_type,
+                    excluded: namespace.excluded,
+                    deleting: namespace.deleting,
+                };
+                batch.add(found).await?;
+            }
+        }
+        batch.flush().await?;
+        if !taken.names.is_empty() {
+            list.entry(heading(&kind)).or_default().extend(taken.names);
+        }
+        Ok(())
+    }
+
+    /// The definition of each custom type of which something was taken: a restore needs it first.
+    async fn take_definitions(&self, taken: &[Taken], list: &mut ResourceList) -> Result<(), ListError> {
+        let definitions = |kind: &&ResourceType| kind.group == "apiextensions.k8s.io" && kind.resource == "customresourcedefinitions";
+        let Some(kind) = self.types.iter().find(definitions) else { return Ok(()) };
+        let here = taken.iter().any(|one| one.kind.group == kind.group && one.kind.resource == kind.resource);
+        if here || self.wanted.resources.excludes(kind) {
+            return Ok(());
+        }
+        let kind = Arc::new(kind.clone());
+        let mut found_here = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut batch = Pending::new(self, &mut found_here);
+        for one in taken.iter().filter(|one| !one.names.is_empty() && one.kind.group.contains('.')) {
+            match self.lister.get(&kind, &one.kind.qualified()).await {
+                Ok(Some(found)) => batch.add(found).await?,
+                // A type of the API server itself.
+                Ok(None) => {}
+                Err(error) => {
+                    let message = format!("failed to get the definition of {}: {}", one.kind.qualified(), chain(&error));
+                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                }
+            }
+        }
+        batch.flush().await?;
+        if !found_here.names.is_empty() {
+            list.entry(heading(&kind)).or_default().extend(found_here.names);
+        }
+        Ok(())
+    }
+}
+
+/// How the resource list names a type.
+fn heading(kind: &ResourceType) -> String {
+    format!("{}/{}", kind.api_version(), kind.kind)
+}
+
+/// An error and what caused it, in one line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Objects gathered for the next batch.
+struct Pending<'c, 'a> {
+    collector: &'c Collector<'a>,
+    taken: &'c mut Taken,
+    items: Vec<Item>,
+    size: usize,
+}
+
+impl<'c, 'a> Pending<'c, 'a> {
+    fn new(collector: &'c Collector<'a>, taken: &'c mut Taken) -> Self {
+        Self { collector, taken, items: Vec::new(), size: 0 }
+    }
+
+    async fn add(&mut self, found: Found) -> Result<(), ListError> {
+        if found.excluded || found.deleting {
+            return Ok(());
+        }
+        let key = match &found.namespace {
+            Some(namespace) if !self.collector.resolved.contains(namespace) => return Ok(()),
+            Some(namespace) => {
+                if !self.taken.namespaces.contains(namespace) {
+                    self.taken.namespaces.insert(namespace.clone());
+                }
+                format!("{namespace}/{}", found.name)
+            }
+            None => found.name.clone(),
+        };
+        // Another selector, or a page that was cut off, may have brought it already.
+        if !self.taken.names.insert(key) {
+            return Ok(());
+        }
+        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
+        self.size += found.json.len();
+        self.items.push(Item {
+            namespace: found.namespace,
+            name: found.name,
+            json: found.json,
+            lacks_type: found.lacks_type,
+        });
+        if self.size >= BATCH || self.items.len() >= BATCH_ITEMS { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), ListError> {
+        if self.items.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { kind: Arc::clone(&self.taken.kind), items: std::mem::take(&mut self.items) };
+        self.size = 0;
+        self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)
+    }
+}
+
+impl Taker for Pending<'_, '_> {
+    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+        self.add(found).await
+    }
+}

@@ -1,0 +1,76 @@
+//! Starts a run for each ReadyToStart Backup, and cancels the runs of those that are deleted. Runs only while
+//! this process leads.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_core::queue::Phase;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::run::Engine;
+use crate::queue::Store;
+
+/// Looks again at least this often, whatever the watch shows.
+const PERIOD: Duration = Duration::from_secs(5);
+
+pub struct Executor {
+    pub engine: Engine,
+    pub store: Arc<Store>,
+    /// The process is to end.
+    pub stop: CancellationToken,
+}
+
+impl Executor {
+    /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
+    pub async fn run(self) {
+        let mut changed = self.store.changed();
+        // What runs while nobody runs it was left behind by a leader that is gone.
+        for item in self.store.in_phase(Phase::InProgress) {
+            self.engine.settle(&item.entry.name, &item.entry.uid).await;
+        }
+        let mut runs = JoinSet::new();
+        let mut running: HashMap<String, (String, CancellationToken)> = HashMap::new();
+        loop {
+            changed.mark_unchanged();
+            if !self.stop.is_cancelled() {
+                for item in self.store.in_phase(Phase::ReadyToStart) {
+                    let (name, uid) = (item.entry.name.clone(), item.entry.uid.clone());
+                    if running.contains_key(&uid) {
+                        continue;
+                    }
+                    let deleted = CancellationToken::new();
+                    running.insert(uid.clone(), (name.clone(), deleted.clone()));
+                    let (engine, stop) = (self.engine.clone(), self.stop.clone());
+                    runs.spawn(async move {
+                        engine.run(&name, &uid, deleted, stop).await;
+                        uid
+                    });
+                }
+            }
+            for (uid, (name, deleted)) in &running {
+                let there = self.store.get(name).is_some_and(|item| item.entry.uid == *uid);
+                if !there && !deleted.is_cancelled() {
+                    deleted.cancel();
+                }
+            }
+            if self.stop.is_cancelled() && running.is_empty() {
+                return;
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = tokio::time::sleep(PERIOD) => {}
+                () = self.stop.cancelled(), if !self.stop.is_cancelled() => info!(running = running.len(), "ending the running backups"),
+                Some(ended) = runs.join_next() => {
+                    // A run that panicked is forgotten by its task's end; its Backup is settled by the next leader.
+                    match ended {
+                        Ok(uid) => { running.remove(&uid); }
+                        Err(error) => tracing::error!(%error, "a run ended abnormally"),
+                    }
+                }
+            }
+        }
+    }
+}

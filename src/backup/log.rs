@@ -1,0 +1,178 @@
+//! The log of one backup: lines as Velero's, counted, and gathered into its results file.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+/// Under which heading of the results file a line stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About<'a> {
+    /// The backup as a whole.
+    Velero,
+    Cluster,
+    Namespace(&'a str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Info,
+    Warning,
+    Error,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+#[derive(Default, Serialize)]
+struct Messages {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    velero: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cluster: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    namespaces: BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Default, Serialize)]
+struct Results {
+    errors: Messages,
+    warnings: Messages,
+}
+
+/// Written to by everybody who works for the backup.
+pub struct BackupLog {
+    backup: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    lines: GzEncoder<Vec<u8>>,
+    results: Results,
+    warnings: u32,
+    errors: u32,
+}
+
+/// Lines of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub warnings: u32,
+    pub errors: u32,
+}
+
+impl BackupLog {
+    /// `backup`: namespace/name.
+    pub fn new(backup: String) -> Self {
+        let lines = GzEncoder::new(Vec::new(), Compression::fast());
+        Self { backup, state: Mutex::new(State { lines, results: Results::default(), warnings: 0, errors: 0 }) }
+    }
+
+    pub fn info(&self, message: &str) {
+        self.write(Level::Info, &About::Velero, "", message);
+    }
+
+    /// `resource`: `configmaps`, `deployments.apps`, or empty.
+    pub fn warning(&self, about: &About<'_>, resource: &str, message: &str) {
+        self.write(Level::Warning, about, resource, message);
+    }
+
+    pub fn error(&self, about: &About<'_>, resource: &str, message: &str) {
+        self.write(Level::Error, about, resource, message);
+    }
+
+    fn write(&self, level: Level, about: &About<'_>, resource: &str, message: &str) {
+        let time = format!("{:.0}", Timestamp::now());
+        let message_quoted = serde_json::Value::from(message);
+        let mut line = format!("time=\"{time}\" level={} msg={message_quoted} backup={}", level.as_str(), self.backup);
+        if !resource.is_empty() {
+            line.push_str(&format!(" resource={resource}"));
+        }
+        if let About::Namespace(namespace) = about {
+            line.push_str(&format!(" namespace={namespace}"));
+        }
+        line.push('\n');
+        let mut state = self.state.lock();
+        // Writing to memory does not fail.
+        let _ = state.lines.write_all(line.as_bytes());
+        let messages = match level {
+            Level::Info => return,
+            Level::Warning => {
+                state.warnings += 1;
+                &mut state.results.warnings
+            }
+            Level::Error => {
+                state.errors += 1;
+                &mut state.results.errors
+            }
+        };
+        let resource = if resource.is_empty() { String::new() } else { format!(" resource: /{resource}") };
+        let text = format!("{resource} message: /{message}");
+        match about {
+            About::Velero => messages.velero.push(text),
+            About::Cluster => messages.cluster.push(text),
+            About::Namespace(name) => messages.namespaces.entry((*name).to_owned()).or_default().push(text),
+        }
+    }
+
+    pub fn counts(&self) -> Counts {
+        let state = self.state.lock();
+        Counts { warnings: state.warnings, errors: state.errors }
+    }
+
+    /// The two files: log lines, and results, gzip.
+    pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
+        let mut state = self.state.lock();
+        let results = gzip_json(&state.results)?;
+        let lines = std::mem::replace(&mut state.lines, GzEncoder::new(Vec::new(), Compression::fast())).finish()?;
+        Ok((lines, results))
+    }
+}
+
+/// JSON and a line feed, gzip: how Velero's side files are written.
+pub fn gzip_json(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    serde_json::to_writer(&mut encoder, value)?;
+    encoder.write_all(b"\n")?;
+    encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn text(gzip: &[u8]) -> String {
+        let mut text = String::new();
+        let read = flate2::read::GzDecoder::new(gzip).read_to_string(&mut text);
+        read.map(|_| text).unwrap_or_else(|e| unreachable!("{e}"))
+    }
+
+    #[test]
+    fn lines_are_counted_and_gathered() {
+        let log = BackupLog::new("velero/b".into());
+        log.info("said \"so\"");
+        log.warning(&About::Cluster, "", "w");
+        log.error(&About::Namespace("ns1"), "configmaps", "gone");
+        log.error(&About::Velero, "", "bad");
+        assert_eq!(log.counts(), Counts { warnings: 1, errors: 2 });
+        let (lines, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
+        let lines = text(&lines);
+        assert!(lines.contains(r#"level=info msg="said \"so\"" backup=velero/b"#), "{lines}");
+        assert!(lines.contains(r#"level=error msg="gone" backup=velero/b resource=configmaps namespace=ns1"#), "{lines}");
+        assert_eq!(
+            text(&results),
+            "{\"errors\":{\"velero\":[\" message: /bad\"],\"namespaces\":{\"ns1\":[\" resource: /configmaps message: /gone\"]}},\"warnings\":{\"cluster\":[\" message: /w\"]}}\n"
+        );
+    }
+}

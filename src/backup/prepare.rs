@@ -1,0 +1,196 @@
+//! What a backup turns into when it starts: the effective spec, as Velero's server would write it.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use berth_api::keys::{self, label_value};
+use berth_api::parse::Wanted;
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_api::{GoDuration, parse};
+use berth_core::location::{Location, choose};
+use berth_core::violation::{Field, Violations};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use super::collect::Namespace;
+
+/// Velero's defaults (contract: its server flags).
+const CSI_SNAPSHOT_TIMEOUT: &str = "10m0s";
+const ITEM_OPERATION_TIMEOUT: &str = "4h0m0s";
+const RESOURCE_TIMEOUT: &str = "10m0s";
+/// Largest list of resolved namespaces that is pinned; beyond it the patterns themselves keep conflicting.
+const MOST_PINNED: usize = 64 * 1024;
+const SNAPSHOT_TYPES: [&str; 2] =
+    ["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
+
+/// What the start is decided on.
+pub struct Situation<'a> {
+    pub backup: &'a Backup,
+    pub locations: &'a [BackupStorageLocation],
+    pub namespaces: &'a [Namespace],
+    pub server: &'a Info,
+    pub default_ttl: Duration,
+    pub now: Timestamp,
+}
+
+/// A backup that may start.
+pub struct Prepared {
+    pub wanted: Wanted,
+    pub location: BackupStorageLocation,
+    /// Namespaces that it takes, as they exist now.
+    pub resolved: HashSet<String>,
+    /// Named outright, but not there.
+    pub missing: Vec<String>,
+    /// Merge patch that makes it InProgress.
+    pub patch: Value,
+}
+
+/// # Errors
+/// Everything that makes it FailedValidation.
+pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
+    let spec = &situation.backup.spec;
+    let (wanted, mut found) = match parse::backup(spec) {
+        Ok(wanted) => (Some(wanted), Violations::default()),
+        Err(violations) => (None, violations),
+    };
+    let location = location(situation, &mut found);
+    let includes = spec.included_namespaces.as_deref().unwrap_or_default();
+    for (i, name) in includes.iter().enumerate() {
+        let labelled = situation.namespaces.iter().any(|ns| ns.excluded && ns.name == *name);
+        let field = Field::root("spec").child("includedNamespaces").index(i);
+        let message = format!("namespace {name} carries the label {}=true: remove one of the two", keys::EXCLUDE_FROM_BACKUP);
+        found.require(!labelled, &field, message);
+    }
+    let (Some(wanted), Some(location)) = (wanted, location) else { return Err(found) };
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let takes = |ns: &&Namespace| !ns.excluded && wanted.namespaces.contains(&ns.name);
+    let resolved: HashSet<String> = situation.namespaces.iter().filter(takes).map(|ns| ns.name.clone()).collect();
+    let existing: HashSet<&str> = situation.namespaces.iter().map(|ns| ns.name.as_str()).collect();
+    let missing = wanted.namespaces.literals().filter(|n| !existing.contains(n)).map(str::to_owned).collect();
+    let patch = patch(situation, &wanted, &location, &resolved);
+    Ok(Prepared { wanted, location: location.clone(), resolved, missing, patch })
+}
+
+fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
+    let at = Field::root("spec").child("storageLocation");
+    let wanted = situation.backup.spec.storage_location.as_deref().unwrap_or_default();
+    let known: Vec<Location> = situation.locations.iter().map(known_location).collect();
+    let Some(chosen) = choose(&known, wanted) else {
+        found.push(at, format!("BackupStorageLocation {wanted:?} does not exist"));
+        return None;
+    };
+    found.require(!chosen.read_only, &at, format!("location {} is read-only", chosen.name));
+    situation.locations.iter().find(|location| location.name_any() == chosen.name)
+}
+
+/// A location as admission sees it.
+pub fn known_location(location: &BackupStorageLocation) -> Location {
+    use berth_api::velero::BackupStorageLocationPhase::Unavailable;
+    use berth_api::velero::backup_storage_location::AccessMode;
+    let status = location.status.as_ref();
+    let message = status.and_then(|s| s.message.clone()).unwrap_or_default();
+    Location {
+        name: location.name_any(),
+        is_default: location.spec.default == Some(true),
+        read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
+        unavailable: (status.and_then(|s| s.phase) == Some(Unavailable)).then_some(message),
+    }
+}
+
+fn patch(
+    situation: &Situation<'_>,
+    wanted: &Wanted,
+    location: &BackupStorageLocation,
+    resolved: &HashSet<String>,
+) -> Value {
+    let (backup, now) = (situation.backup, situation.now);
+    let ttl = wanted.ttl.unwrap_or(situation.default_ttl);
+    let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
+    let mut annotations = json!({
+        keys::SOURCE_GIT_VERSION: situation.server.git_version,
+        keys::SOURCE_MAJOR_VERSION: situation.server.major,
+        keys::SOURCE_MINOR_VERSION: situation.server.minor,
+        keys::RESOURCE_TIMEOUT: RESOURCE_TIMEOUT,
+    });
+    let patterns = !wanted.namespaces.is_literal() && backup.spec.included_namespaces.as_ref().is_some_and(|n| !n.is_empty() && n != &["*"]);
+    if patterns {
+        let mut names: Vec<&str> = resolved.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        let text = names.join(",");
+        if text.len() <= MOST_PINNED {
+            annotations[keys::RESOLVED_NAMESPACES] = Value::from(text);
+        }
+    }
+    let label = label_value(&location.name_any(), |name| {
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    });
+    json!({
+        "metadata": {"labels": {keys::STORAGE_LOCATION: label}, "annotations": annotations},
+        "spec": effective_spec(situation, location, ttl),
+        "status": {
+            "phase": BackupPhase::InProgress.as_str(),
+            "queuePosition": null,
+            "version": 1,
+            "formatVersion": keys::FORMAT_VERSION,
+            "startTimestamp": Time(now),
+            "expiration": expiration.map(Time),
+        },
+    })
+}
+
+/// Only what changes: everything else of the spec stays as it is.
+fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
+    let spec = &situation.backup.spec;
+    let mut changed = Map::new();
+    let mut default = |key: &str, is_set: bool, value: Value| {
+        if !is_set {
+            changed.insert(key.to_owned(), value);
+        }
+    };
+    let is_long = |d: &Option<GoDuration>| d.as_ref().is_some_and(|d| d.get().is_ok_and(|d| d.is_some()));
+    default("ttl", is_long(&spec.ttl), json!(GoDuration::from_duration(ttl)));
+    default("csiSnapshotTimeout", is_long(&spec.csi_snapshot_timeout), json!(CSI_SNAPSHOT_TIMEOUT));
+    default("itemOperationTimeout", is_long(&spec.item_operation_timeout), json!(ITEM_OPERATION_TIMEOUT));
+    let group_key = spec.volume_group_snapshot_label_key.as_deref().is_some_and(|k| !k.is_empty());
+    default("volumeGroupSnapshotLabelKey", group_key, json!(keys::VOLUME_GROUP));
+    let to_fs = spec.default_volumes_to_fs_backup.is_some();
+    default("defaultVolumesToFsBackup", to_fs, json!(spec.default_volumes_to_restic == Some(true)));
+    default("snapshotMoveData", spec.snapshot_move_data.is_some(), json!(false));
+    default("storageLocation", false, json!(location.name_any()));
+    let includes = spec.included_namespaces.as_deref().unwrap_or_default();
+    default("includedNamespaces", !includes.is_empty(), json!(["*"]));
+    let labelled = situation.namespaces.iter().filter(|ns| ns.excluded).map(|ns| ns.name.as_str());
+    add(&mut changed, "excludedNamespaces", &spec.excluded_namespaces, labelled);
+    let old_style = spec.include_cluster_resources.is_some()
+        || [&spec.included_resources, &spec.excluded_resources].into_iter().flatten().any(|l| !l.is_empty());
+    let [snapshots, contents] = SNAPSHOT_TYPES;
+    if old_style {
+        add(&mut changed, "excludedResources", &spec.excluded_resources, SNAPSHOT_TYPES.into_iter());
+    } else {
+        let namespaced = &spec.excluded_namespace_scoped_resources;
+        add(&mut changed, "excludedNamespaceScopedResources", namespaced, [snapshots].into_iter());
+        let cluster = &spec.excluded_cluster_scoped_resources;
+        add(&mut changed, "excludedClusterScopedResources", cluster, [contents].into_iter());
+    }
+    Value::Object(changed)
+}
+
+/// Adds what a list lacks; one that has `*` lacks nothing.
+fn add<'n>(changed: &mut Map<String, Value>, key: &str, list: &Option<Vec<String>>, more: impl Iterator<Item = &'n str>) {
+    let mut entries = list.clone().unwrap_or_default();
+    let before = entries.len();
+    for name in more {
+        if !entries.iter().any(|entry| entry == name || entry == "*") {
+            entries.push(name.to_owned());
+        }
+    }
+    if entries.len() > before {
+        changed.insert(key.to_owned(), json!(entries));
+    }
+}

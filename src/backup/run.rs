@@ -1,0 +1,415 @@
+//! One backup, from ReadyToStart to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_core::selection::ResourceType;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::archive::{self, ArchiveError};
+use super::collect::{Collector, Counters, Namespace, ResourceList, chain};
+use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::log::{About, BackupLog, gzip_json};
+use super::prepare::{Prepared, Situation, prepare};
+use super::status::{Record, WriteError};
+use super::upload::{Part, UploadError, upload};
+use super::discovery;
+use crate::storage::{Layout, OpenError, Opener, Side};
+
+/// How long the closing write is tried: the archive is stored already.
+const CLOSING: Duration = Duration::from_secs(600);
+const OPENING: Duration = Duration::from_secs(30);
+const PROGRESS: Duration = Duration::from_secs(1);
+/// Gzip members between the workers and the store.
+const PARTS: usize = 4;
+
+/// What every run needs.
+#[derive(Clone)]
+pub struct Engine {
+    pub client: Client,
+    pub namespace: String,
+    pub opener: Opener,
+    pub workers: usize,
+    pub page_size: u32,
+    pub list_retry: Duration,
+    pub default_ttl: Duration,
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("failed to read what the backup needs to know of the cluster")]
+    Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("failed to list what is to be backed up")]
+    List(#[source] ListError),
+    #[error("the storage location cannot be used")]
+    Open(#[source] OpenError),
+    #[error("the storage location failed")]
+    Store(#[source] object_store::Error),
+    #[error("a backup of this name is in the storage location already")]
+    Exists,
+    #[error("failed to make the archive")]
+    Archive(#[source] ArchiveError),
+    #[error("failed to store the archive")]
+    Upload(#[source] UploadError),
+    #[error("a worker ended")]
+    Worker(#[source] tokio::task::JoinError),
+    #[error("failed to write a file")]
+    File(#[source] std::io::Error),
+    #[error("the controller was stopped while the backup ran")]
+    Stopped,
+    #[error("the Backup was deleted while it ran")]
+    Deleted,
+}
+
+impl Engine {
+    /// Runs the backup if it is ReadyToStart. `deleted` says that the object is gone, `stop` that the process
+    /// is to end.
+    pub async fn run(&self, name: &str, uid: &str, deleted: CancellationToken, stop: CancellationToken) {
+        match self.try_run(name, uid, &deleted, &stop).await {
+            Ok(()) => {}
+            Err(WriteError::Gone) => info!(%name, "the Backup is gone"),
+            Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
+        }
+    }
+
+    async fn try_run(
+        &self,
+        name: &str,
+        uid: &str,
+        deleted: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> Result<(), WriteError> {
+        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        if record.phase() != BackupPhase::ReadyToStart.as_str() {
+            return Ok(());
+        }
+        let log = BackupLog::new(format!("{}/{name}", self.namespace));
+        log.info("backup begins");
+        let ready = BackupPhase::ReadyToStart;
+        let (cluster, prepared) = match self.prepare(&record, &log).await {
+            Ok(Ok(prepared)) => prepared,
+            Ok(Err(violations)) => {
+                let errors: Vec<String> = violations.iter().map(ToString::to_string).collect();
+                info!(%name, ?errors, "the backup is not valid");
+                let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
+                return record.merge(&json!({"status": status}), ready, OPENING).await;
+            }
+            Err(failure) => return self.fail(&mut record, ready, &failure).await,
+        };
+        record.merge(&prepared.patch, ready, OPENING).await?;
+        let running = BackupPhase::InProgress;
+        info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
+        let store = match self.opener.open(&prepared.location).await {
+            Ok(store) => store,
+            Err(error) => return self.fail(&mut record, running, &Failure::Open(error)).await,
+        };
+        let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
+        match layout.read_metadata().await {
+            Ok(None) => {}
+            Ok(Some(_)) => return self.fail(&mut record, running, &Failure::Exists).await,
+            Err(error) => return self.fail(&mut record, running, &Failure::Store(error)).await,
+        }
+        let work = async {
+            let list = self.take(&mut record, &layout, &cluster, &prepared, &log).await?;
+            self.publish(&record, &layout, &log, &list).await
+        };
+        let result = tokio::select! {
+            result = work => result,
+            () = deleted.cancelled() => Err(Failure::Deleted),
+            () = stop.cancelled() => Err(Failure::Stopped),
+        };
+        match result {
+            Ok(status) => {
+                info!(%name, phase = %status["phase"], items = %status["progress"]["itemsBackedUp"], "ended");
+                record.merge(&json!({"status": status}), running, CLOSING).await
+            }
+            Err(failure) => {
+                if let Err(error) = layout.remove().await {
+                    warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
+                }
+                if matches!(failure, Failure::Deleted) {
+                    return Err(WriteError::Gone);
+                }
+                self.fail(&mut record, running, &failure).await
+            }
+        }
+    }
+
+    async fn fail(&self, record: &mut Record, from: BackupPhase, failure: &Failure) -> Result<(), WriteError> {
+        let reason = chain(failure);
+        warn!(name = %record.object().name_any(), %reason, "the backup failed");
+        record.merge(&json!({"status": failed(&reason, Timestamp::now())}), from, CLOSING).await
+    }
+
+    async fn prepare(
+        &self,
+        record: &Record,
+        log: &BackupLog,
+    ) -> Result<Result<(Cluster, Prepared), berth_core::violation::Violations>, Failure> {
+        let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+        let locations: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = ListParams::default();
+        let ask = async { tokio::try_join!(locations.list(&params), self.client.apiserver_version(), discovery::types(&self.client, log)) };
+        let (ask, namespaces) = tokio::join!(ask, self.namespaces());
+        let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
+        let namespaces = namespaces.map_err(Failure::List)?;
+        let situation = Situation {
+            backup: &backup,
+            locations: &locations.items,
+            namespaces: &namespaces,
+            server: &server,
+            default_ttl: self.default_ttl,
+            now: Timestamp::now(),
+        };
+        let prepared = prepare(&situation);
+        Ok(prepared.map(|prepared| (Cluster { types, namespaces }, prepared)))
+    }
+
+    fn lister(&self) -> Lister {
+        Lister { client: self.client.clone(), page_size: self.page_size, retry: self.list_retry }
+    }
+
+    async fn namespaces(&self) -> Result<Vec<Namespace>, ListError> {
+        let kind = ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Namespace".into(),
+            resource: "namespaces".into(),
+            singular: "namespace".into(),
+            short_names: Vec::new(),
+            namespaced: false,
+        };
+        let mut namespaces: Vec<Namespace> = Vec::new();
+        let mut progress = Progress::default();
+        while !progress.is_done() {
+            self.lister().page(&kind, None, "", &mut progress, &mut namespaces).await?;
+        }
+        // A page that was asked for twice brings a name twice.
+        namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+        namespaces.dedup_by(|a, b| a.name == b.name);
+        Ok(namespaces)
+    }
+
+    /// Lists, packs and stores everything; returns what was taken.
+    async fn take(
+        &self,
+        record: &mut Record,
+        layout: &Layout,
+        cluster: &Cluster,
+        prepared: &Prepared,
+        log: &BackupLog,
+    ) -> Result<ResourceList, Failure> {
+        let spec = &record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+        tell_what_is_left_out(spec, log);
+        for name in &prepared.missing {
+            log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
+        }
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+        let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+        let (parts, taken_parts) = mpsc::channel(PARTS);
+        let uploading = tokio::spawn(upload(Arc::clone(layout.store()), layout.archive(), taken_parts));
+        let (batches, waiting) = mpsc::channel(2 * self.workers);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let pack = async {
+            let opening = archive::opening(mtime).map_err(Failure::Archive)?;
+            let _ = parts.send(Part::Bytes(opening.into())).await;
+            let workers: Vec<_> = (0..self.workers)
+                .map(|_| {
+                    let (waiting, parts, done) = (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
+                    tokio::task::spawn_blocking(move || archive::work(&waiting, &parts, mtime, &done))
+                })
+                .collect();
+            // Only the workers hold it from here on: if they end, so does the collecting.
+            drop(waiting);
+            let collector = Collector {
+                lister: self.lister(),
+                wanted: &prepared.wanted,
+                types: &cluster.types,
+                namespaces: &cluster.namespaces,
+                resolved: &prepared.resolved,
+                log,
+                counters: &counters,
+                batches,
+            };
+            let collected = collector.run().await;
+            for worker in try_join_all(workers).await.map_err(Failure::Worker)? {
+                worker.map_err(Failure::Archive)?;
+            }
+            let list = collected.map_err(Failure::List)?;
+            let closing = archive::closing().map_err(Failure::Archive)?;
+            let _ = parts.send(Part::Bytes(closing.into())).await;
+            let _ = parts.send(Part::End).await;
+            drop(parts);
+            Ok(list)
+        };
+        let packed = tokio::select! {
+            packed = pack => packed,
+            never = tell_progress(record, &counters) => match never {},
+        };
+        let uploaded = uploading.await.map_err(Failure::Worker)?;
+        match (packed, uploaded) {
+            (Ok(list), Ok(bytes)) => {
+                let items = counters.done.load(Ordering::Relaxed);
+                log.info(&format!("stored {items} items in {bytes} bytes"));
+                Ok(list)
+            }
+            // The upload knows why, unless it ended because the packing did.
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Err(Failure::Upload(error)),
+            (Err(failure), _) => Err(failure),
+            (Ok(_), Err(error)) => Err(Failure::Upload(error)),
+        }
+    }
+
+    /// Writes the side files, and at last the one that makes the backup visible. Returns its status.
+    async fn publish(&self, record: &Record, layout: &Layout, log: &BackupLog, list: &ResourceList) -> Result<Value, Failure> {
+        let counts = log.counts();
+        let phase = if counts.errors > 0 { BackupPhase::PartiallyFailed } else { BackupPhase::Completed };
+        let items: usize = list.values().map(std::collections::BTreeSet::len).sum();
+        let mut status = json!({
+            "phase": phase.as_str(),
+            "completionTimestamp": Time(Timestamp::now()),
+            "progress": {"totalItems": items, "itemsBackedUp": items},
+        });
+        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
+            if count > 0 {
+                status[key] = json!(count);
+            }
+        }
+        log.info(&format!("backup ends: {}", phase.as_str()));
+        let (lines, results) = log.files().map_err(Failure::File)?;
+        let none = gzip_json(&json!([])).map_err(Failure::File)?;
+        let files = [
+            (Side::ResourceList, gzip_json(list).map_err(Failure::File)?),
+            (Side::Results, results),
+            (Side::VolumeInfo, none.clone()),
+            (Side::PodVolumeBackups, none.clone()),
+            (Side::VolumeSnapshots, none.clone()),
+            (Side::ItemOperations, none),
+            (Side::Logs, lines),
+        ];
+        try_join_all(files.map(|(side, gzip)| layout.put_side(side, gzip))).await.map_err(Failure::Store)?;
+        let mut stored = serde_json::to_value(record.object()).map_err(|e| Failure::File(e.into()))?;
+        if let (Some(stored), Some(status)) = (stored["status"].as_object_mut(), status.as_object()) {
+            stored.extend(status.clone());
+        }
+        let metadata = serde_json::to_vec_pretty(&stored).map_err(|e| Failure::File(e.into()))?;
+        layout.put_metadata(metadata).await.map_err(Failure::Store)?;
+        Ok(status)
+    }
+
+    /// Ends a backup that somebody else was running: nobody runs it now. If all of it is in the store, it
+    /// ended well and only the last write is missing; if not, what is there is removed.
+    pub async fn settle(&self, name: &str, uid: &str) {
+        let settled = async {
+            let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+            let status = match self.stored_status(&record, name, uid).await {
+                Ok(Some(status)) => status,
+                Ok(None) => failed("the controller that ran it ended before the backup did", Timestamp::now()),
+                Err(error) => {
+                    let reason = format!("the controller that ran it ended before the backup did, and its location cannot be read: {error:#}");
+                    failed(&reason, Timestamp::now())
+                }
+            };
+            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            record.merge(&json!({"status": status}), BackupPhase::InProgress, OPENING).await
+        };
+        match settled.await {
+            Ok(()) | Err(WriteError::Gone) => {}
+            Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
+        }
+    }
+
+    async fn stored_status(&self, record: &Record, name: &str, uid: &str) -> anyhow::Result<Option<Value>> {
+        let backup: Backup = record.backup()?;
+        let location = backup.spec.storage_location.unwrap_or_default();
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let location = api.get(&location).await?;
+        let store = self.opener.open(&location).await?;
+        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let Some(metadata) = layout.read_metadata().await? else {
+            layout.remove().await?;
+            return Ok(None);
+        };
+        let stored: Value = serde_json::from_slice(&metadata)?;
+        let ours = stored["metadata"]["uid"] == uid;
+        Ok(ours.then(|| stored["status"].clone()))
+    }
+}
+
+impl Taker for Vec<Namespace> {
+    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+        let read: KubernetesNamespace = serde_json::from_slice(&found.json).map_err(ListError::Object)?;
+        self.push(Namespace {
+            name: found.name,
+            labels: read.metadata.labels.unwrap_or_default(),
+            json: found.json,
+            lacks_type: found.lacks_type,
+            deleting: found.deleting,
+            excluded: found.excluded,
+        });
+        Ok(())
+    }
+}
+
+struct Cluster {
+    types: Vec<ResourceType>,
+    namespaces: Vec<Namespace>,
+}
+
+/// The status of a backup that failed.
+fn failed(reason: &str, now: Timestamp) -> Value {
+    json!({
+        "phase": BackupPhase::Failed.as_str(),
+        "queuePosition": null,
+        "failureReason": reason,
+        "completionTimestamp": Time(now),
+    })
+}
+
+/// At most one write a second, and none when nothing has changed.
+async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert::Infallible {
+    let mut told = (0, 0);
+    loop {
+        tokio::time::sleep(PROGRESS).await;
+        let done = counters.done.load(Ordering::Relaxed);
+        let now = (counters.total.load(Ordering::Relaxed).max(done), done);
+        if now != told {
+            let progress = json!({"status": {"progress": {"totalItems": now.0, "itemsBackedUp": now.1}}});
+            match record.merge(&progress, BackupPhase::InProgress, PROGRESS).await {
+                Ok(()) => told = now,
+                Err(error) => warn!(error = chain(&error), "failed to write the progress"),
+            }
+        }
+    }
+}
+
+/// What this version does not do yet is said in the backup itself.
+fn tell_what_is_left_out(spec: &berth_api::velero::BackupSpec, log: &BackupLog) {
+    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
+    if hooks {
+        log.warning(&About::Velero, "", "spec.hooks: hooks are not run by this version of berth");
+    }
+    if spec.resource_policy.is_some() {
+        log.warning(&About::Velero, "", "spec.resourcePolicy: policies are not applied by this version of berth");
+    }
+    let volumes = spec.snapshot_volumes == Some(true)
+        || spec.snapshot_move_data == Some(true)
+        || spec.default_volumes_to_fs_backup == Some(true);
+    if volumes {
+        log.warning(&About::Velero, "", "the data of volumes is not backed up by this version of berth, only their objects");
+    }
+}
