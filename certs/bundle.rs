@@ -38,8 +38,9 @@ impl Bundle {
     /// # Errors
     /// When either part cannot be read or they do not fit each other.
     pub fn parse(certificate: &[u8], key: &[u8], provider: &CryptoProvider) -> Result<Self, BundleError> {
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(BundleError::Certificate)?;
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
+            .collect::<Result<_, _>>()
+            .map_err(BundleError::Certificate)?;
         let leaf = chain.first().ok_or(BundleError::Empty)?.clone();
         let key = PrivateKeyDer::from_pem_slice(key).map_err(BundleError::Key)?;
         let key = CertifiedKey::from_der(chain, key, provider).map_err(BundleError::Pair)?;
@@ -131,7 +132,9 @@ mod tests {
 
     #[test]
     fn noise_is_refused() {
-        for (certificate, key) in [(&b""[..], &b""[..]), (b"-----BEGIN CERTIFICATE-----", b"x"), (b"\xff\xfe", b"\0")] {
+        for (certificate, key) in
+            [(&b""[..], &b""[..]), (b"-----BEGIN CERTIFICATE-----", b"x"), (b"\xff\xfe", b"\0")]
+        {
             assert!(Bundle::parse(certificate, key, &provider()).is_err());
         }
     }

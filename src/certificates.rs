@@ -12,7 +12,9 @@ use berth_certs::bundle::is_signed_by;
 use berth_certs::{Authority, Bundle, CurrentKey};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -56,7 +58,10 @@ impl Keeper {
 
     async fn keep(&self) -> anyhow::Result<()> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = api.get_opt(&self.secret).await.with_context(|| format!("failed to read Secret {}", self.secret))?;
+        let found = api
+            .get_opt(&self.secret)
+            .await
+            .with_context(|| format!("failed to read Secret {}", self.secret))?;
         let secret = match self.wanted(found.as_ref())? {
             None => found,
             Some(wanted) => {
@@ -71,11 +76,14 @@ impl Keeper {
                         Some(secret)
                     }
                     Err(error) if is_conflict(&error) => api.get_opt(&self.secret).await?,
-                    Err(error) => return Err(error).context(format!("failed to write Secret {}", self.secret)),
+                    Err(error) => {
+                        return Err(error).context(format!("failed to write Secret {}", self.secret));
+                    }
                 }
             }
         };
-        let bundle = secret.as_ref().and_then(|s| part(s, CA_CERTIFICATE)).context("the Secret lacks ca.crt")?;
+        let bundle =
+            secret.as_ref().and_then(|s| part(s, CA_CERTIFICATE)).context("the Secret lacks ca.crt")?;
         self.bundle_into::<MutatingWebhookConfiguration>(bundle).await?;
         self.bundle_into::<ValidatingWebhookConfiguration>(bundle).await
     }
@@ -83,7 +91,9 @@ impl Keeper {
     /// The Secret as it should be; `None` when it is.
     fn wanted(&self, found: Option<&Secret>) -> anyhow::Result<Option<Secret>> {
         let now = Timestamp::now();
-        let text = |key| found.and_then(|s| part(s, key)).and_then(|b| std::str::from_utf8(b).ok()).unwrap_or_default();
+        let text = |key| {
+            found.and_then(|s| part(s, key)).and_then(|b| std::str::from_utf8(b).ok()).unwrap_or_default()
+        };
         let (ca, ca_key) = (text(CA_CERTIFICATE), text(CA_KEY));
         let provider = rustls::crypto::ring::default_provider();
         let leaf = Bundle::parse(text(LEAF_CERTIFICATE).as_bytes(), text(LEAF_KEY).as_bytes(), &provider);
@@ -146,7 +156,8 @@ impl Keeper {
                 Ok(())
             }
             Err(error) if is_conflict(&error) => Ok(()),
-            Err(error) => Err(error).with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration)),
+            Err(error) => Err(error)
+                .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration)),
         }
     }
 }
@@ -186,7 +197,9 @@ pub async fn follow(client: Client, namespace: &str, secret: &str, current: Arc<
                 info!(not_after = %bundle.not_after, "serving the certificate of the Secret");
                 current.set(bundle.key);
             }
-            Err(error) => warn!(error = format!("{:#}", anyhow::Error::from(error)), "keeping the previous certificate"),
+            Err(error) => {
+                warn!(error = format!("{:#}", anyhow::Error::from(error)), "keeping the previous certificate")
+            }
         }
     };
     mirror::<Secret>(client, namespace, only, |change| match change {

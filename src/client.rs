@@ -25,7 +25,8 @@ impl Clients {
     pub async fn new(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
         let config = match kubeconfig {
             Some(path) => {
-                let file = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+                let file = Kubeconfig::read_from(path)
+                    .with_context(|| format!("--kubeconfig {}", path.display()))?;
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
             }
             None => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,

@@ -9,6 +9,8 @@ use axum::routing::get;
 use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::chain;
+
 /// Serves in the background until `stop`.
 ///
 /// # Errors
@@ -25,14 +27,18 @@ pub async fn serve(
     let answer = move || {
         let ready = Arc::clone(&ready);
         async move {
-            if ready() { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready yet\n") }
+            if ready() {
+                (StatusCode::OK, "ok\n")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "not ready yet\n")
+            }
         }
     };
     let router = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(answer));
     tokio::spawn(async move {
         let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = served.await {
-            tracing::warn!(%error, "the health server ended");
+            tracing::warn!(error = chain(&error), "the health server ended");
         }
     });
     Ok(())

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
+use crate::telemetry::chain;
 
 /// A candidate for the Lease `name`.
 pub struct Candidate {
@@ -43,7 +44,7 @@ impl Candidate {
                     return;
                 }
                 Ok(false) => {}
-                Err(error) => warn!(%error, "failed to look at the lease"),
+                Err(error) => warn!(error = chain(&error), "failed to look at the lease"),
             }
             sleep(self.retry()).await;
         }
@@ -89,7 +90,7 @@ impl Candidate {
                     warn!("the lease was taken by another one");
                     return;
                 }
-                Ok(Err(error)) => warn!(%error, "failed to renew the lease"),
+                Ok(Err(error)) => warn!(error = chain(&error), "failed to renew the lease"),
                 Err(_) => {}
             }
             if renewed.elapsed() >= deadline {
@@ -112,14 +113,16 @@ impl Candidate {
     pub async fn release(&self) {
         let released = async {
             let mut lease = self.api.get(&self.name).await?;
-            if let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_ref() == Some(&self.identity)) {
+            if let Some(spec) =
+                lease.spec.as_mut().filter(|s| s.holder_identity.as_ref() == Some(&self.identity))
+            {
                 spec.holder_identity = Some(String::new());
                 self.api.replace(&self.name, &PostParams::default(), &lease).await?;
             }
             Ok::<_, kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(Duration::from_secs(3), released).await {
-            debug!(%error, "failed to release the lease");
+            debug!(error = chain(&error), "failed to release the lease");
         }
     }
 

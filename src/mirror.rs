@@ -11,6 +11,8 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
+use crate::telemetry::chain;
+
 /// What happened to the mirrored set.
 pub enum Change<K> {
     /// The whole set, after a (re)start of the watch.
@@ -21,8 +23,12 @@ pub enum Change<K> {
 }
 
 /// Watches for ever; reconnects with back-off.
-pub async fn mirror<K>(client: Client, namespace: &str, config: watcher::Config, mut observe: impl FnMut(Change<K>))
-where
+pub async fn mirror<K>(
+    client: Client,
+    namespace: &str,
+    config: watcher::Config,
+    mut observe: impl FnMut(Change<K>),
+) where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     K: Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -32,7 +38,7 @@ where
         Ok(object) => Some(object),
         Err(error) => {
             let name = error.metadata.name.clone().unwrap_or_default();
-            warn!(%kind, %name, %error, "skipped: it cannot be read");
+            warn!(%kind, %name, error = chain(&error), "skipped: it cannot be read");
             None
         }
     };
@@ -49,7 +55,7 @@ where
                 observe(read(object).map_or(Change::Deleted(name), Change::Applied));
             }
             Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(object.name_any())),
-            Err(error) => warn!(%kind, %error, "the watch was interrupted"),
+            Err(error) => warn!(%kind, error = chain(&error), "the watch was interrupted"),
         }
     }
 }

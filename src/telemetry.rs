@@ -16,3 +16,25 @@ pub fn init(format: LogFormat, level: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// An error and what caused it, in one line, for logs and failure reasons.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = words(error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = words(error);
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// kube shows a refusal with all its fields; people want what the API server said.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
+        _ => error.to_string(),
+    }
+}

@@ -76,7 +76,11 @@ impl Incoming {
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue<K: Known>(desk: &Desk<K>, question: &Question<'_>, now: Timestamp) -> Result<Verdict, ReviewError> {
+pub fn enqueue<K: Known>(
+    desk: &Desk<K>,
+    question: &Question<'_>,
+    now: Timestamp,
+) -> Result<Verdict, ReviewError> {
     let incoming = Incoming::parse(question)?;
     if question.operation != Operation::Create || !incoming.is_new() {
         return Ok(Verdict::allow());
@@ -176,7 +180,11 @@ async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, St
     }
     let locations = known.locations();
     let names: Vec<&str> = locations.iter().map(|l| l.name.as_str()).collect();
-    let there = if names.is_empty() { "there is none yet".to_owned() } else { format!("there are: {}", names.join(", ")) };
+    let there = if names.is_empty() {
+        "there is none yet".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
     Err(match wanted {
         "" => format!("no BackupStorageLocation is marked as default: name one, or create one ({there})"),
         name => format!("BackupStorageLocation {name:?} does not exist in this namespace ({there})"),

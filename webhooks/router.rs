@@ -47,7 +47,8 @@ impl<K: Known> Desk<K> {
     pub(crate) fn mark(&self, now: Timestamp) -> Timestamp {
         let now = now.as_microsecond();
         let next = |last: i64| Some(now.max(last.saturating_add(1)));
-        let last = self.last_mark.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        let last =
+            self.last_mark.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
         let mark = now.max(last.saturating_add(1));
         Timestamp::from_microsecond(mark).unwrap_or(Timestamp::MAX)
     }
@@ -89,7 +90,11 @@ async fn validate<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Re
     answer("validate", &question, verdict)
 }
 
-fn answer(rule: &'static str, question: &review::Question<'_>, verdict: Result<Verdict, ReviewError>) -> Response {
+fn answer(
+    rule: &'static str,
+    question: &review::Question<'_>,
+    verdict: Result<Verdict, ReviewError>,
+) -> Response {
     let verdict = match verdict {
         Ok(verdict) => verdict,
         Err(error) => return refuse_body(&error),

@@ -33,8 +33,11 @@ pub async fn serve(
     let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(tls))
         .handshake_timeout(HANDSHAKE)
         .acceptor(NoDelayAcceptor::new());
-    let served =
-        axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle).serve(router.into_make_service()).await;
+    let served = axum_server::from_tcp(listener)?
+        .acceptor(acceptor)
+        .handle(handle)
+        .serve(router.into_make_service())
+        .await;
     watcher.abort();
     served
 }

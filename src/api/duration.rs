@@ -126,9 +126,17 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
-        for (text, seconds) in
-            [("720h0m0s", 2_592_000.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("90s", 90.0), ("+5m", 300.0), (".5s", 0.5), ("1.s", 1.0), ("100ms", 0.1), ("1µs", 1e-6)]
-        {
+        for (text, seconds) in [
+            ("720h0m0s", 2_592_000.0),
+            ("1h30m", 5400.0),
+            ("1.5h", 5400.0),
+            ("90s", 90.0),
+            ("+5m", 300.0),
+            (".5s", 0.5),
+            ("1.s", 1.0),
+            ("100ms", 0.1),
+            ("1µs", 1e-6),
+        ] {
             assert_eq!(get(text), Ok(Some(Duration::from_secs_f64(seconds))), "{text}");
         }
         for zero in ["", "0", "0s", "0h0m0s", "-0"] {
@@ -149,7 +157,8 @@ mod tests {
 
     #[test]
     fn durations_are_printed_as_go_prints_them() {
-        for (seconds, text) in [(2_592_000, "720h0m0s"), (90, "1m30s"), (600, "10m0s"), (5, "5s"), (0, "0s")] {
+        for (seconds, text) in [(2_592_000, "720h0m0s"), (90, "1m30s"), (600, "10m0s"), (5, "5s"), (0, "0s")]
+        {
             assert_eq!(GoDuration::from_duration(Duration::from_secs(seconds)).0, text);
         }
     }

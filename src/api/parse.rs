@@ -146,7 +146,8 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
         for (i, entry) in entries.iter().enumerate() {
             let legal = !entry.is_empty()
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
-            let message = format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
+            let message =
+                format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
             found.require(legal, &at.index(i), message);
         }
     }

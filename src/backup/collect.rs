@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::archive::{Batch, Item};
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
+use crate::telemetry::chain;
 
 /// Objects on their way to a worker at one time, in bytes.
 const BATCH: usize = 256 * 1024;
@@ -98,7 +99,8 @@ impl Collector<'_> {
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
         let mut taken = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
         let everything = [Selector::default()];
-        let selectors = if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
+        let selectors =
+            if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
         for selector in selectors {
             match self.take_selected(&kind, &selector.query(), &mut taken).await {
                 Ok(()) => {}
@@ -115,7 +117,12 @@ impl Collector<'_> {
         Ok(taken)
     }
 
-    async fn take_selected(&self, kind: &Arc<ResourceType>, selector: &str, taken: &mut Taken) -> Result<(), ListError> {
+    async fn take_selected(
+        &self,
+        kind: &Arc<ResourceType>,
+        selector: &str,
+        taken: &mut Taken,
+    ) -> Result<(), ListError> {
         if !kind.namespaced {
             return self.take_list(kind, None, selector, Progress::default(), taken).await;
         }
@@ -178,7 +185,12 @@ impl Collector<'_> {
     }
 
     /// Namespace objects: those of the backup that match its selectors or hold something of it.
-    async fn take_namespaces(&self, populated: &HashSet<String>, all: bool, list: &mut ResourceList) -> Result<(), ListError> {
+    async fn take_namespaces(
+        &self,
+        populated: &HashSet<String>,
+        all: bool,
+        list: &mut ResourceList,
+    ) -> Result<(), ListError> {
         let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
         if !self.wanted.resources.takes(kind, all) {
             return Ok(());
@@ -210,14 +222,17 @@ impl Collector<'_> {
 
     /// The definition of each custom type of which something was taken: a restore needs it first.
     async fn take_definitions(&self, taken: &[Taken], list: &mut ResourceList) -> Result<(), ListError> {
-        let definitions = |kind: &&ResourceType| kind.group == "apiextensions.k8s.io" && kind.resource == "customresourcedefinitions";
+        let definitions = |kind: &&ResourceType| {
+            kind.group == "apiextensions.k8s.io" && kind.resource == "customresourcedefinitions"
+        };
         let Some(kind) = self.types.iter().find(definitions) else { return Ok(()) };
         let here = taken.iter().any(|one| one.kind.group == kind.group && one.kind.resource == kind.resource);
         if here || self.wanted.resources.excludes(kind) {
             return Ok(());
         }
         let kind = Arc::new(kind.clone());
-        let mut found_here = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut found_here =
+            Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
         let mut batch = Pending::new(self, &mut found_here);
         for one in taken.iter().filter(|one| !one.names.is_empty() && one.kind.group.contains('.')) {
             match self.lister.get(&kind, &one.kind.qualified()).await {
@@ -225,7 +240,11 @@ impl Collector<'_> {
                 // A type of the API server itself.
                 Ok(None) => {}
                 Err(error) => {
-                    let message = format!("failed to get the definition of {}: {}", one.kind.qualified(), chain(&error));
+                    let message = format!(
+                        "failed to get the definition of {}: {}",
+                        one.kind.qualified(),
+                        chain(&error)
+                    );
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                 }
             }
@@ -241,20 +260,6 @@ impl Collector<'_> {
 /// How the resource list names a type.
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
-}
-
-/// An error and what caused it, in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Objects gathered for the next batch.

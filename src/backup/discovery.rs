@@ -12,12 +12,14 @@ use super::log::{About, BackupLog};
 /// # Errors
 /// When the API server does not answer.
 pub async fn types(client: &Client, log: &BackupLog) -> Result<Vec<ResourceType>, kube::Error> {
-    let (core, groups) = tokio::try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
+    let (core, groups) =
+        tokio::try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
     // A server without aggregated discovery answers with another document, which reads as "no groups at all".
     if core.items.is_empty() || groups.items.is_empty() {
         return one_by_one(client, log).await;
     }
-    let mut found: Vec<ResourceType> = core.items.iter().chain(&groups.items).flat_map(|g| of_group(g, log)).collect();
+    let mut found: Vec<ResourceType> =
+        core.items.iter().chain(&groups.items).flat_map(|g| of_group(g, log)).collect();
     found.sort_by_key(|kind| match (kind.group.as_str(), kind.resource.as_str()) {
         ("", "pods") => 0,
         ("", "persistentvolumeclaims") => 1,
@@ -34,7 +36,11 @@ fn of_group(group: &APIGroupDiscovery, log: &BackupLog) -> Vec<ResourceType> {
     for version in &group.versions {
         if version.freshness.as_deref() == Some("Stale") {
             let version = version.version.as_deref().unwrap_or_default();
-            log.warning(&About::Cluster, "", &format!("discovery of {name}/{version} is out of date: its server did not answer"));
+            log.warning(
+                &About::Cluster,
+                "",
+                &format!("discovery of {name}/{version} is out of date: its server did not answer"),
+            );
         }
         for resource in &version.resources {
             if let Some(kind) = of_resource(&name, version.version.as_deref().unwrap_or_default(), resource)
@@ -67,11 +73,17 @@ fn of_resource(group: &str, version: &str, resource: &APIResourceDiscovery) -> O
 async fn one_by_one(client: &Client, log: &BackupLog) -> Result<Vec<ResourceType>, kube::Error> {
     let mut lists = vec![("v1".to_owned(), client.list_core_api_resources("v1").await?)];
     for group in client.list_api_groups().await?.groups {
-        let Some(preferred) = group.preferred_version.or_else(|| group.versions.first().cloned()) else { continue };
+        let Some(preferred) = group.preferred_version.or_else(|| group.versions.first().cloned()) else {
+            continue;
+        };
         match client.list_api_group_resources(&preferred.group_version).await {
             Ok(list) => lists.push((preferred.group_version, list)),
             Err(error) => {
-                log.error(&About::Cluster, "", &format!("discovery of {} failed: {error}", preferred.group_version));
+                log.error(
+                    &About::Cluster,
+                    "",
+                    &format!("discovery of {} failed: {error}", preferred.group_version),
+                );
             }
         }
     }

@@ -52,7 +52,8 @@ impl ListError {
 
     /// Does it concern this type alone? Then the backup goes on without it, and says so.
     pub fn is_about_type(&self) -> bool {
-        matches!(self, Self::Refused(status) if (400..500).contains(&status.code)) || matches!(self, Self::Object(_))
+        matches!(self, Self::Refused(status) if (400..500).contains(&status.code))
+            || matches!(self, Self::Object(_))
     }
 }
 
@@ -102,8 +103,10 @@ impl Found {
     pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
         debug_assert_eq!(EXCLUDE_FROM_BACKUP, "velero.io/exclude-from-backup");
         let head: Head<'_> = serde_json::from_slice(&json)?;
-        let (namespace, name) = (head.metadata.namespace.map(Cow::into_owned), head.metadata.name.into_owned());
-        let excluded = head.metadata.labels.and_then(|labels| labels.exclude).is_some_and(|value| value == "true");
+        let (namespace, name) =
+            (head.metadata.namespace.map(Cow::into_owned), head.metadata.name.into_owned());
+        let excluded =
+            head.metadata.labels.and_then(|labels| labels.exclude).is_some_and(|value| value == "true");
         let (lacks_type, deleting) = (head.kind.is_none(), head.metadata.deletion_timestamp.is_some());
         Ok(Self { json, namespace, name, lacks_type, excluded, deleting })
     }
@@ -188,7 +191,8 @@ impl Lister {
             label_selector: Some(selector.to_owned()).filter(|s| !s.is_empty()),
             ..ListParams::default()
         };
-        let request = Request::new(path(kind, namespace)).list(&params).map_err(|e| ListError::Request(e.into()))?;
+        let request =
+            Request::new(path(kind, namespace)).list(&params).map_err(|e| ListError::Request(e.into()))?;
         let answer = within(self.client.send(request.map(Body::from))).await?;
         if !answer.status().is_success() {
             let code = answer.status().as_u16();
@@ -243,7 +247,9 @@ where
     }
 }
 
-async fn within_option<T, E>(answer: impl Future<Output = Option<Result<T, E>>>) -> Result<Option<T>, ListError>
+async fn within_option<T, E>(
+    answer: impl Future<Output = Option<Result<T, E>>>,
+) -> Result<Option<T>, ListError>
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -276,6 +282,8 @@ mod tests {
             r#"{"apiVersion":"x/v1","kind":"X","metadata":{"labels":{"velero.io/exclude-from-backup":"true","a":"b"},"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
         );
         assert!(!custom.lacks_type && custom.excluded && custom.deleting);
-        assert!(!found(r#"{"metadata":{"name":"a","labels":{"velero.io/exclude-from-backup":"yes"}}}"#).excluded);
+        assert!(
+            !found(r#"{"metadata":{"name":"a","labels":{"velero.io/exclude-from-backup":"yes"}}}"#).excluded
+        );
     }
 }

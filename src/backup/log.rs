@@ -75,7 +75,10 @@ impl BackupLog {
     /// `backup`: namespace/name.
     pub fn new(backup: String) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
-        Self { backup, state: Mutex::new(State { lines, results: Results::default(), warnings: 0, errors: 0 }) }
+        Self {
+            backup,
+            state: Mutex::new(State { lines, results: Results::default(), warnings: 0, errors: 0 }),
+        }
     }
 
     pub fn info(&self, message: &str) {
@@ -94,7 +97,8 @@ impl BackupLog {
     fn write(&self, level: Level, about: &About<'_>, resource: &str, message: &str) {
         let time = format!("{:.0}", Timestamp::now());
         let message_quoted = serde_json::Value::from(message);
-        let mut line = format!("time=\"{time}\" level={} msg={message_quoted} backup={}", level.as_str(), self.backup);
+        let mut line =
+            format!("time=\"{time}\" level={} msg={message_quoted} backup={}", level.as_str(), self.backup);
         if !resource.is_empty() {
             line.push_str(&format!(" resource={resource}"));
         }
@@ -134,7 +138,8 @@ impl BackupLog {
     pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         let mut state = self.state.lock();
         let results = gzip_json(&state.results)?;
-        let lines = std::mem::replace(&mut state.lines, GzEncoder::new(Vec::new(), Compression::fast())).finish()?;
+        let lines =
+            std::mem::replace(&mut state.lines, GzEncoder::new(Vec::new(), Compression::fast())).finish()?;
         Ok((lines, results))
     }
 }
@@ -169,7 +174,10 @@ mod tests {
         let (lines, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
         let lines = text(&lines);
         assert!(lines.contains(r#"level=info msg="said \"so\"" backup=velero/b"#), "{lines}");
-        assert!(lines.contains(r#"level=error msg="gone" backup=velero/b resource=configmaps namespace=ns1"#), "{lines}");
+        assert!(
+            lines.contains(r#"level=error msg="gone" backup=velero/b resource=configmaps namespace=ns1"#),
+            "{lines}"
+        );
         assert_eq!(
             text(&results),
             "{\"errors\":{\"velero\":[\" message: /bad\"],\"namespaces\":{\"ns1\":[\" resource: /configmaps message: /gone\"]}},\"warnings\":{\"cluster\":[\" message: /w\"]}}\n"

@@ -61,7 +61,10 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     for (i, name) in includes.iter().enumerate() {
         let labelled = situation.namespaces.iter().any(|ns| ns.excluded && ns.name == *name);
         let field = Field::root("spec").child("includedNamespaces").index(i);
-        let message = format!("namespace {name} carries the label {}=true: remove one of the two", keys::EXCLUDE_FROM_BACKUP);
+        let message = format!(
+            "namespace {name} carries the label {}=true: remove one of the two",
+            keys::EXCLUDE_FROM_BACKUP
+        );
         found.require(!labelled, &field, message);
     }
     let (Some(wanted), Some(location)) = (wanted, location) else { return Err(found) };
@@ -69,10 +72,11 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         return Err(found);
     }
     let takes = |ns: &&Namespace| !ns.excluded && wanted.namespaces.contains(&ns.name);
-    let resolved: HashSet<String> = situation.namespaces.iter().filter(takes).map(|ns| ns.name.clone()).collect();
+    let resolved: HashSet<String> =
+        situation.namespaces.iter().filter(takes).map(|ns| ns.name.clone()).collect();
     let existing: HashSet<&str> = situation.namespaces.iter().map(|ns| ns.name.as_str()).collect();
     let missing = wanted.namespaces.literals().filter(|n| !existing.contains(n)).map(str::to_owned).collect();
-    let patch = patch(situation, &wanted, &location, &resolved);
+    let patch = patch(situation, &wanted, location, &resolved);
     Ok(Prepared { wanted, location: location.clone(), resolved, missing, patch })
 }
 
@@ -117,7 +121,8 @@ fn patch(
         keys::SOURCE_MINOR_VERSION: situation.server.minor,
         keys::RESOURCE_TIMEOUT: RESOURCE_TIMEOUT,
     });
-    let patterns = !wanted.namespaces.is_literal() && backup.spec.included_namespaces.as_ref().is_some_and(|n| !n.is_empty() && n != &["*"]);
+    let patterns = !wanted.namespaces.is_literal()
+        && backup.spec.included_namespaces.as_ref().is_some_and(|n| !n.is_empty() && n != &["*"]);
     if patterns {
         let mut names: Vec<&str> = resolved.iter().map(String::as_str).collect();
         names.sort_unstable();
@@ -182,7 +187,12 @@ fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, t
 }
 
 /// Adds what a list lacks; one that has `*` lacks nothing.
-fn add<'n>(changed: &mut Map<String, Value>, key: &str, list: &Option<Vec<String>>, more: impl Iterator<Item = &'n str>) {
+fn add<'n>(
+    changed: &mut Map<String, Value>,
+    key: &str,
+    list: &Option<Vec<String>>,
+    more: impl Iterator<Item = &'n str>,
+) {
     let mut entries = list.clone().unwrap_or_default();
     let before = entries.len();
     for name in more {

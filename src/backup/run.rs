@@ -20,14 +20,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
-use super::collect::{Collector, Counters, Namespace, ResourceList, chain};
+use super::collect::{Collector, Counters, Namespace, ResourceList};
+use super::discovery;
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog, gzip_json};
 use super::prepare::{Prepared, Situation, prepare};
 use super::status::{Record, WriteError};
 use super::upload::{Part, UploadError, upload};
-use super::discovery;
 use crate::storage::{Layout, OpenError, Opener, Side};
+use crate::telemetry::chain;
 
 /// How long the closing write is tried: the archive is stored already.
 const CLOSING: Duration = Duration::from_secs(600);
@@ -149,7 +150,12 @@ impl Engine {
         }
     }
 
-    async fn fail(&self, record: &mut Record, from: BackupPhase, failure: &Failure) -> Result<(), WriteError> {
+    async fn fail(
+        &self,
+        record: &mut Record,
+        from: BackupPhase,
+        failure: &Failure,
+    ) -> Result<(), WriteError> {
         let reason = chain(failure);
         warn!(name = %record.object().name_any(), %reason, "the backup failed");
         record.merge(&json!({"status": failed(&reason, Timestamp::now())}), from, CLOSING).await
@@ -163,7 +169,13 @@ impl Engine {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
         let locations: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = ListParams::default();
-        let ask = async { tokio::try_join!(locations.list(&params), self.client.apiserver_version(), discovery::types(&self.client, log)) };
+        let ask = async {
+            tokio::try_join!(
+                locations.list(&params),
+                self.client.apiserver_version(),
+                discovery::types(&self.client, log)
+            )
+        };
         let (ask, namespaces) = tokio::join!(ask, self.namespaces());
         let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(Failure::List)?;
@@ -229,7 +241,8 @@ impl Engine {
             let _ = parts.send(Part::Bytes(opening.into())).await;
             let workers: Vec<_> = (0..self.workers)
                 .map(|_| {
-                    let (waiting, parts, done) = (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
+                    let (waiting, parts, done) =
+                        (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
                     tokio::task::spawn_blocking(move || archive::work(&waiting, &parts, mtime, &done))
                 })
                 .collect();
@@ -275,7 +288,13 @@ impl Engine {
     }
 
     /// Writes the side files, and at last the one that makes the backup visible. Returns its status.
-    async fn publish(&self, record: &Record, layout: &Layout, log: &BackupLog, list: &ResourceList) -> Result<Value, Failure> {
+    async fn publish(
+        &self,
+        record: &Record,
+        layout: &Layout,
+        log: &BackupLog,
+        list: &ResourceList,
+    ) -> Result<Value, Failure> {
         let counts = log.counts();
         let phase = if counts.errors > 0 { BackupPhase::PartiallyFailed } else { BackupPhase::Completed };
         let items: usize = list.values().map(std::collections::BTreeSet::len).sum();
@@ -318,9 +337,13 @@ impl Engine {
             let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
             let status = match self.stored_status(&record, name, uid).await {
                 Ok(Some(status)) => status,
-                Ok(None) => failed("the controller that ran it ended before the backup did", Timestamp::now()),
+                Ok(None) => {
+                    failed("the controller that ran it ended before the backup did", Timestamp::now())
+                }
                 Err(error) => {
-                    let reason = format!("the controller that ran it ended before the backup did, and its location cannot be read: {error:#}");
+                    let reason = format!(
+                        "the controller that ran it ended before the backup did, and its location cannot be read: {error:#}"
+                    );
                     failed(&reason, Timestamp::now())
                 }
             };
@@ -399,17 +422,26 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert
 
 /// What this version does not do yet is said in the backup itself.
 fn tell_what_is_left_out(spec: &berth_api::velero::BackupSpec, log: &BackupLog) {
-    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
+    let hooks =
+        spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
     if hooks {
         log.warning(&About::Velero, "", "spec.hooks: hooks are not run by this version of berth");
     }
     if spec.resource_policy.is_some() {
-        log.warning(&About::Velero, "", "spec.resourcePolicy: policies are not applied by this version of berth");
+        log.warning(
+            &About::Velero,
+            "",
+            "spec.resourcePolicy: policies are not applied by this version of berth",
+        );
     }
     let volumes = spec.snapshot_volumes == Some(true)
         || spec.snapshot_move_data == Some(true)
         || spec.default_volumes_to_fs_backup == Some(true);
     if volumes {
-        log.warning(&About::Velero, "", "the data of volumes is not backed up by this version of berth, only their objects");
+        log.warning(
+            &About::Velero,
+            "",
+            "the data of volumes is not backed up by this version of berth, only their objects",
+        );
     }
 }

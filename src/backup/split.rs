@@ -40,7 +40,9 @@ enum At {
     /// Before a key, a comma, or the list's `}`.
     Key,
     /// Inside a value that is not `items`; `true`: it is `metadata`.
-    Value { metadata: bool },
+    Value {
+        metadata: bool,
+    },
     /// Before an item, a comma, or the `]`.
     Items,
     Item,
@@ -68,7 +70,13 @@ pub struct Splitter {
 
 impl Default for Splitter {
     fn default() -> Self {
-        Self { buffer: BytesMut::new(), passed: 0, at: At::Start, scan: Scan::default(), head: ListHead::default() }
+        Self {
+            buffer: BytesMut::new(),
+            passed: 0,
+            at: At::Start,
+            scan: Scan::default(),
+            head: ListHead::default(),
+        }
     }
 }
 
@@ -97,7 +105,8 @@ impl Splitter {
                 At::Value { metadata } => {
                     let Some(value) = self.value() else { return Ok(None) };
                     if metadata {
-                        let read: Option<Metadata> = serde_json::from_slice(&value).map_err(SplitError::Metadata)?;
+                        let read: Option<Metadata> =
+                            serde_json::from_slice(&value).map_err(SplitError::Metadata)?;
                         let read = read.unwrap_or_default();
                         self.head.continue_token = read.continue_token.unwrap_or_default();
                         self.head.remaining = read.remaining_item_count;
@@ -129,7 +138,11 @@ impl Splitter {
     /// # Errors
     /// When the list was cut off.
     pub fn finish(self) -> Result<ListHead, SplitError> {
-        if self.at == At::End { Ok(self.head) } else { Err(SplitError::Truncated(self.passed + self.buffer.len())) }
+        if self.at == At::End {
+            Ok(self.head)
+        } else {
+            Err(SplitError::Truncated(self.passed + self.buffer.len()))
+        }
     }
 
     /// Reads `"key":` and what tells what follows. `false`: more bytes are needed.
@@ -148,7 +161,9 @@ impl Splitter {
             Some(byte) => self.expect(byte == b'"', "a key")?,
         }
         // Keys of a list are short and plain: look for the closing quote, a colon and the value's first byte.
-        let Some(end) = self.buffer.get(1..).and_then(|rest| memchr::memchr(b'"', rest)) else { return Ok(false) };
+        let Some(end) = self.buffer.get(1..).and_then(|rest| memchr::memchr(b'"', rest)) else {
+            return Ok(false);
+        };
         let after = end + 2;
         let rest = self.buffer.get(after..).unwrap_or_default();
         let Some(colon) = rest.iter().position(|b| !b.is_ascii_whitespace()) else { return Ok(false) };
@@ -281,8 +296,15 @@ mod tests {
 
     #[test]
     fn an_empty_list_has_no_items() {
-        for text in [r#"{"items":[],"metadata":{}}"#, r#"{"items":null,"metadata":null}"#, r#"{"metadata":{"continue":""}}"#] {
-            assert_eq!(split(text, 1).unwrap_or_else(|e| unreachable!("{e}")), (Vec::new(), ListHead::default()));
+        for text in [
+            r#"{"items":[],"metadata":{}}"#,
+            r#"{"items":null,"metadata":null}"#,
+            r#"{"metadata":{"continue":""}}"#,
+        ] {
+            assert_eq!(
+                split(text, 1).unwrap_or_else(|e| unreachable!("{e}")),
+                (Vec::new(), ListHead::default())
+            );
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::client::{is_conflict, is_not_found};
+use crate::telemetry::chain;
 
 const CALL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -69,7 +70,12 @@ impl Record {
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn merge(&mut self, patch: &Value, from: BackupPhase, patience: Duration) -> Result<(), WriteError> {
+    pub async fn merge(
+        &mut self,
+        patch: &Value,
+        from: BackupPhase,
+        patience: Duration,
+    ) -> Result<(), WriteError> {
         let begun = Instant::now();
         loop {
             if self.phase() != from.as_str() {
@@ -95,7 +101,7 @@ impl Record {
                 return Err(WriteError::Time(error));
             }
             if let Some(error) = error {
-                warn!(name = %self.object.name_any(), %error, "writing the Backup failed: trying again");
+                warn!(name = %self.object.name_any(), error = chain(&error), "writing the Backup failed: trying again");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -37,7 +37,11 @@ pub enum UploadError {
 ///
 /// # Errors
 /// When the store refuses, or the archive ends without [`Part::End`]. Nothing is left behind then.
-pub async fn upload(store: Arc<DynObjectStore>, path: Path, mut parts: mpsc::Receiver<Part>) -> Result<u64, UploadError> {
+pub async fn upload(
+    store: Arc<DynObjectStore>,
+    path: Path,
+    mut parts: mpsc::Receiver<Part>,
+) -> Result<u64, UploadError> {
     let mut waiting: Vec<Bytes> = Vec::new();
     let (mut waiting_size, mut size) = (0, 0);
     let mut multipart: Option<Multipart> = None;
@@ -73,7 +77,9 @@ pub async fn upload(store: Arc<DynObjectStore>, path: Path, mut parts: mpsc::Rec
     // Whoever still makes members learns that nobody takes them.
     drop(parts);
     match (result, multipart) {
-        (Ok(()), None) => store.put(&path, waiting.into_iter().collect()).await.map_err(UploadError::Store)?,
+        (Ok(()), None) => {
+            store.put(&path, waiting.into_iter().collect()).await.map_err(UploadError::Store)?
+        }
         (Ok(()), Some(multipart)) => multipart.complete(waiting).await?,
         (Err(error), multipart) => {
             if let Some(mut multipart) = multipart {

@@ -53,7 +53,9 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 async fn lead(args: &ControllerArgs, clients: &Clients, stop: CancellationToken) {
     let namespace = args.common.namespace.as_str();
     let store = Arc::new(Store::default());
-    let watching = mirror::<Backup>(clients.watch.clone(), namespace, watcher::Config::default(), |change| store.observe(change));
+    let watching = mirror::<Backup>(clients.watch.clone(), namespace, watcher::Config::default(), |change| {
+        store.observe(change)
+    });
     let keeper = Keeper {
         client: clients.call.clone(),
         namespace: namespace.to_owned(),

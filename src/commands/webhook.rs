@@ -56,7 +56,8 @@ impl Known for Shared {
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let WebhookArgs { common, listen } = args;
     let stop = shutdown::on_signal()?;
-    let listener = std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
+    let listener =
+        std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
     listener.set_nonblocking(true)?;
     let clients = Clients::new(common.kubeconfig.as_deref()).await?;
     let caches = Arc::new(Caches {
@@ -71,9 +72,16 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
 
     let namespace = common.namespace.as_str();
     let everything = watcher::Config::default;
-    let backups = mirror::<Backup>(clients.watch.clone(), namespace, everything(), |change| caches.queue.observe(change));
+    let backups = mirror::<Backup>(clients.watch.clone(), namespace, everything(), |change| {
+        caches.queue.observe(change)
+    });
     let locations = mirror_locations(&clients, namespace, &caches.locations);
-    let keys = certificates::follow(clients.watch.clone(), namespace, &common.certificate_secret, Arc::clone(&caches.key));
+    let keys = certificates::follow(
+        clients.watch.clone(),
+        namespace,
+        &common.certificate_secret,
+        Arc::clone(&caches.key),
+    );
     let tls = Arc::new(caches.key.server_config()?);
     let desk = Arc::new(Desk::new(shared, Timestamp::now));
     info!(%listen, %namespace, "answering admission reviews");
@@ -84,7 +92,11 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     }
 }
 
-async fn mirror_locations(clients: &Clients, namespace: &str, known: &watch::Sender<Option<Arc<Vec<Location>>>>) {
+async fn mirror_locations(
+    clients: &Clients,
+    namespace: &str,
+    known: &watch::Sender<Option<Arc<Vec<Location>>>>,
+) {
     let everything = watcher::Config::default();
     mirror::<BackupStorageLocation>(clients.watch.clone(), namespace, everything, |change| {
         known.send_modify(|known| {

@@ -48,8 +48,10 @@ pub enum GlobError {
     DoubleStar(String),
     #[error("{0:?} has an unbalanced or empty [...]")]
     Class(String),
-    #[error("{0:?} is not a namespace name: lower case letters, digits and '-', at most 63 characters, \
-             first and last a letter or digit; * ? [...] stand for characters")]
+    #[error(
+        "{0:?} is not a namespace name: lower case letters, digits and '-', at most 63 characters, \
+             first and last a letter or digit; * ? [...] stand for characters"
+    )]
     Name(String),
 }
 
@@ -193,9 +195,10 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob]) -> bool {
                     continue;
                 }
                 let accepted = !dash
-                    && patterns.iter().zip(&stepped).all(|((tokens, wanted), mask)| {
-                        (mask >> tokens.len() & 1 == 1) == *wanted
-                    });
+                    && patterns
+                        .iter()
+                        .zip(&stepped)
+                        .all(|((tokens, wanted), mask)| (mask >> tokens.len() & 1 == 1) == *wanted);
                 if accepted || seen.len() > MAX_STATES {
                     return true;
                 }
@@ -277,7 +280,9 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused_with_the_reason() {
-        for bad in ["ns**", "ns[!1]", "a{b}", "a|b", "a(b", "ns[", "ns]", "ns[]", "Upper", "-a", "a_b", "a,b", ""] {
+        for bad in
+            ["ns**", "ns[!1]", "a{b}", "a|b", "a(b", "ns[", "ns]", "ns[]", "Upper", "-a", "a_b", "a,b", ""]
+        {
             assert!(Glob::parse(bad).is_err(), "{bad:?} was accepted");
         }
     }

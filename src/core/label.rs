@@ -54,7 +54,10 @@ impl Selector {
                 "In" => Operator::In(raw.values.to_vec()),
                 "NotIn" => Operator::NotIn(raw.values.to_vec()),
                 "Exists" | "DoesNotExist" if !raw.values.is_empty() => {
-                    found.push(values_field, format!("operator {} takes no values: remove them", raw.operator));
+                    found.push(
+                        values_field,
+                        format!("operator {} takes no values: remove them", raw.operator),
+                    );
                     continue;
                 }
                 "Exists" => Operator::Exists,
@@ -133,10 +136,11 @@ mod tests {
     fn parse(expressions: &[(&str, &str, &[&str])]) -> (Selector, Vec<String>) {
         let values: Vec<Vec<String>> =
             expressions.iter().map(|(_, _, v)| v.iter().map(|s| (*s).to_owned()).collect()).collect();
-        let raw = expressions
-            .iter()
-            .zip(&values)
-            .map(|((key, operator, _), values)| RawRequirement { key, operator, values });
+        let raw = expressions.iter().zip(&values).map(|((key, operator, _), values)| RawRequirement {
+            key,
+            operator,
+            values,
+        });
         let mut found = Violations::default();
         let selector = Selector::parse(std::iter::empty(), raw, &Field::root("s"), &mut found);
         (selector, found.iter().map(ToString::to_string).collect())
@@ -144,7 +148,12 @@ mod tests {
 
     #[test]
     fn every_fault_is_told_with_its_place() {
-        let (_, faults) = parse(&[("a b", "In", &["x"]), ("app", "Is", &[]), ("app", "In", &[]), ("app", "Exists", &["x"])]);
+        let (_, faults) = parse(&[
+            ("a b", "In", &["x"]),
+            ("app", "Is", &[]),
+            ("app", "In", &[]),
+            ("app", "Exists", &["x"]),
+        ]);
         assert_eq!(faults.len(), 4, "{faults:?}");
         assert!(faults[0].starts_with("s.matchExpressions[0].key: "), "{faults:?}");
         assert!(faults[1].starts_with("s.matchExpressions[1].operator: "), "{faults:?}");

@@ -75,7 +75,9 @@ impl NamespaceSet {
                 told.push(name.to_owned());
             }
         }
-        if told.is_empty() && let Some(patterns) = self.patterns_meet(other) {
+        if told.is_empty()
+            && let Some(patterns) = self.patterns_meet(other)
+        {
             told.push(patterns);
         }
         (!told.is_empty()).then_some(Meeting { namespaces: told })

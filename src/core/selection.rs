@@ -25,7 +25,11 @@ pub struct ResourceType {
 impl ResourceType {
     /// `pods`, `deployments.apps`: as it stands in filters and archive paths.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.resource.clone() } else { format!("{}.{}", self.resource, self.group) }
+        if self.group.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}.{}", self.resource, self.group)
+        }
     }
 
     pub fn api_version(&self) -> String {
@@ -134,7 +138,11 @@ impl ResourceFilter {
                 resources.excludes(kind) || (!kind.namespaced && *include_cluster_resources == Some(false))
             }
             Self::Scoped { cluster, namespaced } => {
-                if kind.namespaced { namespaced.excludes(kind) } else { cluster.excludes(kind) }
+                if kind.namespaced {
+                    namespaced.excludes(kind)
+                } else {
+                    cluster.excludes(kind)
+                }
             }
         }
     }
@@ -145,7 +153,8 @@ impl ResourceFilter {
 fn is_never_taken(kind: &ResourceType) -> bool {
     matches!(
         (kind.group.as_str(), kind.resource.as_str()),
-        ("snapshot.storage.k8s.io", "volumesnapshots" | "volumesnapshotcontents") | ("events.k8s.io", "events")
+        ("snapshot.storage.k8s.io", "volumesnapshots" | "volumesnapshotcontents")
+            | ("events.k8s.io", "events")
     )
 }
 

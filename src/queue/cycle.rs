@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use super::Store;
 use crate::client::{is_conflict, is_not_found};
+use crate::telemetry::chain;
 
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -73,7 +74,8 @@ impl Cycle {
         let left = wrong > writes.len();
         let store = &self.store;
         let api = &self.api;
-        let writes = writes.into_iter().filter_map(|w| view.backups.get(w.backup).map(|entry| (entry, w.place)));
+        let writes =
+            writes.into_iter().filter_map(|w| view.backups.get(w.backup).map(|entry| (entry, w.place)));
         futures::stream::iter(writes)
             .for_each_concurrent(WRITES_AT_ONCE, |(entry, place)| place_at(api, store, entry, place))
             .await;
@@ -122,7 +124,9 @@ async fn place_at(api: &Api<Backup>, store: &Store, entry: &Entry, place: u32) {
 
 /// One merge patch on the version that was decided on. `false`: look again.
 async fn write(api: &Api<Backup>, store: &Store, entry: &Entry, mut metadata: Value, status: Value) -> bool {
-    let Some(item) = store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry)) else {
+    let Some(item) =
+        store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry))
+    else {
         return false;
     };
     if let Some(metadata) = metadata.as_object_mut() {
@@ -142,7 +146,7 @@ async fn write(api: &Api<Backup>, store: &Store, entry: &Entry, mut metadata: Va
         }
         Ok(Err(error)) if is_conflict(&error) => false,
         Ok(Err(error)) => {
-            warn!(name = %entry.name, %error, "failed to write the place in the queue");
+            warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
             false
         }
         Err(_) => {

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::Opener;
 use crate::client::{is_conflict, is_not_found};
+use crate::telemetry::chain;
 
 /// How often locations are looked at; each is checked when its own time has come.
 const TICK: Duration = Duration::from_secs(2);
@@ -55,7 +56,7 @@ impl Checker {
                         }
                     }
                 }
-                Err(error) => warn!(%error, "failed to list the storage locations"),
+                Err(error) => warn!(error = chain(&error), "failed to list the storage locations"),
             }
             tokio::time::sleep(TICK).await;
         }
@@ -100,7 +101,9 @@ impl Checker {
         match self.api.patch(&name, &params, &Patch::Merge(patch)).await {
             Ok(_) => {}
             Err(error) if is_conflict(&error) || is_not_found(&error) => {}
-            Err(error) => warn!(%name, %error, "failed to write the phase of the storage location"),
+            Err(error) => {
+                warn!(%name, error = chain(&error), "failed to write the phase of the storage location")
+            }
         }
     }
 

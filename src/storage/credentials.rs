@@ -69,13 +69,17 @@ mod tests {
     #[test]
     fn a_profile_is_read() {
         let keys = parse(FILE, "default");
-        let expected = Keys { access_key_id: "AK".into(), secret_access_key: "S=K/1".into(), session_token: None };
+        let expected =
+            Keys { access_key_id: "AK".into(), secret_access_key: "S=K/1".into(), session_token: None };
         assert_eq!(keys, Ok(expected));
     }
 
     #[test]
     fn what_is_missing_is_named_and_nothing_is_quoted() {
-        assert_eq!(parse(FILE, "other"), Err(CredentialsError::NoKey("other".into(), "aws_secret_access_key")));
+        assert_eq!(
+            parse(FILE, "other"),
+            Err(CredentialsError::NoKey("other".into(), "aws_secret_access_key"))
+        );
         let error = parse(FILE, "none").err().map(|e| e.to_string()).unwrap_or_default();
         assert_eq!(error, "has no profile [none]; it has: default, other");
         assert_eq!(format!("{:?}", parse(FILE, "default")), "Ok(Keys(…))");

@@ -61,7 +61,9 @@ impl Opener {
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = &location.spec.object_storage.bucket;
         if bucket.is_empty() || (bucket.contains('/') && !bucket.starts_with("arn:aws:s3:")) {
-            return Err(OpenError::ObjectStorage(format!("bucket: {bucket:?} is not a bucket name: no slashes")));
+            return Err(OpenError::ObjectStorage(format!(
+                "bucket: {bucket:?} is not a bucket name: no slashes"
+            )));
         }
         match location.spec.provider.as_str() {
             "aws" | "velero.io/aws" => self.s3(location, config).await,
@@ -106,7 +108,8 @@ impl Opener {
                 retry_timeout: Duration::from_secs(60),
             });
         if let Some(url) = get("s3Url") {
-            builder = builder.with_endpoint(url.trim_end_matches('/')).with_allow_http(url.starts_with("http://"));
+            builder =
+                builder.with_endpoint(url.trim_end_matches('/')).with_allow_http(url.starts_with("http://"));
         }
         if let Some(key) = get("kmsKeyId") {
             builder = builder.with_sse_kms_encryption(key);
@@ -121,7 +124,9 @@ impl Opener {
     async fn authority(&self, location: &BackupStorageLocation) -> Result<Option<Vec<u8>>, OpenError> {
         let storage = &location.spec.object_storage;
         match (&storage.ca_cert, &storage.ca_cert_ref) {
-            (Some(_), Some(_)) => Err(OpenError::ObjectStorage("caCert and caCertRef are both set: remove one".into())),
+            (Some(_), Some(_)) => {
+                Err(OpenError::ObjectStorage("caCert and caCertRef are both set: remove one".into()))
+            }
             (Some(text), None) => base64::engine::general_purpose::STANDARD
                 .decode(text)
                 .map(Some)
@@ -131,7 +136,10 @@ impl Opener {
         }
     }
 
-    async fn cloud_file(&self, location: &BackupStorageLocation) -> Result<Option<(String, String, String)>, OpenError> {
+    async fn cloud_file(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<Option<(String, String, String)>, OpenError> {
         let (reference, is_default) = match &location.spec.credential {
             Some(reference) => (reference.clone(), false),
             None => {
@@ -158,7 +166,8 @@ impl Opener {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let lacks = |why: String| OpenError::Secret { name: name.clone(), key: key.clone(), why };
         let found = api.get_opt(name).await.map_err(|e| OpenError::ReadSecret(name.clone(), Box::new(e)))?;
-        let found = found.ok_or_else(|| lacks(format!("there is no such Secret in namespace {}", self.namespace)))?;
+        let found =
+            found.ok_or_else(|| lacks(format!("there is no such Secret in namespace {}", self.namespace)))?;
         let bytes = found.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone());
         bytes.ok_or_else(|| lacks(format!("{} has no such key", found.name_any())))
     }
@@ -166,7 +175,8 @@ impl Opener {
 
 fn folder(config: &BTreeMap<String, String>, bucket: &str) -> Result<Arc<DynObjectStore>, OpenError> {
     let path = config.get("path").filter(|p| p.starts_with('/'));
-    let path = path.ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
+    let path =
+        path.ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
     let folder = std::path::Path::new(path).join(bucket);
     std::fs::create_dir_all(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
     let store = LocalFileSystem::new_with_prefix(&folder).map_err(OpenError::Build)?;

@@ -110,7 +110,10 @@ async fn creates_in_quick_succession_rise_and_dry_runs_take_no_place() {
     }
     let (second, warnings) = create(&router, same("b2"), false).await;
     assert_eq!(position(&second), Some(2));
-    assert_eq!(warnings, ["berth: queued at position 2; waits for b1 (ahead in the queue), which also takes a"]);
+    assert_eq!(
+        warnings,
+        ["berth: queued at position 2; waits for b1 (ahead in the queue), which also takes a"]
+    );
 }
 
 #[tokio::test]
@@ -165,7 +168,9 @@ async fn every_fault_is_refused_at_once() {
     assert_eq!(answer["allowed"], false);
     assert_eq!(answer["status"]["code"], 422);
     let message = answer["status"]["message"].as_str().unwrap_or_default();
-    for field in ["spec.includedNamespaces[0]: ", "spec.ttl: ", "spec.storageLocation: ", "there are: default"] {
+    for field in
+        ["spec.includedNamespaces[0]: ", "spec.ttl: ", "spec.storageLocation: ", "there are: default"]
+    {
         assert!(message.contains(field), "{message}");
     }
     let unchanged = ask(&router, VALIDATE_PATH, review("UPDATE", bad.clone(), Some(bad), false)).await;
@@ -192,15 +197,27 @@ async fn a_location_that_cannot_be_written_is_told() {
     let judge = |name: &str| review("CREATE", backup("b", json!({"storageLocation": name})), None, false);
     assert_eq!(ask(&router, VALIDATE_PATH, judge("archive")).await["allowed"], false);
     let far = ask(&router, VALIDATE_PATH, judge("far")).await;
-    assert_eq!((&far["allowed"], &far["warnings"][0]), (&json!(true), &json!("berth: location far is unavailable just now: no route")));
+    assert_eq!(
+        (&far["allowed"], &far["warnings"][0]),
+        (&json!(true), &json!("berth: location far is unavailable just now: no route"))
+    );
 }
 
 #[tokio::test]
 async fn malformed_reviews_get_400_and_a_reason() {
     let (_, router) = desk();
     let no_object = review("CREATE", Value::Null, None, false).to_string().into_bytes();
-    let wrong_type = review("CREATE", json!({"spec": {"includedNamespaces": 5}}), None, false).to_string().into_bytes();
-    for body in [&b""[..], b"{}", b"[1]", b"\xff\xff", br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#, &no_object, &wrong_type] {
+    let wrong_type =
+        review("CREATE", json!({"spec": {"includedNamespaces": 5}}), None, false).to_string().into_bytes();
+    for body in [
+        &b""[..],
+        b"{}",
+        b"[1]",
+        b"\xff\xff",
+        br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#,
+        &no_object,
+        &wrong_type,
+    ] {
         for path in [ENQUEUE_PATH, VALIDATE_PATH] {
             let (status, answer) = post(&router, path, body.to_vec()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {}", String::from_utf8_lossy(body));

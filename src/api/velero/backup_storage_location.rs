@@ -11,12 +11,29 @@ use crate::GoDuration;
 
 /// A place that holds backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(group = "velero.io", version = "v1", kind = "BackupStorageLocation", plural = "backupstoragelocations")]
-#[kube(namespaced, shortname = "bsl", status = "BackupStorageLocationStatus", derive = "Default", derive = "PartialEq")]
-#[kube(printcolumn = r#"{"name":"Phase","type":"string","description":"Available or not","jsonPath":".status.phase"}"#)]
-#[kube(printcolumn = r#"{"name":"Last Validated","type":"date","description":"When the store was last reached","jsonPath":".status.lastValidationTime"}"#)]
+#[kube(
+    group = "velero.io",
+    version = "v1",
+    kind = "BackupStorageLocation",
+    plural = "backupstoragelocations"
+)]
+#[kube(
+    namespaced,
+    shortname = "bsl",
+    status = "BackupStorageLocationStatus",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[kube(
+    printcolumn = r#"{"name":"Phase","type":"string","description":"Available or not","jsonPath":".status.phase"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Last Validated","type":"date","description":"When the store was last reached","jsonPath":".status.lastValidationTime"}"#
+)]
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
-#[kube(printcolumn = r#"{"name":"Default","type":"boolean","description":"Used by backups that name none","jsonPath":".spec.default"}"#)]
+#[kube(
+    printcolumn = r#"{"name":"Default","type":"boolean","description":"Used by backups that name none","jsonPath":".spec.default"}"#
+)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupStorageLocationSpec {
     /// `aws` for S3 and its relatives, `berth.dev/filesystem` for a folder.

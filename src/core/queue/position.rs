@@ -58,7 +58,10 @@ mod tests {
         assert_eq!(budget.earn(3, start), 6);
         budget.spend(6);
         assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_secs(1)), 10);
-        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_hours(1)), RenumberBudget::MOST as usize);
+        assert_eq!(
+            budget.earn(0, start + jiff::SignedDuration::from_hours(1)),
+            RenumberBudget::MOST as usize
+        );
     }
 
     #[test]

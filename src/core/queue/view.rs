@@ -70,8 +70,9 @@ pub fn precedence(a: &Entry, b: &Entry) -> Ordering {
 impl View {
     /// Indices of the waiting, in the order in which they are considered.
     pub(super) fn line(&self) -> Vec<usize> {
-        let mut line: Vec<usize> =
-            (0..self.backups.len()).filter(|i| self.backups.get(*i).is_some_and(|b| !b.phase.is_running())).collect();
+        let mut line: Vec<usize> = (0..self.backups.len())
+            .filter(|i| self.backups.get(*i).is_some_and(|b| !b.phase.is_running()))
+            .collect();
         line.sort_by(|a, b| match (self.backups.get(*a), self.backups.get(*b)) {
             (Some(a), Some(b)) => precedence(a, b),
             _ => Ordering::Equal,

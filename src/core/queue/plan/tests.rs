@@ -170,7 +170,8 @@ fn any_view() -> impl Strategy<Value = View> {
             .map(|(i, (includes, position, phase, since))| {
                 let phase = if phase == 0 { Phase::New } else { Phase::Queued };
                 let mut made = entry(&format!("b{i}"), phase, position, &includes);
-                Arc::make_mut(&mut made).enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(since));
+                Arc::make_mut(&mut made).enqueued_at =
+                    Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(since));
                 made
             })
             .collect(),

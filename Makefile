@@ -1,0 +1,36 @@
+# `make` alone says what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+BERTH := $(CURDIR)/target/debug/berth
+
+.PHONY: help build demo demo-stop test lint bench manifests
+
+help: ## This list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+build: ## The berth binary, for development.
+	$(CARGO) build --locked
+
+demo: ## Five Backups on a real control plane, queued and run. KEEP=1 leaves it up.
+	$(CARGO) build --locked --bin berth --example demo
+	@$(CURDIR)/target/debug/examples/demo --berth $(BERTH)
+
+demo-stop: ## Ends what `make demo KEEP=1` left up.
+	@$(CARGO) build --quiet --locked --example demo
+	@$(CURDIR)/target/debug/examples/demo --stop
+
+test: ## Every test, those on the real control plane included.
+	$(CARGO) fmt --all --check
+	$(CARGO) test --locked --workspace
+
+lint: ## What CI refuses.
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON in target/bench.
+	$(CARGO) build --locked --release --bin berth --example bench
+	@$(CURDIR)/target/release/examples/bench --berth $(CURDIR)/target/release/berth
+
+manifests: ## Writes manifests/crd from the types.
+	$(CARGO) run --quiet --locked -- crd --write manifests/crd

@@ -1,0 +1,320 @@
+//! berth as it runs in a cluster: webhook and controller as processes of their own, each under its own identity.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::process::in_own_session;
+use super::{ControlPlane, Kubectl, Process, backup, http, log, manifest, port, wait_for};
+
+/// Much longer than it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BUCKET: &str = "backups";
+
+/// How berth is to be run.
+#[derive(Clone)]
+pub struct Options {
+    /// The binary.
+    pub program: PathBuf,
+    pub namespace: String,
+    pub concurrent_backups: u16,
+    pub item_block_workers: u16,
+    pub webhook_args: Vec<String>,
+    pub controller_args: Vec<String>,
+    /// For both.
+    pub env: Vec<(String, String)>,
+}
+
+impl Options {
+    pub fn new(program: impl Into<PathBuf>, namespace: &str) -> Self {
+        Self {
+            program: program.into(),
+            namespace: namespace.to_owned(),
+            concurrent_backups: 1,
+            item_block_workers: 1,
+            webhook_args: Vec::new(),
+            controller_args: Vec::new(),
+            env: Vec::new(),
+        }
+    }
+}
+
+/// The control plane under a [`Berth`]: its own, or one that others use too.
+pub enum Plane {
+    Own(Box<ControlPlane>),
+    Shared(&'static ControlPlane),
+}
+
+impl From<ControlPlane> for Plane {
+    fn from(plane: ControlPlane) -> Self {
+        Self::Own(Box::new(plane))
+    }
+}
+
+impl From<&'static ControlPlane> for Plane {
+    fn from(plane: &'static ControlPlane) -> Self {
+        Self::Shared(plane)
+    }
+}
+
+impl Deref for Plane {
+    type Target = ControlPlane;
+
+    fn deref(&self) -> &ControlPlane {
+        match self {
+            Self::Own(plane) => plane,
+            Self::Shared(plane) => plane,
+        }
+    }
+}
+
+/// A berth process.
+pub struct Server {
+    pub process: Process,
+    health: SocketAddr,
+}
+
+impl Server {
+    pub fn is_ready(&self) -> bool {
+        http::get(self.health, "/readyz").is_ok_and(|(status, _)| status == 200)
+    }
+
+    /// What it counts, in Prometheus' text format.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metrics(&self) -> anyhow::Result<String> {
+        Ok(http::get(self.health, "/metrics")?.1)
+    }
+}
+
+/// One berth, in one namespace of a control plane, with a default location that is a folder.
+pub struct Berth {
+    options: Options,
+    webhook_address: SocketAddr,
+    folder: PathBuf,
+    pub webhook: Server,
+    pub controller: Server,
+    plane: Plane,
+}
+
+impl Berth {
+    /// Installs berth and starts it; returns once a Backup that is created would be queued.
+    ///
+    /// # Errors
+    /// When a process ends early (with the end of its log) or does not become ready.
+    pub fn start(plane: impl Into<Plane>, options: Options) -> anyhow::Result<Self> {
+        let plane = plane.into();
+        let webhook_address = loopback()?;
+        plane.install(&options.namespace, &format!("https://{webhook_address}"))?;
+        let folder = plane.folder().join(&options.namespace);
+        std::fs::create_dir_all(folder.join("archives").join(BUCKET))?;
+        let controller = start_controller(&plane, &options, "controller", &folder)?;
+        let webhook = start_webhook(&plane, &options, "webhook", &folder, webhook_address)?;
+        let mut berth = Self { options, webhook_address, folder, webhook, controller, plane };
+        berth.make_location()?;
+        berth.wait_ready()?;
+        Ok(berth)
+    }
+
+    fn make_location(&self) -> anyhow::Result<()> {
+        let location = json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": {"name": "default"},
+            "spec": {
+                "provider": "berth.dev/filesystem",
+                "default": true,
+                "objectStorage": {"bucket": BUCKET},
+                "config": {"path": self.folder.join("archives")},
+            },
+        });
+        let args = ["apply", "--server-side", "--namespace", &self.options.namespace, "-f", "-"];
+        self.kubectl().run_with(&args, &location.to_string())?;
+        Ok(())
+    }
+
+    /// Waits until both processes are ready and the API server can call the webhooks. After a restart, too.
+    ///
+    /// # Errors
+    /// When one of them ends, or it takes too long.
+    pub fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let configuration = manifest::suffixed("berth", &self.options.namespace);
+        let mut seen = "nothing yet".to_owned();
+        let mut step = || {
+            self.ensure_runs()?;
+            let ready = self.controller.is_ready() && self.webhook.is_ready();
+            if !ready {
+                "not ready: see their logs".clone_into(&mut seen);
+                return Ok(None);
+            }
+            if !has_bundles(self.kubectl(), &configuration)? {
+                "a webhook has no caBundle".clone_into(&mut seen);
+                return Ok(None);
+            }
+            // The API server learns of a caBundle through a watch: only a try tells.
+            let probe = backup("probe", json!({})).to_string();
+            let args = [
+                "create",
+                "--dry-run=server",
+                "--namespace",
+                &self.options.namespace,
+                "-o",
+                "json",
+                "-f",
+                "-",
+            ];
+            let answer = self.kubectl().answer(&args, &probe)?;
+            let object: Value = serde_json::from_str(&answer.stdout).unwrap_or_default();
+            seen = format!("a Backup would not be queued: {} {}", object["status"], answer.stderr.trim_end());
+            Ok((object["status"]["phase"] == "Queued").then_some(()))
+        };
+        wait_for("berth to be ready", PATIENCE, &mut step).with_context(|| seen)
+    }
+
+    /// # Errors
+    /// When a process has ended: with the end of its log.
+    pub fn ensure_runs(&mut self) -> anyhow::Result<()> {
+        self.webhook.process.ensure_runs()?;
+        self.controller.process.ensure_runs()
+    }
+
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    pub fn kubectl(&self) -> &Kubectl {
+        self.plane.kubectl()
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.options.namespace
+    }
+
+    /// Where the webhook answers, HTTPS.
+    pub fn webhook_address(&self) -> SocketAddr {
+        self.webhook_address
+    }
+
+    /// What would be the bucket's root, were it a bucket: holds `backups/NAME/NAME.tar.gz`.
+    pub fn archives(&self) -> PathBuf {
+        self.folder.join("archives").join(BUCKET)
+    }
+
+    /// The archive of a Backup, whether or not it exists.
+    pub fn archive(&self, name: &str) -> PathBuf {
+        self.archives().join("backups").join(name).join(format!("{name}.tar.gz"))
+    }
+
+    /// One more controller with the same flags, as a second replica. The caller ends it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_another_controller(&self, name: &str) -> anyhow::Result<Server> {
+        start_controller(&self.plane, &self.options, name, &self.folder)
+    }
+
+    /// One more webhook with the same flags, on an address that the API server does not call.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_another_webhook(&self, name: &str) -> anyhow::Result<(Server, SocketAddr)> {
+        let address = loopback()?;
+        Ok((start_webhook(&self.plane, &self.options, name, &self.folder, address)?, address))
+    }
+
+    /// Whatever the processes of this berth and its control plane wrote.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        let mut logs = self.plane.logs();
+        let files =
+            std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(|file| Some(file.ok()?.path()));
+        logs.extend(files.filter(|file| file.extension().is_some_and(|e| e == "log")));
+        logs
+    }
+
+    /// Leaves all of it running. Gives what [`super::janitor::tidy`] wants in order to end it.
+    ///
+    /// # Errors
+    /// When the control plane is not this berth's own.
+    pub fn leave_running(mut self) -> anyhow::Result<String> {
+        self.webhook.process.leave_running();
+        self.controller.process.leave_running();
+        match &mut self.plane {
+            Plane::Own(plane) => plane.leave_running(),
+            Plane::Shared(_) => bail!("others use this control plane: it cannot be left behind"),
+        }
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        log::report_if_panicking(&self.logs());
+    }
+}
+
+fn loopback() -> anyhow::Result<SocketAddr> {
+    Ok((Ipv4Addr::LOCALHOST, port::free()?).into())
+}
+
+fn has_bundles(kubectl: &Kubectl, configuration: &str) -> anyhow::Result<bool> {
+    let kinds = ["mutating", "validating"].map(|kind| format!("{kind}webhookconfiguration/{configuration}"));
+    let text = kubectl.run(&["get", &kinds[0], &kinds[1], "-o", "json"])?;
+    let found: Value = serde_json::from_str(&text)?;
+    let webhooks =
+        found["items"].as_array().into_iter().flatten().flat_map(|item| item["webhooks"].as_array());
+    Ok(webhooks
+        .flatten()
+        .all(|w| w["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())))
+}
+
+fn start_webhook(
+    plane: &ControlPlane,
+    options: &Options,
+    name: &str,
+    folder: &Path,
+    address: SocketAddr,
+) -> anyhow::Result<Server> {
+    let mut args = vec![format!("--listen={address}")];
+    args.extend(options.webhook_args.iter().cloned());
+    start_server(plane, options, "webhook", name, folder, &args)
+}
+
+fn start_controller(
+    plane: &ControlPlane,
+    options: &Options,
+    name: &str,
+    folder: &Path,
+) -> anyhow::Result<Server> {
+    let mut args = vec![
+        format!("--item-block-worker-count={}", options.item_block_workers),
+        format!("--webhook-configuration={}", manifest::suffixed("berth", &options.namespace)),
+        // Under which the API server calls the webhooks here; and a test that kills a leader waits for its lease.
+        "--webhook-name=127.0.0.1".to_owned(),
+        "--lease-duration=3s".to_owned(),
+    ];
+    args.extend(options.controller_args.iter().cloned());
+    start_server(plane, options, "controller", name, folder, &args)
+}
+
+fn start_server(
+    plane: &ControlPlane,
+    options: &Options,
+    duty: &str,
+    name: &str,
+    folder: &Path,
+    args: &[String],
+) -> anyhow::Result<Server> {
+    let kubeconfig = plane.service_account_kubeconfig(&options.namespace, &format!("berth-{duty}"))?;
+    let health = loopback()?;
+    let mut command = in_own_session(&options.program);
+    command.args([duty, "--namespace", &options.namespace]).arg("--kubeconfig").arg(kubeconfig);
+    command.arg(format!("--concurrent-backups={}", options.concurrent_backups));
+    command.arg(format!("--health-address={health}")).args(args);
+    command.envs(options.env.iter().cloned());
+    let process = Process::start(&format!("berth {name}"), command, &folder.join(format!("{name}.log")))?;
+    Ok(Server { process, health })
+}

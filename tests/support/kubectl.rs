@@ -1,0 +1,130 @@
+//! kubectl, as people use it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, bail};
+use berth_api::velero::{Backup, BackupPhase};
+use serde::Deserialize;
+
+/// kubectl with one kubeconfig, and so with one identity.
+#[derive(Clone)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    cache: PathBuf,
+}
+
+/// What kubectl said.
+#[derive(Debug)]
+pub struct Answer {
+    pub stdout: String,
+    pub stderr: String,
+    pub status: ExitStatus,
+}
+
+impl Answer {
+    /// Texts of the `Warning:` lines, which is how kubectl shows admission warnings.
+    pub fn warnings(&self) -> Vec<&str> {
+        self.stderr.lines().filter_map(|line| line.strip_prefix("Warning: ")).collect()
+    }
+}
+
+impl Kubectl {
+    /// `folder` takes kubectl's cache of what the API server has.
+    pub fn new(program: PathBuf, kubeconfig: PathBuf, folder: &Path) -> Self {
+        Self { program, kubeconfig, cache: folder.join("kubectl-cache") }
+    }
+
+    /// The same kubectl under another identity.
+    pub fn with_kubeconfig(&self, kubeconfig: PathBuf) -> Self {
+        Self { kubeconfig, ..self.clone() }
+    }
+
+    /// For callers that want to run it their own way.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache).args(args);
+        command
+    }
+
+    /// Runs it with `stdin`; a refusal is an answer too.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn answer(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("failed to run {}", self.program.display()))?;
+        let mut pipe = child.stdin.take().context("kubectl has no stdin")?;
+        let output = std::thread::scope(|scope| {
+            // What it does not want to read it says on stderr.
+            scope.spawn(move || pipe.write_all(stdin.as_bytes()));
+            child.wait_with_output()
+        })?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Answer { stdout: text(output.stdout), stderr: text(output.stderr), status: output.status })
+    }
+
+    /// Runs it; gives its stdout.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub fn run(&self, args: &[&str]) -> anyhow::Result<String> {
+        self.run_with(args, "")
+    }
+
+    /// [`Kubectl::run`] with `stdin`.
+    ///
+    /// # Errors
+    /// As [`Kubectl::run`].
+    pub fn run_with(&self, args: &[&str], stdin: &str) -> anyhow::Result<String> {
+        let Answer { stdout, stderr, status } = self.answer(args, stdin)?;
+        if !status.success() {
+            bail!("kubectl {} failed ({status}):\n{}", args.join(" "), stderr.trim_end());
+        }
+        Ok(stdout)
+    }
+
+    /// Creates one or more objects (given as JSON), in `namespace` where they name none.
+    ///
+    /// # Errors
+    /// When kubectl cannot be run. A refusal is an answer.
+    pub fn create(&self, namespace: &str, objects: &[serde_json::Value]) -> anyhow::Result<Answer> {
+        let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.answer(&["create", "--namespace", namespace, "-f", "-"], &list.to_string())
+    }
+
+    /// Backups of a namespace by name.
+    ///
+    /// # Errors
+    /// When they cannot be listed or read.
+    pub fn backups(&self, namespace: &str) -> anyhow::Result<BTreeMap<String, Backup>> {
+        #[derive(Deserialize)]
+        struct Found {
+            items: Vec<Backup>,
+        }
+        let text = self.run(&["get", "backups.velero.io", "--namespace", namespace, "-o", "json"])?;
+        let found: Found = serde_json::from_str(&text)?;
+        Ok(found.items.into_iter().map(|b| (b.metadata.name.clone().unwrap_or_default(), b)).collect())
+    }
+
+    /// # Errors
+    /// When there is no such Backup.
+    pub fn backup(&self, namespace: &str, name: &str) -> anyhow::Result<Backup> {
+        let text = self.run(&["get", "backups.velero.io", name, "--namespace", namespace, "-o", "json"])?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// # Errors
+    /// When there is no such Backup.
+    pub fn phase(&self, namespace: &str, name: &str) -> anyhow::Result<BackupPhase> {
+        Ok(self.backup(namespace, name)?.phase())
+    }
+}

@@ -1,0 +1,47 @@
+//! What programs wrote: the last lines for people, whole files for later.
+
+use std::path::{Path, PathBuf};
+
+use super::project;
+
+/// The last `count` lines.
+pub fn tail(log: &Path, count: usize) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
+}
+
+/// Prints the end of each log and copies all of it to `target/test-logs/NAME/`. For a test that fails.
+pub fn report(name: &str, logs: &[PathBuf]) {
+    let target = option_env!("CARGO_TARGET_TMPDIR").and_then(|tmp| Path::new(tmp).parent());
+    let folder = target.map_or_else(|| project().join("target"), Path::to_path_buf);
+    let folder = folder.join("test-logs").join(name.replace("::", "."));
+    let made = std::fs::create_dir_all(&folder);
+    for log in logs {
+        let file = log.file_name().unwrap_or_default();
+        eprintln!("---- the end of {}\n{}", file.display(), tail(log, 40));
+        if made.is_ok() {
+            let _ = std::fs::copy(log, folder.join(file));
+        }
+    }
+    eprintln!("---- all of it: {}", folder.display());
+}
+
+/// [`report`] under the name of the test, if it fails just now.
+pub fn report_if_panicking(logs: &[PathBuf]) {
+    if std::thread::panicking() {
+        report(std::thread::current().name().unwrap_or("unnamed"), logs);
+    }
+}
+
+/// Does [`report_if_panicking`] when it goes.
+pub struct ReportOnPanic {
+    pub logs: Vec<PathBuf>,
+}
+
+impl Drop for ReportOnPanic {
+    fn drop(&mut self) {
+        report_if_panicking(&self.logs);
+    }
+}
