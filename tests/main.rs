@@ -5,5 +5,6 @@ mod support;
 mod admission;
 mod archive;
 mod engine;
+mod failure;
 mod manifests;
 mod queue;

@@ -1,1 +1,193 @@
-fn main() {}
+//! A newcomer's look at berth: a control plane from nothing, five Backups that ask for each other's namespaces, and the
+//! order in which they run. `make demo` runs it; KEEP=1 leaves everything up, `make demo-stop` ends that.
+
+mod cluster;
+mod kept;
+mod order;
+mod scene;
+mod step;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use berth::mirror::{Change, mirror};
+use berth_api::velero::Backup;
+use clap::Parser;
+use kube::runtime::watcher;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use scene::Scene;
+use step::{Steps, blocking, say};
+use support::{Berth, ControlPlane, Options, binaries, project};
+use table::Table;
+
+const NAMESPACE: &str = "velero";
+const SLOTS: u16 = 2;
+const BACKUPS: &str = "tests/demo/backups.yaml";
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Five Backups on a real control plane, queued and run.
+#[derive(Parser)]
+struct Args {
+    /// The berth binary to show.
+    #[arg(long, required_unless_present = "stop")]
+    berth: Option<PathBuf>,
+    /// End what an earlier run with KEEP=1 left up.
+    #[arg(long)]
+    stop: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.berth {
+        Some(program) if !args.stop => show(program),
+        _ => kept::stop().map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("demo: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn show(program: PathBuf) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        tokio::select! {
+            done = run(program) => done.map(|()| ExitCode::SUCCESS),
+            stopped = stop_signal() => {
+                let (name, number) = stopped?;
+                eprintln!("\ndemo: {name}: ending everything");
+                Ok(ExitCode::from(128 + number))
+            }
+        }
+    });
+    // A step that was under way in a thread is not waited for: the janitor ends what it started.
+    binaries::cancel();
+    runtime.shutdown_background();
+    done
+}
+
+async fn stop_signal() -> anyhow::Result<(&'static str, u8)> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(tokio::select! {
+        _ = interrupt.recv() => ("interrupted", 2),
+        _ = terminate.recv() => ("asked to end", 15),
+    })
+}
+
+async fn run(program: PathBuf) -> anyhow::Result<()> {
+    let keep = kept::is_wanted();
+    if keep {
+        kept::ensure_none()?;
+    }
+    let program = program.canonicalize().with_context(|| format!("there is no {}", program.display()))?;
+    let mut steps = Steps::default();
+
+    let names = ["etcd", "kube-apiserver", "kubectl"];
+    let what = "find the programs (what is missing is built first: some minutes)";
+    steps.step(what, blocking(move || binaries::get(names))).await?;
+    let plane = steps.step("start etcd and kube-apiserver", blocking(ControlPlane::start)).await?;
+    say(format_args!("  {}", plane.url()))?;
+    let client = plane.client().await?;
+    let objects = steps.step("make namespaces ns1 to ns9", cluster::fill(&client)).await?;
+    say(format_args!("  {objects} objects"))?;
+    let options = Options { concurrent_backups: SLOTS, ..Options::new(program, NAMESPACE) };
+    let what = "install berth, start its webhook and its controller (--concurrent-backups 2)";
+    let mut berth = steps.step(what, blocking(move || Berth::start(plane, options))).await?;
+
+    let (sender, mut changes) = mpsc::unbounded_channel();
+    // Nobody listens any more once the table is done.
+    let observe = move |change: Change<Backup>| drop(sender.send((Instant::now(), change)));
+    let watch = mirror(client, NAMESPACE, watcher::Config::default(), observe);
+    let watch = tokio::spawn(watch);
+    changes.recv().await.context("the watch of Backups ended")?;
+
+    let what = "create five Backups";
+    steps.step(what, create(&berth)).await?;
+    say("")?;
+    let what = "run them";
+    let scene = steps.step(what, follow(&mut berth, &mut changes)).await?;
+    watch.abort();
+    say("")?;
+    scene.ensure_completed()?;
+    say(order::check(scene.happened())?)?;
+
+    say(format_args!("\nArchives{}:", if keep { "" } else { ", gone when this ends (KEEP=1 leaves everything up)" }))?;
+    for name in scene.names() {
+        let archive = berth.archive(name);
+        let size = archive.metadata().with_context(|| format!("no archive {}", archive.display()))?.len();
+        say(format_args!("{:>10}  {}", human(size), archive.display()))?;
+    }
+    let (kubeconfig, archives) = (berth.plane().kubeconfig(), berth.archives());
+    if keep {
+        berth.leave_running(kept::save)?;
+    } else {
+        steps.step("end everything", blocking(move || Ok(drop(berth)))).await?;
+    }
+    say("")?;
+    steps.show()?;
+    if keep {
+        say("\nAll of it is still up; `make demo-stop` ends it.")?;
+        say(format_args!("KUBECONFIG={}", kubeconfig.display()))?;
+        say(format_args!("ARCHIVES={}", archives.display()))?;
+    }
+    Ok(())
+}
+
+/// One plain `kubectl create`, its answer as a person sees it.
+async fn create(berth: &Berth) -> anyhow::Result<()> {
+    say(format_args!("$ kubectl create -f {BACKUPS}"))?;
+    let mut command = berth.kubectl().command(&["create", "-f", BACKUPS]);
+    // One stream, so that each warning stands where kubectl said it.
+    let stdout = std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned()?;
+    command.current_dir(project()).stdin(Stdio::null()).stderr(stdout);
+    let status = blocking(move || Ok(command.status()?)).await?;
+    ensure!(status.success(), "kubectl create failed ({status})");
+    Ok(())
+}
+
+/// Shows what happens until all have ended.
+async fn follow(
+    berth: &mut Berth,
+    changes: &mut mpsc::UnboundedReceiver<(Instant, Change<Backup>)>,
+) -> anyhow::Result<Scene> {
+    let mut scene = Scene::new(usize::from(SLOTS));
+    let mut table = Table::new();
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    let started = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            change = changes.recv() => {
+                let (at, change) = change.context("the watch of Backups ended")?;
+                scene.observe(at, change);
+            }
+            _ = tick.tick() => berth.ensure_runs()?,
+        }
+        table.show(&scene.rows(Instant::now()))?;
+        if scene.is_over() && changes.is_empty() {
+            return Ok(scene);
+        }
+        if started.elapsed() > PATIENCE {
+            bail!("not all have ended after {PATIENCE:?}. The controller's last lines:\n{}", last_lines(berth));
+        }
+    }
+}
+
+fn last_lines(berth: &Berth) -> String {
+    support::log::tail(berth.controller.process.log(), 20)
+}
+
+fn human(bytes: u64) -> String {
+    match bytes {
+        0..=999 => format!("{bytes} B"),
+        1_000..=999_999 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}

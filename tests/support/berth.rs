@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
+use super::kubectl::Answer;
 use super::process::in_own_session;
 use super::{ControlPlane, Kubectl, Process, backup, http, log, manifest, port, wait_for};
 
@@ -157,23 +158,18 @@ impl Berth {
                 return Ok(None);
             }
             // The API server learns of a caBundle through a watch: only a try tells.
-            let probe = backup("probe", json!({})).to_string();
-            let args = [
-                "create",
-                "--dry-run=server",
-                "--namespace",
-                &self.options.namespace,
-                "-o",
-                "json",
-                "-f",
-                "-",
-            ];
-            let answer = self.kubectl().answer(&args, &probe)?;
-            let object: Value = serde_json::from_str(&answer.stdout).unwrap_or_default();
-            seen = format!("a Backup would not be queued: {} {}", object["status"], answer.stderr.trim_end());
-            Ok((object["status"]["phase"] == "Queued").then_some(()))
+            let queued = self.try_backup(json!({}))?;
+            let refused = self.try_backup(json!({"includedNamespaces": ["No Name"]}))?;
+            let object: Value = serde_json::from_str(&queued.stdout).unwrap_or_default();
+            seen = format!("a Backup would not be queued: {} {}", object["status"], queued.stderr.trim_end());
+            Ok((object["status"]["phase"] == "Queued" && !refused.status.success()).then_some(()))
         };
         wait_for("berth to be ready", PATIENCE, &mut step).with_context(|| seen)
+    }
+
+    fn try_backup(&self, spec: Value) -> anyhow::Result<Answer> {
+        let args = ["create", "--dry-run=server", "--namespace", &self.options.namespace, "-o", "json", "-f", "-"];
+        self.kubectl().answer(&args, &backup("probe", spec).to_string())
     }
 
     /// # Errors
@@ -236,15 +232,15 @@ impl Berth {
         logs
     }
 
-    /// Leaves all of it running. Gives what [`super::janitor::tidy`] wants in order to end it.
+    /// Leaves all of it running, once `save` has kept what [`super::janitor::tidy`] needs in order to end it.
     ///
     /// # Errors
-    /// When the control plane is not this berth's own.
-    pub fn leave_running(mut self) -> anyhow::Result<String> {
+    /// When `save` fails, or the control plane is not this berth's own.
+    pub fn leave_running(mut self, save: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
         self.webhook.process.leave_running();
         self.controller.process.leave_running();
         match &mut self.plane {
-            Plane::Own(plane) => plane.leave_running(),
+            Plane::Own(plane) => plane.leave_running(save),
             Plane::Shared(_) => bail!("others use this control plane: it cannot be left behind"),
         }
     }

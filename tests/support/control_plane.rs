@@ -144,14 +144,14 @@ impl ControlPlane {
         Ok(kubeconfig)
     }
 
-    /// Leaves it running. Gives what [`super::janitor::tidy`] wants in order to end it.
+    /// Leaves it running, once `save` has kept what [`super::janitor::tidy`] needs in order to end it.
     ///
     /// # Errors
-    /// When it is about to end anyway.
-    pub fn leave_running(&mut self) -> anyhow::Result<String> {
+    /// When `save` fails, or the control plane is about to end anyway.
+    pub fn leave_running(&mut self, save: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
         self.etcd.leave_running();
         self.api_server.leave_running();
-        self.janitor.detach()
+        self.janitor.detach(save)
     }
 }
 

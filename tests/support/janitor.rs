@@ -47,13 +47,13 @@ impl Janitor {
         stdin.write_all(lines.as_bytes()).context("the janitor is gone")
     }
 
-    /// Leaves everything as it is. What is returned, given to [`tidy`], ends it later.
+    /// Leaves everything as it is, once `save` has kept what [`tidy`] needs in order to end it later.
     ///
     /// # Errors
-    /// When the janitor is gone, and so everything else will be.
-    pub fn detach(&mut self) -> anyhow::Result<String> {
-        self.tell("detach\n")?;
-        Ok(self.lines.clone())
+    /// When `save` fails, or the janitor is gone, and so everything else will be.
+    pub fn detach(&mut self, save: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        save(&self.lines)?;
+        self.tell("detach\n")
     }
 }
 

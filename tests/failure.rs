@@ -1,0 +1,302 @@
+//! What goes wrong, and that nothing is lost or half visible when it does.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use berth_api::velero::BackupPhase;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::queue::{PATIENCE, ended, start};
+use crate::support::backup::backup_of;
+use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
+
+/// A namespace that takes a while when it is asked for one object at a time.
+const FULL: &str = "full";
+
+/// berth with a controller that asks for one object at a time.
+fn slow(plane: impl Into<crate::support::berth::Plane>, namespace: &str) -> Berth {
+    let mut options = Options::new(program(), namespace);
+    options.controller_args = vec!["--client-page-size=1".into()];
+    let berth = Berth::start(plane, options).unwrap();
+    fill(berth.plane());
+    berth
+}
+
+/// Once per control plane.
+fn fill(plane: &ControlPlane) {
+    static FILLED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut filled = FILLED.lock().unwrap();
+    if !filled.insert(plane.folder().to_owned()) {
+        return;
+    }
+    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": FULL}})];
+    objects.extend((0..1500).map(|i| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("c{i}"), "namespace": FULL}, "data": {"i": format!("{i}")}})
+    }));
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    plane.kubectl().run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
+}
+
+/// Creates a slow backup and two that wait for it; returns once the first one runs.
+fn one_runs_two_wait(berth: &Berth) {
+    let backups = ["running", "second", "third"].map(|name| backup_of(name, &[FULL]));
+    berth.kubectl().create(berth.namespace(), &backups).unwrap();
+    wait_for("the first to run", PATIENCE, || {
+        Ok((berth.kubectl().phase(berth.namespace(), "running")? == BackupPhase::InProgress).then_some(()))
+    })
+    .unwrap();
+}
+
+fn reason(backup: &berth_api::velero::Backup) -> String {
+    backup.status.as_ref().and_then(|s| s.failure_reason.clone()).unwrap_or_default()
+}
+
+fn files_of(berth: &Berth, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(berth.archives().join("backups").join(name)).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+#[test]
+fn a_controller_that_is_killed_leaves_a_failed_backup_and_the_queue_goes_on() {
+    let mut berth = slow(ControlPlane::shared().unwrap(), "killed");
+    let ns = berth.namespace().to_owned();
+    one_runs_two_wait(&berth);
+    berth.controller.process.kill().unwrap();
+    let places = |berth: &Berth| {
+        let backups = berth.kubectl().backups(&ns).unwrap();
+        ["second", "third"].map(|name| backups[name].status.as_ref().unwrap().queue_position)
+    };
+    let before = places(&berth);
+    assert!(before[0] < before[1], "{before:?}");
+    assert_eq!(
+        berth.kubectl().phase(&ns, "running").unwrap(),
+        BackupPhase::InProgress,
+        "nobody could say more"
+    );
+    berth.controller.process.restart().unwrap();
+    let done = ended(&berth, &["running", "second", "third"]);
+    assert_eq!(done["running"].phase(), BackupPhase::Failed);
+    assert!(
+        reason(&done["running"]).contains("the controller that ran it ended"),
+        "{}",
+        reason(&done["running"])
+    );
+    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new(), "nothing of it is in the store");
+    for name in ["second", "third"] {
+        assert_eq!(done[name].phase(), BackupPhase::Completed);
+    }
+    let start = |name: &str| done[name].status.as_ref().unwrap().start_timestamp.clone().unwrap().0;
+    assert!(start("second") <= start("third"), "they kept their places");
+}
+
+#[test]
+fn a_controller_that_is_stopped_ends_its_backup_first() {
+    let mut berth = slow(ControlPlane::shared().unwrap(), "stopped");
+    let ns = berth.namespace().to_owned();
+    one_runs_two_wait(&berth);
+    let status = berth.controller.process.terminate(PATIENCE).unwrap();
+    assert!(status.success(), "{status}");
+    let failed = berth.kubectl().backup(&ns, "running").unwrap();
+    assert_eq!(
+        (failed.phase(), reason(&failed).as_str()),
+        (BackupPhase::Failed, "the controller was stopped while the backup ran")
+    );
+    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    assert_eq!(berth.kubectl().phase(&ns, "second").unwrap(), BackupPhase::Queued);
+}
+
+#[test]
+fn a_backup_that_is_deleted_while_it_runs_stops_and_frees_its_slot() {
+    let berth = slow(ControlPlane::shared().unwrap(), "deleted");
+    one_runs_two_wait(&berth);
+    berth.kubectl().run(&["delete", "backups.velero.io", "running", "-n", berth.namespace()]).unwrap();
+    let done = ended(&berth, &["second"]);
+    assert_eq!(done["second"].phase(), BackupPhase::Completed);
+    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    assert!(berth.controller.process.log_text().unwrap().contains("the Backup is gone name=running"));
+}
+
+/// The API server of a control plane that this test does not share.
+fn api_server(folder: &Path) -> Pid {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_it = |pid: &String| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("kube-apiserver") && line.contains(folder.to_str().unwrap())
+    };
+    let pid = processes.filter(|name| name.parse::<i32>().is_ok()).find(is_it).unwrap();
+    Pid::from_raw(pid.parse().unwrap())
+}
+
+#[test]
+fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
+    let berth = slow(ControlPlane::start().unwrap(), "outage");
+    let api_server = api_server(berth.plane().folder());
+    one_runs_two_wait(&berth);
+    // Silent for a moment: asked again, and nothing is missing.
+    kill(api_server, Signal::SIGSTOP).unwrap();
+    std::thread::sleep(Duration::from_millis(700)); // The length of the outage, not a wait for a condition.
+    kill(api_server, Signal::SIGCONT).unwrap();
+    let done = ended(&berth, &["running"]);
+    assert_eq!(done["running"].phase(), BackupPhase::Completed, "{:?}", done["running"].status);
+    assert_eq!(crate::archive::items(&berth.archive("running")).len(), 1501);
+    // Silent for longer than a leader may be: the run is given up, and said to have failed.
+    wait_for("the second to run", PATIENCE, || {
+        Ok((berth.kubectl().phase(berth.namespace(), "second")? == BackupPhase::InProgress).then_some(()))
+    })
+    .unwrap();
+    kill(api_server, Signal::SIGSTOP).unwrap();
+    let lost = wait_for("the leader to give up", PATIENCE, || {
+        Ok(berth.controller.process.log_text()?.contains("no longer leading").then_some(()))
+    });
+    kill(api_server, Signal::SIGCONT).unwrap();
+    lost.unwrap();
+    let done = ended(&berth, &["second", "third"]);
+    assert_eq!(done["second"].phase(), BackupPhase::Failed, "{:?}", done["second"].status);
+    assert!(!reason(&done["second"]).is_empty());
+    assert_eq!(files_of(&berth, "second"), Vec::<PathBuf>::new());
+    assert_eq!(done["third"].phase(), BackupPhase::Completed);
+}
+
+fn location(name: &str, path: &Path) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": name},
+        "spec": {"provider": "berth.dev/filesystem", "objectStorage": {"bucket": "b"}, "config": {"path": path}},
+    })
+}
+
+#[test]
+fn a_location_that_cannot_be_written_fails_the_backup_and_shows_nothing() {
+    let berth = start("unwritable", 1);
+    let folder = berth.plane().folder().join("unwritable-locations");
+    std::fs::create_dir_all(folder.join("b")).unwrap();
+    // A file stands where the folder of backups should be.
+    std::fs::write(folder.join("b/backups"), "in the way").unwrap();
+    std::fs::write(folder.join("file"), "no folder").unwrap();
+    let locations = [location("in-the-way", &folder), location("no-folder", &folder.join("file"))];
+    assert!(berth.kubectl().create(berth.namespace(), &locations).unwrap().status.success());
+    let of = |name: &str| backup(name, json!({"includedNamespaces": ["default"], "storageLocation": name}));
+    berth.kubectl().create(berth.namespace(), &[of("in-the-way"), of("no-folder")]).unwrap();
+    let done = ended(&berth, &["in-the-way", "no-folder"]);
+    for (name, words) in
+        [("in-the-way", "the storage location failed"), ("no-folder", "the storage location cannot be used")]
+    {
+        assert_eq!(done[name].phase(), BackupPhase::Failed, "{name}");
+        assert!(reason(&done[name]).starts_with(words), "{}", reason(&done[name]));
+    }
+    let seen = wait_for("the location to be Unavailable", PATIENCE, || {
+        let text =
+            berth.kubectl().run(&["get", "bsl", "no-folder", "-n", berth.namespace(), "-o", "json"])?;
+        let found: Value = serde_json::from_str(&text)?;
+        Ok((found["status"]["phase"] == "Unavailable").then_some(found))
+    });
+    assert!(seen.unwrap()["status"]["message"].as_str().unwrap().contains("cannot be used"));
+}
+
+#[test]
+fn a_full_disk_fails_the_backup_and_leaves_nothing() {
+    let plane = ControlPlane::shared().unwrap();
+    let folder = plane.folder().join("full-disk");
+    std::fs::create_dir_all(&folder).unwrap();
+    // The controller sees a very small disk, in a mount namespace of its own.
+    let wrapper = folder.join("berth-on-a-small-disk");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = controller ] || exec {berth} \"$@\"\nexec unshare --map-root-user --mount sh -c 'mount -t tmpfs -o size=512k tmpfs {folder} && exec {berth} \"$@\"' {folder} \"$@\"\n",
+        berth = program().display(),
+        folder = folder.join("disk").display(),
+    );
+    std::fs::create_dir_all(folder.join("disk")).unwrap();
+    std::fs::write(&wrapper, script).unwrap();
+    std::fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let berth = Berth::start(plane, Options::new(wrapper, "full-disk")).unwrap();
+    let mut state = 1_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'#' + (state >> 32) as u8 % 90)
+    };
+    let noise: String = (0..900_000).map(|_| random()).collect();
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fills-a-disk"}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "noise", "namespace": "fills-a-disk"}, "data": {"noise": noise}}),
+    ];
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    berth.kubectl().run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
+    berth.kubectl().create(berth.namespace(), &[location("small", &folder.join("disk"))]).unwrap();
+    let of = |name: &str, takes: &str| {
+        backup(name, json!({"includedNamespaces": [takes], "storageLocation": "small"}))
+    };
+    berth
+        .kubectl()
+        .create(berth.namespace(), &[of("too-much", "fills-a-disk"), of("little", "default")])
+        .unwrap();
+    let done = ended(&berth, &["too-much", "little"]);
+    assert_eq!(done["too-much"].phase(), BackupPhase::Failed);
+    let reason = reason(&done["too-much"]);
+    assert!(reason.contains("No space left"), "{reason}");
+    assert_eq!(
+        done["little"].phase(),
+        BackupPhase::Completed,
+        "what the first one left was removed: {:?}",
+        done["little"].status
+    );
+}
+
+#[test]
+fn a_name_that_is_in_the_store_already_is_not_written_over() {
+    let berth = start("twice", 1);
+    berth.kubectl().create(berth.namespace(), &[backup_of("same", &["default"])]).unwrap();
+    ended(&berth, &["same"]);
+    let before = std::fs::read(berth.archive("same")).unwrap();
+    berth.kubectl().run(&["delete", "backups.velero.io", "same", "-n", berth.namespace()]).unwrap();
+    berth.kubectl().create(berth.namespace(), &[backup_of("same", &["default"])]).unwrap();
+    let done = ended(&berth, &["same"]);
+    assert_eq!(done["same"].phase(), BackupPhase::Failed);
+    assert!(
+        reason(&done["same"]).contains("is in the storage location already"),
+        "{}",
+        reason(&done["same"])
+    );
+    assert_eq!(std::fs::read(berth.archive("same")).unwrap(), before, "what was there stays");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (command, flag) in
+        [("webhook", "--listen"), ("webhook", "--health-address"), ("controller", "--health-address")]
+    {
+        let plane = ControlPlane::shared().unwrap();
+        let mut started = Command::new(program());
+        started.args([command, flag, &address, "--kubeconfig"]).arg(plane.kubeconfig());
+        if flag == "--health-address" && command == "webhook" {
+            started.args(["--listen", "127.0.0.1:0"]);
+        }
+        let output = started.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        assert!(said.contains(&format!("{flag} {address} cannot be used: ")), "{said}");
+    }
+}
+
+#[test]
+fn a_cache_folder_that_cannot_be_written_is_named() {
+    let output = Command::new(crate::support::project().join("tests/control-plane/get"))
+        .arg("etcd")
+        .env_remove("KUBEBUILDER_ASSETS")
+        .env("BERTH_CACHE", "/proc/no-such-folder")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("/proc/no-such-folder") && said.contains("BERTH_CACHE"), "{said}");
+}
