@@ -41,7 +41,7 @@ pub struct CommonArgs {
     /// Backups that may run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: u16,
-    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
+    /// Where /healthz and /readyz are served, plain HTTP.
     #[arg(long, default_value = "0.0.0.0:8085")]
     pub health_address: SocketAddr,
     #[arg(long, value_enum, default_value = "text")]

@@ -14,10 +14,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
+use crate::desk::Desk;
 use crate::known::Known;
 use crate::patch::Edit;
 use crate::review::{Operation, Question, ReviewError, Verdict};
-use crate::router::Desk;
 
 /// How long a location that is named but not known may take to show up in the watch: people apply both in
 /// one go.

@@ -3,16 +3,19 @@
 //! - [`review`]: AdmissionReview to question, verdict to AdmissionReview; the only place that knows the envelope.
 //! - [`known`]: what a replica knows of the cluster, frozen for one answer.
 //! - [`backup`]: Backups: a place in line on create, faults told at once.
+//! - [`desk`]: what one replica knows, and what it answered just now.
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
 //! - [`server`]: the HTTPS listener.
 
 pub mod backup;
+pub mod desk;
 pub mod known;
 pub mod patch;
 pub mod review;
 pub mod router;
 pub mod server;
 
+pub use desk::Desk;
 pub use known::Known;
-pub use router::{Desk, router};
+pub use router::router;

@@ -1,7 +1,6 @@
 //! Paths to handlers. Binds no port.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -9,11 +8,11 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{StatusCode, header};
-use jiff::Timestamp;
 use tracing::{debug, info};
 
 use crate::backup;
-use crate::known::{Known, Recent};
+use crate::desk::Desk;
+use crate::known::Known;
 use crate::review::{self, ReviewError, Verdict};
 
 /// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
@@ -21,38 +20,6 @@ pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 pub const ENQUEUE_PATH: &str = "/mutate/backups";
 pub const VALIDATE_PATH: &str = "/validate/backups";
-
-/// Where reviews are answered: what is known, what was answered just now, and the time.
-pub struct Desk<K> {
-    known: K,
-    recent: Recent,
-    clock: fn() -> Timestamp,
-    last_mark: AtomicI64,
-}
-
-impl<K: Known> Desk<K> {
-    pub fn new(known: K, clock: fn() -> Timestamp) -> Self {
-        Self { known, recent: Recent::default(), clock, last_mark: AtomicI64::new(0) }
-    }
-
-    pub fn known(&self) -> &K {
-        &self.known
-    }
-
-    pub(crate) fn recent(&self) -> &Recent {
-        &self.recent
-    }
-
-    /// `now` in whole microseconds, later than every mark before it: a mark names one answer of this replica.
-    pub(crate) fn mark(&self, now: Timestamp) -> Timestamp {
-        let now = now.as_microsecond();
-        let next = |last: i64| Some(now.max(last.saturating_add(1)));
-        let last =
-            self.last_mark.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
-        let mark = now.max(last.saturating_add(1));
-        Timestamp::from_microsecond(mark).unwrap_or(Timestamp::MAX)
-    }
-}
 
 pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
     Router::new()
@@ -65,7 +32,7 @@ pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
 }
 
 async fn ready<K: Known>(State(desk): State<Arc<Desk<K>>>) -> Response {
-    if desk.known.ready() {
+    if desk.known().ready() {
         "ok\n".into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "the caches are not filled yet\n").into_response()
@@ -77,7 +44,7 @@ async fn enqueue<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Res
         Ok(question) => question,
         Err(error) => return refuse_body(&error),
     };
-    let verdict = backup::enqueue(&desk, &question, (desk.clock)());
+    let verdict = backup::enqueue(&desk, &question, desk.now());
     answer("enqueue", &question, verdict)
 }
 

@@ -30,7 +30,8 @@ pub async fn fill(client: &Client) -> anyhow::Result<usize> {
     let count = objects.len();
     futures::stream::iter(objects)
         .map(|object| {
-            let api: Api<ConfigMap> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+            let api: Api<ConfigMap> =
+                Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
             async move { api.create(&PostParams::default(), &object).await }
         })
         .buffer_unordered(PARALLEL)

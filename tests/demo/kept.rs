@@ -29,7 +29,8 @@ pub fn ensure_none() -> anyhow::Result<()> {
 /// When one was kept meanwhile, or the file cannot be written.
 pub fn save(lines: &str) -> anyhow::Result<()> {
     let state = state();
-    let failed = || format!("failed to write {} (kept by another run? see `make demo-stop`)", state.display());
+    let failed =
+        || format!("failed to write {} (kept by another run? see `make demo-stop`)", state.display());
     std::fs::create_dir_all(project().join(".demo")).with_context(failed)?;
     let mut file = std::fs::File::create_new(&state).with_context(failed)?;
     file.write_all(lines.as_bytes()).with_context(failed)

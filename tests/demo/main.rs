@@ -118,7 +118,10 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     scene.ensure_completed()?;
     say(order::check(scene.happened())?)?;
 
-    say(format_args!("\nArchives{}:", if keep { "" } else { ", gone when this ends (KEEP=1 leaves everything up)" }))?;
+    say(format_args!(
+        "\nArchives{}:",
+        if keep { "" } else { ", gone when this ends (KEEP=1 leaves everything up)" }
+    ))?;
     for name in scene.names() {
         let archive = berth.archive(name);
         let size = archive.metadata().with_context(|| format!("no archive {}", archive.display()))?.len();
@@ -175,7 +178,10 @@ async fn follow(
             return Ok(scene);
         }
         if started.elapsed() > PATIENCE {
-            bail!("not all have ended after {PATIENCE:?}. The controller's last lines:\n{}", last_lines(berth));
+            bail!(
+                "not all have ended after {PATIENCE:?}. The controller's last lines:\n{}",
+                last_lines(berth)
+            );
         }
     }
 }

@@ -33,7 +33,10 @@ pub fn check(happened: &[Happening]) -> anyhow::Result<String> {
         happened.iter().position(|h| h == wanted).with_context(|| format!("never seen: {wanted:?}"))
     };
     for (earlier, later) in rules() {
-        ensure!(place(&earlier)? < place(&later)?, "out of order: {later:?} before {earlier:?}. Seen: {happened:?}");
+        ensure!(
+            place(&earlier)? < place(&later)?,
+            "out of order: {later:?} before {earlier:?}. Seen: {happened:?}"
+        );
     }
     Ok("The order is right: backup5 beside backup1, backup2 after backup1, backup3 and backup4 after backup2.".to_owned())
 }

@@ -95,7 +95,10 @@ impl Scene {
         let waits_for = |name: &str| {
             let waiting = plan.waiting.iter().find(|waiting| name_of(waiting.backup) == Some(name));
             let starts = plan.start.iter().any(|index| name_of(*index) == Some(name));
-            waiting.map(|w| brief(&w.reason)).or_else(|| starts.then(|| brief(&Reason::Next))).unwrap_or_default()
+            waiting
+                .map(|w| brief(&w.reason))
+                .or_else(|| starts.then(|| brief(&Reason::Next)))
+                .unwrap_or_default()
         };
         let row = |(name, seen): (&String, &Seen)| {
             let status = seen.backup.status.as_ref();

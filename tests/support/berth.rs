@@ -168,7 +168,8 @@ impl Berth {
     }
 
     fn try_backup(&self, spec: Value) -> anyhow::Result<Answer> {
-        let args = ["create", "--dry-run=server", "--namespace", &self.options.namespace, "-o", "json", "-f", "-"];
+        let args =
+            ["create", "--dry-run=server", "--namespace", &self.options.namespace, "-o", "json", "-f", "-"];
         self.kubectl().answer(&args, &backup("probe", spec).to_string())
     }
 

@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_core::glob::Glob;
 use berth_core::location::Location;
@@ -6,6 +6,7 @@ use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Phase, View};
 use http::Request;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
