@@ -27,12 +27,19 @@ impl Executor {
     /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
-        // What runs while nobody runs it was left behind by a leader that is gone.
-        for item in self.store.in_phase(Phase::InProgress) {
-            self.engine.settle(&item.entry.name, &item.entry.uid).await;
-        }
         let mut runs = JoinSet::new();
         let mut running: HashMap<String, (String, CancellationToken)> = HashMap::new();
+        // What runs while nobody runs it was left behind by a leader that is gone. It keeps its slot and its
+        // namespaces until that is settled; the others need not wait for it.
+        for item in self.store.in_phase(Phase::InProgress) {
+            let (name, uid) = (item.entry.name.clone(), item.entry.uid.clone());
+            running.insert(uid.clone(), (name.clone(), CancellationToken::new()));
+            let engine = self.engine.clone();
+            runs.spawn(async move {
+                engine.settle(&name, &uid).await;
+                uid
+            });
+        }
         loop {
             changed.mark_unchanged();
             if !self.stop.is_cancelled() {

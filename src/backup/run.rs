@@ -1,10 +1,11 @@
 //! One backup, from ReadyToStart to its end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::selection::ResourceType;
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -278,6 +279,7 @@ impl Engine {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
+                tell_claims_without_data(spec, &list, log);
                 Ok(list)
             }
             // The upload knows why, unless it ended because the packing did.
@@ -297,7 +299,7 @@ impl Engine {
     ) -> Result<Value, Failure> {
         let counts = log.counts();
         let phase = if counts.errors > 0 { BackupPhase::PartiallyFailed } else { BackupPhase::Completed };
-        let items: usize = list.values().map(std::collections::BTreeSet::len).sum();
+        let items: usize = list.values().map(BTreeSet::len).sum();
         let mut status = json!({
             "phase": phase.as_str(),
             "completionTimestamp": Time(Timestamp::now()),
@@ -420,8 +422,19 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert
     }
 }
 
+/// A claim without its data is a hole, unless the backup asked for it.
+fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
+    if claims > 0 && spec.snapshot_volumes != Some(false) {
+        let message = format!(
+            "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
+        );
+        log.warning(&About::Velero, "persistentvolumeclaims", &message);
+    }
+}
+
 /// What this version does not do yet is said in the backup itself.
-fn tell_what_is_left_out(spec: &berth_api::velero::BackupSpec, log: &BackupLog) {
+fn tell_what_is_left_out(spec: &BackupSpec, log: &BackupLog) {
     let hooks =
         spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
     if hooks {
