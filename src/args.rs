@@ -67,6 +67,18 @@ pub struct WebhookArgs {
     /// Where reviews are answered, HTTPS.
     #[arg(long, default_value = "0.0.0.0:9443")]
     pub listen: SocketAddr,
+    /// User name that may place Backups and make them ReadyToStart. May be given more than once.
+    /// Default: service account berth-controller of the namespace.
+    #[arg(long = "queue-identity")]
+    pub queue_identities: Vec<String>,
+    /// User name that may run Backups. May be given more than once.
+    /// Default: service account berth-controller of the namespace.
+    #[arg(long = "executor-identity")]
+    pub executor_identities: Vec<String>,
+    /// User name that may delete and expire finished Backups. May be given more than once.
+    /// Default: service account velero of the namespace.
+    #[arg(long = "lifecycle-identity")]
+    pub lifecycle_identities: Vec<String>,
 }
 
 #[derive(ClapArgs)]

@@ -5,23 +5,26 @@ use std::time::{Duration, Instant};
 
 use berth_api::keys;
 use berth_api::velero::{BackupPhase, BackupSpec};
+use berth_core::guard::{Change, judge};
 use berth_core::location::{Location, choose};
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Phase, Reason, explain_newcomer, next_position};
-use berth_core::violation::Field;
+use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::desk::Desk;
 use crate::known::Known;
 use crate::patch::Edit;
-use crate::review::{Operation, Question, ReviewError, Verdict};
+use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
 
 /// How long a location that is named but not known may take to show up in the watch: people apply both in
 /// one go.
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
+/// Annotations that only berth writes: they decide on order and on what runs together.
+const MARKS: [&str; 2] = [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES];
 
 #[derive(Deserialize)]
 struct Incoming {
@@ -41,7 +44,7 @@ struct Metadata {
     #[serde(default)]
     generate_name: Option<String>,
     #[serde(default)]
-    annotations: Option<BTreeMap<String, IgnoredAny>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -61,8 +64,13 @@ impl Incoming {
         self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
     }
 
-    fn is_new(&self) -> bool {
-        self.phase().is_empty() || self.phase() == BackupPhase::New.as_str()
+    /// A place that somebody wrote down by hand is no place.
+    fn wants_place(&self) -> bool {
+        ["", BackupPhase::New.as_str(), BackupPhase::Queued.as_str()].contains(&self.phase())
+    }
+
+    fn mark(&self, key: &str) -> Option<&String> {
+        self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key))
     }
 
     fn name(&self) -> String {
@@ -82,7 +90,7 @@ pub fn enqueue<K: Known>(
     now: Timestamp,
 ) -> Result<Verdict, ReviewError> {
     let incoming = Incoming::parse(question)?;
-    if question.operation != Operation::Create || !incoming.is_new() {
+    if question.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
     // A list that cannot be read takes nothing; the validating webhook refuses it.
@@ -126,7 +134,7 @@ fn warning(position: u32, reason: Option<&Reason>) -> String {
     }
 }
 
-/// Judges a Backup that waits: on create, and when its spec changes.
+/// Judges a write: may this caller do that, and, where a Backup waits, can what it asks for be done.
 ///
 /// # Errors
 /// When the object cannot be read.
@@ -135,11 +143,23 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         return Ok(Verdict::allow());
     }
     let incoming = Incoming::parse(question)?;
-    let waits = incoming.is_new() || incoming.phase() == BackupPhase::Queued.as_str();
-    let unchanged = question.old_object.is_some_and(|old| {
-        serde_json::from_str::<Incoming>(old.get()).is_ok_and(|old| old.spec == incoming.spec)
-    });
-    if !waits || unchanged {
+    let old = question.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
+    let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
+    let marks_changed =
+        old.as_ref().is_some_and(|old| MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)));
+    let change = Change {
+        from: old.as_ref().map(Incoming::phase),
+        to: incoming.phase(),
+        status_changed: status(question.old_object)? != status(question.object)?,
+        spec_changed,
+        marks_changed,
+    };
+    if let Err(refusal) = judge(desk.roles(&question.user_info.username), &change) {
+        let mut violations = Violations::default();
+        violations.push(Field::root(refusal.field), refusal.message);
+        return Ok(Verdict::refuse(RefusalReason::Conflict, violations));
+    }
+    if !incoming.wants_place() || !spec_changed {
         return Ok(Verdict::allow());
     }
     let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
@@ -156,9 +176,22 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         }
         Err(message) => found.push(Field::root("spec").child("storageLocation"), message),
     }
-    let mut verdict = if found.is_empty() { Verdict::allow() } else { Verdict::refuse(found) };
+    let mut verdict =
+        if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
     verdict.warnings = warnings;
     Ok(verdict)
+}
+
+/// The status as it stands, fields unknown to us included; absent and empty are the same.
+fn status(object: Option<&RawValue>) -> Result<Value, ReviewError> {
+    #[derive(Deserialize)]
+    struct WithStatus {
+        #[serde(default)]
+        status: Value,
+    }
+    let read: Option<WithStatus> = object.map(|object| serde_json::from_str(object.get())).transpose()?;
+    let status = read.map(|object| object.status).unwrap_or_default();
+    Ok(if status.is_null() { json!({}) } else { status })
 }
 
 async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {

@@ -2,21 +2,42 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use berth_core::guard::Roles;
 use jiff::Timestamp;
 
 use crate::known::{Known, Recent};
+
+/// User names of those who may write what others may not.
+#[derive(Clone, Debug, Default)]
+pub struct Identities {
+    pub queue: Vec<String>,
+    pub executor: Vec<String>,
+    pub lifecycle: Vec<String>,
+}
+
+impl Identities {
+    fn roles(&self, user: &str) -> Roles {
+        let is = |list: &[String]| list.iter().any(|known| known == user);
+        Roles { queue: is(&self.queue), executor: is(&self.executor), lifecycle: is(&self.lifecycle) }
+    }
+}
 
 /// What is known, what was answered just now, and the time.
 pub struct Desk<K> {
     known: K,
     recent: Recent,
+    identities: Identities,
     clock: fn() -> Timestamp,
     last_mark: AtomicI64,
 }
 
 impl<K: Known> Desk<K> {
-    pub fn new(known: K, clock: fn() -> Timestamp) -> Self {
-        Self { known, recent: Recent::default(), clock, last_mark: AtomicI64::new(0) }
+    pub fn new(known: K, identities: Identities, clock: fn() -> Timestamp) -> Self {
+        Self { known, recent: Recent::default(), identities, clock, last_mark: AtomicI64::new(0) }
+    }
+
+    pub(crate) fn roles(&self, user: &str) -> Roles {
+        self.identities.roles(user)
     }
 
     pub(crate) fn now(&self) -> Timestamp {

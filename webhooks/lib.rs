@@ -16,6 +16,6 @@ pub mod review;
 pub mod router;
 pub mod server;
 
-pub use desk::Desk;
+pub use desk::{Desk, Identities};
 pub use known::Known;
 pub use router::router;

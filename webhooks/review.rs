@@ -36,10 +36,19 @@ pub struct Question<'a> {
     pub namespace: String,
     #[serde(default)]
     pub dry_run: Option<bool>,
+    #[serde(default)]
+    pub user_info: UserInfo,
     #[serde(borrow, default)]
     pub object: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub old_object: Option<&'a RawValue>,
+}
+
+/// Who asks, as far as rules care.
+#[derive(Debug, Default, Deserialize)]
+pub struct UserInfo {
+    #[serde(default)]
+    pub username: String,
 }
 
 impl Question<'_> {
@@ -80,10 +89,34 @@ pub fn parse(body: &[u8]) -> Result<Question<'_>, ReviewError> {
     review.request.ok_or(ReviewError::NoRequest)
 }
 
+/// A refusal, and which kind of one.
+#[derive(Debug)]
+pub struct Refused {
+    pub reason: RefusalReason,
+    pub violations: Violations,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// The object is wrong.
+    Invalid,
+    /// Somebody else decides this: a controller that reads it gives way.
+    Conflict,
+}
+
+impl RefusalReason {
+    fn code(self) -> (u16, &'static str) {
+        match self {
+            Self::Invalid => (422, "Invalid"),
+            Self::Conflict => (409, "Conflict"),
+        }
+    }
+}
+
 /// The answer, as a value.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    pub refused: Option<Violations>,
+    pub refused: Option<Refused>,
     pub patch: Option<Patch>,
     pub warnings: Vec<String>,
 }
@@ -93,8 +126,8 @@ impl Verdict {
         Self::default()
     }
 
-    pub fn refuse(violations: Violations) -> Self {
-        Self { refused: Some(violations), ..Self::default() }
+    pub fn refuse(reason: RefusalReason, violations: Violations) -> Self {
+        Self { refused: Some(Refused { reason, violations }), ..Self::default() }
     }
 }
 
@@ -134,10 +167,9 @@ impl Verdict {
     /// # Errors
     /// When a patch cannot be written as JSON.
     pub fn answer(self, uid: &str) -> Result<Vec<u8>, serde_json::Error> {
-        let status = self.refused.as_ref().map(|violations| Status {
-            code: 422,
-            reason: "Invalid",
-            message: violations.to_string(),
+        let status = self.refused.as_ref().map(|refused| {
+            let (code, reason) = refused.reason.code();
+            Status { code, reason, message: refused.violations.to_string() }
         });
         let patch = self.patch.filter(|patch| !patch.0.is_empty());
         let patch = patch.map(|patch| serde_json::to_vec(&patch)).transpose()?;

@@ -68,7 +68,10 @@ fn answer(
     };
     let (ns, name, dry_run) = (&question.namespace, &question.name, question.is_dry_run());
     match &verdict.refused {
-        Some(violations) => info!(rule, %ns, %name, dry_run, %violations, "refused"),
+        Some(refused) => {
+            let (reason, user) = (refused.reason, &question.user_info.username);
+            info!(rule, %ns, %name, %user, dry_run, ?reason, violations = %refused.violations, "refused");
+        }
         None => debug!(rule, %ns, %name, dry_run, warnings = ?verdict.warnings, "allowed"),
     }
     match verdict.answer(&question.uid) {

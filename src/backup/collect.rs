@@ -19,6 +19,8 @@ use crate::telemetry::chain;
 /// Objects on their way to a worker at one time, in bytes.
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
+/// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
+const FEW_NAMESPACES: usize = 4;
 /// Lists under way at one time. Each is a connection of its own, and the API server is everybody's.
 const LISTS_AT_ONCE: usize = 4;
 
@@ -126,25 +128,20 @@ impl Collector<'_> {
         if !kind.namespaced {
             return self.take_list(kind, None, selector, Progress::default(), taken).await;
         }
-        let mut names = self.resolved.iter();
-        match (names.next(), names.next()) {
-            (None, _) => Ok(()),
-            (Some(one), None) => self.take_list(kind, Some(one), selector, Progress::default(), taken).await,
-            _ => {
-                // One page of the whole cluster often says it all. Where it does not, asking each namespace
-                // costs a request per namespace, going on costs a request per page.
-                let mut progress = Progress::default();
-                self.take_page(kind, None, selector, &mut progress, taken).await?;
-                let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
-                if progress.is_done() || self.resolved.len() as u64 >= pages {
-                    return self.take_list(kind, None, selector, progress, taken).await;
-                }
-                for namespace in self.resolved {
-                    self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
-                }
-                Ok(())
+        if self.resolved.len() > FEW_NAMESPACES {
+            // One page of the whole cluster often says it all. Where it does not, asking each namespace costs
+            // a request per namespace, going on costs a request per page.
+            let mut progress = Progress::default();
+            self.take_page(kind, None, selector, &mut progress, taken).await?;
+            let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
+            if progress.is_done() || self.resolved.len() as u64 >= pages {
+                return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
+        for namespace in self.resolved {
+            self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
+        }
+        Ok(())
     }
 
     async fn take_list(

@@ -120,6 +120,8 @@ fn patch(
         keys::SOURCE_MAJOR_VERSION: situation.server.major,
         keys::SOURCE_MINOR_VERSION: situation.server.minor,
         keys::RESOURCE_TIMEOUT: RESOURCE_TIMEOUT,
+        // Whatever somebody wrote there before.
+        keys::RESOLVED_NAMESPACES: null,
     });
     let patterns = !wanted.namespaces.is_literal()
         && backup.spec.included_namespaces.as_ref().is_some_and(|n| !n.is_empty() && n != &["*"]);

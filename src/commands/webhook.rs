@@ -7,7 +7,7 @@ use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_certs::CurrentKey;
 use berth_core::location::Location;
 use berth_core::queue::View;
-use berth_webhooks::{Desk, Known, router, server};
+use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use tokio::sync::watch;
@@ -54,7 +54,7 @@ impl Known for Shared {
 }
 
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
-    let WebhookArgs { common, listen } = args;
+    let WebhookArgs { common, listen, queue_identities, executor_identities, lifecycle_identities } = args;
     let stop = shutdown::on_signal()?;
     let listener =
         std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
@@ -83,7 +83,15 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         Arc::clone(&caches.key),
     );
     let tls = Arc::new(caches.key.server_config()?);
-    let desk = Arc::new(Desk::new(shared, Timestamp::now));
+    let or = |given: Vec<String>, account: &str| {
+        if given.is_empty() { vec![format!("system:serviceaccount:{namespace}:{account}")] } else { given }
+    };
+    let identities = Identities {
+        queue: or(queue_identities, "berth-controller"),
+        executor: or(executor_identities, "berth-controller"),
+        lifecycle: or(lifecycle_identities, "velero"),
+    };
+    let desk = Arc::new(Desk::new(shared, identities, Timestamp::now));
     info!(%listen, %namespace, "answering admission reviews");
     let serving = server::serve(listener, tls, router(desk), stop.clone().cancelled_owned());
     tokio::select! {

@@ -6,10 +6,12 @@
 //! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
 //! - [`selection`]: which resource types and items a backup takes.
 //! - [`label`]: label selectors: are they well formed, what do they match.
+//! - [`guard`]: who may change what of a Backup.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
 pub mod glob;
+pub mod guard;
 pub mod label;
 pub mod location;
 pub mod namespace;

@@ -41,7 +41,7 @@ pub async fn fill(client: &Client) -> anyhow::Result<usize> {
 }
 
 fn config_map(namespace: u32, number: u32, count: u32) -> ConfigMap {
-    let length = if count > 100 && number % 5 == 0 { 60_000 } else { 200 };
+    let length = if count > 100 && number.is_multiple_of(2) { 60_000 } else { 200 };
     let data = BTreeMap::from([("text".to_owned(), noise(u64::from(namespace * 1_000 + number), length))]);
     ConfigMap {
         metadata: ObjectMeta {

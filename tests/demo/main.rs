@@ -95,10 +95,12 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     let plane = steps.step("start etcd and kube-apiserver", blocking(ControlPlane::start)).await?;
     say(format_args!("  {}", plane.url()))?;
     let client = plane.client().await?;
+    let define = blocking(move || plane.define().map(|()| plane));
+    let plane = steps.step("apply manifests/crd", define).await?;
     let objects = steps.step("make namespaces ns1 to ns9", cluster::fill(&client)).await?;
     say(format_args!("  {objects} objects"))?;
     let options = Options { concurrent_backups: SLOTS, ..Options::new(program, NAMESPACE) };
-    let what = "install berth, start its webhook and its controller (--concurrent-backups 2)";
+    let what = "apply the other manifests, start berth webhook and berth controller (--concurrent-backups 2)";
     let mut berth = steps.step(what, blocking(move || Berth::start(plane, options))).await?;
 
     let (sender, mut changes) = mpsc::unbounded_channel();
@@ -131,7 +133,11 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     if keep {
         berth.leave_running(kept::save)?;
     } else {
-        steps.step("end everything", blocking(move || Ok(drop(berth)))).await?;
+        let end = move || {
+            drop(berth);
+            Ok(())
+        };
+        steps.step("end everything", blocking(end)).await?;
     }
     say("")?;
     steps.show()?;

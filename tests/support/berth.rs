@@ -164,7 +164,8 @@ impl Berth {
             seen = format!("a Backup would not be queued: {} {}", object["status"], queued.stderr.trim_end());
             Ok((object["status"]["phase"] == "Queued" && !refused.status.success()).then_some(()))
         };
-        wait_for("berth to be ready", PATIENCE, &mut step).with_context(|| seen)
+        wait_for("berth to be ready", PATIENCE, &mut step)
+            .with_context(|| format!("berth is not ready ({seen})"))
     }
 
     fn try_backup(&self, spec: Value) -> anyhow::Result<Answer> {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -24,6 +24,7 @@ pub struct ControlPlane {
     folder: PathBuf,
     url: String,
     kubectl: Kubectl,
+    is_defined: Mutex<bool>,
     etcd: Process,
     api_server: Process,
     /// Last: removes the folder.
@@ -37,7 +38,8 @@ impl ControlPlane {
     /// When a program is missing or does not come up: with the end of its log.
     pub fn start() -> anyhow::Result<Self> {
         let [etcd, api_server, kubectl] = binaries::get(["etcd", "kube-apiserver", "kubectl"])?;
-        let (janitor, folder) = Janitor::start()?;
+        let janitor = Janitor::start()?;
+        let folder = janitor.folder().to_owned();
         let keys = Keys::make(&folder.join("pki"))?;
         let (etcd, etcd_url) = start_etcd(&etcd, &folder)?;
         let (api_server, url) = start_api_server(&api_server, &folder, &keys, &etcd_url)?;
@@ -46,7 +48,8 @@ impl ControlPlane {
         let kubeconfig = folder.join("kubeconfig");
         write_kubeconfig(&kubeconfig, &url, &keys.path("ca.crt"), user)?;
         let kubectl = Kubectl::new(kubectl, kubeconfig, &folder);
-        let mut plane = Self { folder, url, kubectl, etcd, api_server, janitor };
+        let mut plane =
+            Self { folder, url, kubectl, is_defined: Mutex::default(), etcd, api_server, janitor };
         plane.wait_ready()?;
         Ok(plane)
     }
@@ -104,6 +107,11 @@ impl ControlPlane {
         client(&self.kubeconfig()).await
     }
 
+    /// kube-apiserver, for a test that stops or kills it. On a control plane of its own, please.
+    pub fn api_server(&self) -> &Process {
+        &self.api_server
+    }
+
     /// Where etcd and kube-apiserver write.
     pub fn logs(&self) -> Vec<PathBuf> {
         vec![self.etcd.log().to_owned(), self.api_server.log().to_owned()]
@@ -114,20 +122,39 @@ impl ControlPlane {
         ReportOnPanic { logs: self.logs() }
     }
 
+    /// Applies the project's CustomResourceDefinitions, once. For two seconds more the API server delays whoever creates
+    /// such an object.
+    ///
+    /// # Errors
+    /// When the API server refuses them.
+    pub fn define(&self) -> anyhow::Result<()> {
+        let mut is_defined = self.is_defined.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_defined {
+            return Ok(());
+        }
+        let definitions = manifest::definitions()?;
+        let named = |crd: &Value| Some(format!("crd/{}", crd["metadata"]["name"].as_str()?));
+        let names: Vec<String> = definitions.iter().filter_map(named).collect();
+        self.apply(definitions)?;
+        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=60s"];
+        wait.extend(names.iter().map(String::as_str));
+        self.kubectl.run(&wait)?;
+        *is_defined = true;
+        Ok(())
+    }
+
     /// Makes the namespace and applies the project's manifests for it. The webhooks are called at `webhook_url`.
     ///
     /// # Errors
     /// When the API server refuses something.
     pub fn install(&self, namespace: &str, webhook_url: &str) -> anyhow::Result<()> {
-        let objects = manifest::objects(namespace, webhook_url)?;
+        self.define()?;
+        self.apply(manifest::objects(namespace, webhook_url)?)
+    }
+
+    fn apply(&self, objects: Vec<Value>) -> anyhow::Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         self.kubectl.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list)?;
-        let crds = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition");
-        let crds: Vec<String> =
-            crds.filter_map(|crd| Some(format!("crd/{}", crd["metadata"]["name"].as_str()?))).collect();
-        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=60s"];
-        wait.extend(crds.iter().map(String::as_str));
-        self.kubectl.run(&wait)?;
         Ok(())
     }
 

@@ -1,45 +1,50 @@
 //! The process that tidies up after us, whatever becomes of us. See the script `janitor` beside this file.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use super::project;
 
-/// Marks a folder that the janitor may remove.
-const MARK: &str = ".throw-away";
-
 pub struct Janitor {
     child: Child,
-    lines: String,
+    folder: PathBuf,
 }
 
 impl Janitor {
-    /// Makes a folder, and has it looked after: it and all programs that name it go when this value is dropped, or
-    /// when this process ends.
+    /// Makes a folder: it and all programs that name it go when this value is dropped, or when this process ends.
     ///
     /// # Errors
     /// When the folder cannot be made, or bash or setsid is missing.
-    pub fn start() -> anyhow::Result<(Self, PathBuf)> {
-        // In a session of its own: Ctrl-C in a terminal reaches all of ours.
-        let child = Command::new("setsid")
+    pub fn start() -> anyhow::Result<Self> {
+        // In a session of its own: Ctrl-C in a terminal reaches all of ours. And it makes the folder, so that there is
+        // no moment at which the folder is there and nobody would remove it.
+        let mut child = Command::new("setsid")
             .arg("bash")
             .arg(script())
+            .arg("new")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .context("failed to start setsid (of util-linux)")?;
-        let folder =
-            tempfile::Builder::new().prefix("berth-").tempdir().context("failed to make a folder")?;
-        let path = folder.path().canonicalize()?;
-        std::fs::write(path.join(MARK), "Removed when the control plane in it ends.\n")?;
-        let mut janitor = Self { child, lines: format!("dir {}\n", path.display()) };
-        janitor.tell(&janitor.lines.clone())?;
-        let _ = folder.keep();
-        Ok((janitor, path))
+        let mut folder = String::new();
+        let stdout = child.stdout.take().context("the janitor has no stdout")?;
+        BufReader::new(stdout).read_line(&mut folder)?;
+        let folder = PathBuf::from(folder.trim_end());
+        let janitor = Self { child, folder };
+        ensure!(
+            janitor.folder.is_absolute(),
+            "failed to make a folder in {}",
+            std::env::temp_dir().display()
+        );
+        Ok(janitor)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn tell(&mut self, lines: &str) -> anyhow::Result<()> {
@@ -52,7 +57,7 @@ impl Janitor {
     /// # Errors
     /// When `save` fails, or the janitor is gone, and so everything else will be.
     pub fn detach(&mut self, save: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        save(&self.lines)?;
+        save(&format!("dir {}\n", self.folder.display()))?;
         self.tell("detach\n")
     }
 }

@@ -17,26 +17,30 @@ pub fn suffixed(name: &str, namespace: &str) -> String {
     if namespace == WRITTEN_FOR { name.to_owned() } else { format!("{name}-{namespace}") }
 }
 
-/// Every object of `manifests/{crd,rbac,webhook}`, for `namespace`, with webhooks that are called at `webhook_url`.
+/// The CustomResourceDefinitions.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn definitions() -> anyhow::Result<Vec<Value>> {
+    read_folder(&project().join("manifests/crd"))
+}
+
+/// The Namespace and every object of `manifests/{rbac,webhook}`, for `namespace`, with webhooks that are called at
+/// `webhook_url`.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn objects(namespace: &str, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
-    for folder in ["crd", "rbac", "webhook"] {
-        for object in read_folder(&project().join("manifests").join(folder))? {
-            let is_our_namespace = object["kind"] == "Namespace" && object["metadata"]["name"] == WRITTEN_FOR;
-            if !is_our_namespace {
-                objects.push(object);
-            }
-        }
+    for folder in ["rbac", "webhook"] {
+        objects.extend(read_folder(&project().join("manifests").join(folder))?);
     }
     for object in &mut objects {
         call_directly(object, webhook_url);
     }
     if namespace != WRITTEN_FOR {
         let renamed: BTreeSet<String> = objects.iter().filter(|o| is_renamed(o)).map(name_of).collect();
-        for object in objects.iter_mut().filter(|o| o["kind"] != "CustomResourceDefinition") {
+        for object in &mut objects {
             move_to(object, namespace, &renamed);
         }
     }

@@ -45,8 +45,12 @@ impl Process {
         Ok(Self { name: name.to_owned(), command, child, log: log.to_owned(), is_left: false })
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
+    /// Its process id, which is that of its session, too.
+    ///
+    /// # Errors
+    /// Never on Linux, where an id is an i32.
+    pub fn pid(&self) -> anyhow::Result<Pid> {
+        Ok(Pid::from_raw(i32::try_from(self.child.id())?))
     }
 
     pub fn name(&self) -> &str {
@@ -84,8 +88,7 @@ impl Process {
         if let Some(status) = self.ended()? {
             bail!("{} has ended already ({status})", self.name);
         }
-        let id = i32::try_from(self.child.id()).context("a process id is an i32")?;
-        kill(Pid::from_raw(id), signal).with_context(|| format!("failed to signal {}", self.name))
+        kill(self.pid()?, signal).with_context(|| format!("failed to signal {}", self.name))
     }
 
     /// As with `kill -9`: no chance to tidy up.

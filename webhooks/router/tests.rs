@@ -44,8 +44,13 @@ fn location(name: &str) -> Location {
 fn desk() -> (Arc<Cluster>, Router) {
     let cluster = Arc::new(Cluster::default());
     cluster.locations.lock().push(location("default"));
+    let identities = crate::Identities {
+        queue: vec!["berth".into()],
+        executor: vec!["berth".into()],
+        lifecycle: vec!["velero".into()],
+    };
     let now = || Timestamp::from_second(1_790_000_000).unwrap_or_default();
-    (cluster.clone(), router(Arc::new(Desk::new(cluster, now))))
+    (cluster.clone(), router(Arc::new(Desk::new(cluster, identities, now))))
 }
 
 fn review(operation: &str, object: Value, old: Option<Value>, dry_run: bool) -> Value {
@@ -174,6 +179,12 @@ async fn every_fault_is_refused_at_once() {
     {
         assert!(message.contains(field), "{message}");
     }
+    let mut placed = bad.clone();
+    placed["status"] = json!({"phase": "Queued", "queuePosition": 1});
+    let mut labelled = placed.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    let answer = ask(&router, VALIDATE_PATH, review("UPDATE", labelled, Some(placed), false)).await;
+    assert_eq!(answer["allowed"], true, "a label can be put on what was accepted once");
     let unchanged = ask(&router, VALIDATE_PATH, review("UPDATE", bad.clone(), Some(bad), false)).await;
     assert_eq!(unchanged["allowed"], true, "a label can be put on what was accepted once");
 }
@@ -240,4 +251,59 @@ async fn readiness_follows_the_caches() {
     assert_eq!(get(router.clone()).await, StatusCode::SERVICE_UNAVAILABLE);
     cluster.ready.store(true, Ordering::Relaxed);
     assert_eq!(get(router).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn strangers_move_nothing_and_berth_moves_everything() {
+    let (_, router) = desk();
+    let at = |phase: &str, position: u32| {
+        let mut object = backup("b", json!({"includedNamespaces": ["a"]}));
+        object["status"] = json!({"phase": phase, "queuePosition": position});
+        object
+    };
+    let asked = |who: &str, new: Value, old: Option<Value>| {
+        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+        let mut asked = review(operation, new, old, false);
+        asked["request"]["userInfo"] = json!({"username": who});
+        asked
+    };
+    let queued = || Some(at("Queued", 3));
+    let mut other_spec = at("Queued", 3);
+    other_spec["spec"]["includedNamespaces"] = json!(["kube-system"]);
+    let mut other_mark = at("Queued", 3);
+    other_mark["metadata"]["annotations"] = json!({"berth.dev/enqueued-at": "2000-01-01T00:00:00Z"});
+    let mut extra = at("Queued", 3);
+    extra["status"]["startTimestamp"] = json!("2000-01-01T00:00:00Z");
+    for (new, old, field) in [
+        (at("ReadyToStart", 0), queued(), "status: "),
+        (at("Queued", 1), queued(), "status: "),
+        (at("Completed", 0), queued(), "status: "),
+        (extra, queued(), "status: "),
+        (other_spec.clone(), queued(), "spec: "),
+        (other_mark, queued(), "metadata.annotations: "),
+        (at("ReadyToStart", 0), None, "status: "),
+        (at("InProgress", 0), None, "status: "),
+    ] {
+        let answer = ask(&router, VALIDATE_PATH, asked("mallory", new.clone(), old)).await;
+        assert_eq!((&answer["allowed"], &answer["status"]["code"]), (&json!(false), &json!(409)), "{new}");
+        assert!(answer["status"]["message"].as_str().unwrap_or_default().starts_with(field), "{answer}");
+    }
+    let ready = ask(&router, VALIDATE_PATH, asked("berth", at("ReadyToStart", 0), queued())).await;
+    assert_eq!(ready["allowed"], true);
+    let ready = ask(&router, VALIDATE_PATH, asked("velero", at("ReadyToStart", 0), queued())).await;
+    assert_eq!(ready["status"]["reason"], "Conflict", "a Velero queue left running gives way");
+    let deleting = ask(&router, VALIDATE_PATH, asked("velero", at("Deleting", 0), queued())).await;
+    assert_eq!(deleting["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_place_written_by_hand_is_no_place() {
+    let (_, router) = desk();
+    create(&router, backup("first", json!({"includedNamespaces": ["a"]})), false).await;
+    let mut forged = backup("forged", json!({"includedNamespaces": ["a"]}));
+    forged["status"] = json!({"phase": "Queued", "queuePosition": 1});
+    forged["metadata"]["annotations"] = json!({"berth.dev/enqueued-at": "2000-01-01T00:00:00Z"});
+    let (stored, _) = create(&router, forged, false).await;
+    assert_eq!(stored["status"], json!({"phase": "Queued", "queuePosition": 2}));
+    assert_eq!(stored["metadata"]["annotations"]["berth.dev/enqueued-at"], "2026-09-21T14:13:20.000001Z");
 }

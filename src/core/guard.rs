@@ -1,0 +1,154 @@
+//! Who may change what of a Backup. Backups have no status subresource, so whoever may write one could give
+//! itself a place, a phase, or another spec once it waits. These rules say no.
+//!
+//! The same rules stand as a ValidatingAdmissionPolicy in `manifests/webhook/guard.yaml`, so that they hold
+//! while berth is away; a test compares the two, case by case.
+
+/// What a caller is known as. One identity may be several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Places backups, and makes them ReadyToStart.
+    pub queue: bool,
+    /// Runs what is ReadyToStart.
+    pub executor: bool,
+    /// Deletes, expires and copies finished backups.
+    pub lifecycle: bool,
+}
+
+/// A write to a Backup, reduced to what the rules ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// `None` on create.
+    pub from: Option<&'a str>,
+    pub to: &'a str,
+    pub status_changed: bool,
+    pub spec_changed: bool,
+    /// berth's own marks: enqueued-at, resolved-namespaces.
+    pub marks_changed: bool,
+}
+
+/// Why a write is refused: the field, and what to do instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub field: &'static str,
+    pub message: &'static str,
+}
+
+const STATUS: Refusal = Refusal {
+    field: "status",
+    message: "phase and position are written by berth alone: leave status out; to move, hold or end a backup use `berth queue`",
+};
+const SPEC: Refusal = Refusal {
+    field: "spec",
+    message: "what a backup asks for cannot change once it has a place: delete it and create another",
+};
+const MARKS: Refusal = Refusal {
+    field: "metadata.annotations",
+    message: "the berth.dev marks of a backup are written by berth alone",
+};
+
+fn is_new(phase: &str) -> bool {
+    matches!(phase, "" | "New")
+}
+
+fn waits(phase: &str) -> bool {
+    is_new(phase) || phase == "Queued"
+}
+
+/// Phases in which nothing runs any more.
+fn is_over(phase: &str) -> bool {
+    matches!(phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation" | "Deleting")
+}
+
+/// # Errors
+/// When a caller with these roles may not do this.
+pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
+    let Some(from) = change.from else {
+        // The mutating webhook has placed what is new; finished ones are copied from a store.
+        let legal = waits(change.to) || is_over(change.to) || roles.queue || roles.executor;
+        return if legal { Ok(()) } else { Err(STATUS) };
+    };
+    if change.status_changed && !may_write_status(roles, from, change.to) {
+        return Err(STATUS);
+    }
+    // Before it has a place anybody may still change their mind; afterwards only whoever runs it, who
+    // writes down what the spec amounts to.
+    if change.spec_changed && !is_new(from) && !(roles.executor || (roles.lifecycle && is_over(from))) {
+        return Err(SPEC);
+    }
+    if change.marks_changed && !(roles.queue || roles.executor) {
+        return Err(MARKS);
+    }
+    Ok(())
+}
+
+fn may_write_status(roles: Roles, from: &str, to: &str) -> bool {
+    let queue = roles.queue && waits(from) && (waits(to) || to == "ReadyToStart" || is_over(to));
+    let executor = roles.executor && !waits(from) && !waits(to);
+    let lifecycle = roles.lifecycle && is_over(to) && (is_over(from) || to == "Deleting");
+    queue || executor || lifecycle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: Roles = Roles { queue: false, executor: false, lifecycle: false };
+    const QUEUE: Roles = Roles { queue: true, ..NOBODY };
+    const EXECUTOR: Roles = Roles { executor: true, ..NOBODY };
+    const LIFECYCLE: Roles = Roles { lifecycle: true, ..NOBODY };
+
+    fn moves(roles: Roles, from: &str, to: &str) -> bool {
+        let change =
+            Change { from: Some(from), to, status_changed: true, spec_changed: false, marks_changed: false };
+        judge(roles, &change).is_ok()
+    }
+
+    #[test]
+    fn each_role_moves_a_backup_only_along_its_own_part_of_the_way() {
+        for (from, to, who) in [
+            ("", "Queued", "q"),
+            ("New", "Queued", "q"),
+            ("Queued", "Queued", "q"),
+            ("Queued", "ReadyToStart", "q"),
+            ("Queued", "Failed", "q"),
+            ("Queued", "Completed", "q"),
+            ("Queued", "InProgress", ""),
+            ("", "InProgress", ""),
+            ("ReadyToStart", "Queued", ""),
+            ("ReadyToStart", "InProgress", "e"),
+            ("ReadyToStart", "FailedValidation", "e"),
+            ("InProgress", "InProgress", "e"),
+            ("InProgress", "Finalizing", "e"),
+            ("Finalizing", "Completed", "e"),
+            ("InProgress", "Failed", "e"),
+            ("InProgress", "Queued", ""),
+            ("Completed", "Deleting", "el"),
+            ("Queued", "Deleting", "ql"),
+            ("InProgress", "Deleting", "el"),
+            ("Completed", "Completed", "el"),
+            ("Completed", "New", ""),
+        ] {
+            for (roles, letter) in [(QUEUE, 'q'), (EXECUTOR, 'e'), (LIFECYCLE, 'l')] {
+                assert_eq!(moves(roles, from, to), who.contains(letter), "{letter}: {from} to {to}");
+            }
+            assert!(!moves(NOBODY, from, to), "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn people_may_do_everything_else() {
+        let change = |from, to, spec_changed, marks_changed| {
+            judge(NOBODY, &Change { from, to, status_changed: false, spec_changed, marks_changed })
+        };
+        assert_eq!(change(None, "Queued", false, false), Ok(()));
+        assert_eq!(change(None, "Completed", false, false), Ok(()));
+        assert_eq!(change(None, "ReadyToStart", false, false), Err(STATUS));
+        assert_eq!(change(None, "InProgress", false, false), Err(STATUS));
+        assert_eq!(change(Some("Queued"), "Queued", false, false), Ok(()));
+        assert_eq!(change(Some("New"), "New", true, false), Ok(()));
+        assert_eq!(change(Some("Queued"), "Queued", true, false), Err(SPEC));
+        assert_eq!(change(Some("InProgress"), "InProgress", true, false), Err(SPEC));
+        assert_eq!(change(Some("Queued"), "Queued", false, true), Err(MARKS));
+    }
+}
