@@ -21,6 +21,8 @@ pub enum Command {
     Webhook(WebhookArgs),
     /// Start queued Backups and run them. Run two: one leads.
     Controller(Box<ControllerArgs>),
+    /// See what waits and why, and move it.
+    Queue(QueueArgs),
     /// Print the CustomResourceDefinitions, or write them to a folder.
     Crd {
         /// Write one file per definition here instead of printing.
@@ -112,6 +114,53 @@ pub struct ControllerArgs {
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
+}
+
+#[derive(ClapArgs)]
+pub struct QueueArgs {
+    /// Namespace of the Backups.
+    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
+    pub namespace: String,
+    /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long, global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: QueueCommand,
+}
+
+#[derive(Subcommand)]
+pub enum QueueCommand {
+    /// What runs and what waits, in order, with exact places.
+    List {
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Everything that is in the way of one Backup.
+    Explain { name: String },
+    /// Let Backups wait until they are released. They are in nobody's way meanwhile.
+    Hold(Which),
+    /// Let held Backups take part again, at their old places.
+    Release(Which),
+    /// End Backups, waiting or running: phase Failed, nothing of them stays in the store.
+    Cancel(Which),
+    /// Move a Backup to the front.
+    First { name: String },
+}
+
+/// Backups by name, or all that wait.
+#[derive(ClapArgs)]
+pub struct Which {
+    #[arg(required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// All that wait.
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub enum Output {
+    Table,
+    Json,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,7 @@
 //! The commands: wiring only, each subsystem started by one call.
 
 mod controller;
+mod queue;
 mod webhook;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Crd { write } => crd(write),
         Command::Webhook(args) => serve(&args.common.clone(), webhook::run(args)),
+        Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
     }
 }

@@ -3,6 +3,7 @@
 //! A record is judged by our own monotonic clock since we last saw it change, never by the times in it, so
 //! clocks may differ. Every write carries the resourceVersion that was read: of two candidates one gets 409.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -22,11 +23,21 @@ pub struct Candidate {
     name: String,
     identity: String,
     duration: Duration,
+    /// Written on the Lease by whoever holds it.
+    annotations: BTreeMap<String, String>,
 }
 
 impl Candidate {
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, duration: Duration) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity, duration }
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.to_owned(), identity, duration, annotations: BTreeMap::new() }
+    }
+
+    /// What the others may know of the leader.
+    #[must_use]
+    pub fn telling(mut self, key: &str, value: String) -> Self {
+        self.annotations.insert(key.to_owned(), value);
+        self
     }
 
     fn retry(&self) -> Duration {
@@ -131,11 +142,13 @@ impl Candidate {
         let old = found.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let ours = old.holder_identity.as_ref() == Some(&self.identity);
         let seconds = i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        let mut metadata = found.map_or_else(
+            || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            |lease| lease.metadata.clone(),
+        );
+        metadata.annotations.get_or_insert_default().extend(self.annotations.clone());
         Lease {
-            metadata: found.map_or_else(
-                || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-                |lease| lease.metadata.clone(),
-            ),
+            metadata,
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
                 lease_duration_seconds: Some(seconds),

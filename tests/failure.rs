@@ -122,6 +122,23 @@ fn a_backup_that_is_deleted_while_it_runs_stops_and_frees_its_slot() {
 }
 
 #[test]
+fn a_running_backup_that_is_canceled_ends_and_leaves_nothing() {
+    let berth = slow(ControlPlane::shared().unwrap(), "canceled");
+    one_runs_two_wait(&berth);
+    berth
+        .kubectl()
+        .run(&["annotate", "backups.velero.io", "running", "-n", berth.namespace(), "berth.dev/cancel=true"])
+        .unwrap();
+    let done = ended(&berth, &["running", "second"]);
+    assert_eq!(
+        (done["running"].phase(), reason(&done["running"]).as_str()),
+        (BackupPhase::Failed, "Canceled: somebody asked for it")
+    );
+    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    assert_eq!(done["second"].phase(), BackupPhase::Completed);
+}
+
+#[test]
 fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
     let berth = slow(ControlPlane::start().unwrap(), "outage");
     let api_server = berth.plane().api_server().pid().unwrap();

@@ -148,3 +148,49 @@ fn of_two_controllers_one_leads_and_the_other_takes_over() {
     assert_eq!(ended(&berth, &["after"])["after"].phase(), BackupPhase::Completed);
     assert!(other.process.log_text().unwrap().contains("dequeued name=after"));
 }
+
+/// `berth queue …` as a person types it.
+fn berth_queue(berth: &Berth, args: &[&str]) -> String {
+    let kubeconfig = berth.plane().kubeconfig();
+    let output = std::process::Command::new(program())
+        .args(["queue", "--namespace", berth.namespace(), "--kubeconfig", kubeconfig.to_str().unwrap()])
+        .args(args)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn people_see_the_queue_and_steer_it() {
+    let mut berth = start("steered", 1);
+    let ns = berth.namespace().to_owned();
+    berth.controller.process.kill().unwrap();
+    let backups = ["one", "two", "three", "four", "five"].map(|name| backup_of(name, &["default"]));
+    berth.kubectl().create(&ns, &backups).unwrap();
+    let said = berth_queue(&berth, &["explain", "three"]);
+    assert!(said.starts_with("three is at position 2 and waits for one "), "{said}");
+    assert!(said.contains("one is ahead, and takes default too"), "{said}");
+    assert_eq!(berth_queue(&berth, &["hold", "two"]), "two held\n");
+    assert_eq!(berth_queue(&berth, &["cancel", "three"]), "three canceled\n");
+    assert_eq!(berth_queue(&berth, &["first", "five"]), "five moved to the front\n");
+    let table = berth_queue(&berth, &["list"]);
+    assert!(table.contains("five") && table.contains("its release: it is held"), "{table}");
+    berth.controller.process.restart().unwrap();
+    let done = ended(&berth, &["one", "three", "four", "five"]);
+    let log = berth.controller.process.log_text().unwrap();
+    let dequeued: Vec<&str> = log
+        .lines()
+        .filter(|l| l.contains("dequeued"))
+        .filter_map(|l| l.split("name=").nth(1)?.split(' ').next())
+        .collect();
+    assert_eq!(dequeued, ["five", "one", "four"]);
+    let canceled = done["three"].status.as_ref().unwrap();
+    assert_eq!(
+        (canceled.phase, canceled.failure_reason.as_deref()),
+        (Some(BackupPhase::Failed), Some("Canceled: somebody asked for it"))
+    );
+    assert_eq!(berth.kubectl().phase(&ns, "two").unwrap(), BackupPhase::Queued);
+    assert_eq!(berth_queue(&berth, &["release", "two"]), "two released\n");
+    assert_eq!(ended(&berth, &["two"])["two"].phase(), BackupPhase::Completed);
+    assert!(berth_queue(&berth, &["hold", "two"]).contains("has ended already"));
+}

@@ -8,6 +8,16 @@ pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
 /// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
 pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
 
+/// Annotations by which people steer a Backup; anybody who may change it may write them, `berth queue` does.
+/// Any value but `false`: it waits, and is in nobody's way.
+pub const HOLD: &str = "berth.dev/hold";
+/// RFC 3339: it goes to the front; of several, the last one goes first.
+pub const FIRST: &str = "berth.dev/first";
+/// Any value but `false`: it ends, waiting or running.
+pub const CANCEL: &str = "berth.dev/cancel";
+/// Annotation of the leader's Lease: its `--concurrent-backups`.
+pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
+
 /// Label of a Backup: its location's name, shortened by [`label_value`].
 pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
 /// Label of any object, namespaces included: `"true"` keeps it out of every backup.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::run::Engine;
+use super::run::{Engine, Signals};
 use crate::queue::Store;
 
 /// Looks again at least this often, whatever the watch shows.
@@ -28,12 +28,12 @@ impl Executor {
     pub async fn run(self) {
         let mut changed = self.store.changed();
         let mut runs = JoinSet::new();
-        let mut running: HashMap<String, (String, CancellationToken)> = HashMap::new();
+        let mut running: HashMap<String, (String, Signals)> = HashMap::new();
         // What runs while nobody runs it was left behind by a leader that is gone. It keeps its slot and its
         // namespaces until that is settled; the others need not wait for it.
         for item in self.store.in_phase(Phase::InProgress) {
             let (name, uid) = (item.entry.name.clone(), item.entry.uid.clone());
-            running.insert(uid.clone(), (name.clone(), CancellationToken::new()));
+            running.insert(uid.clone(), (name.clone(), Signals::default()));
             let engine = self.engine.clone();
             runs.spawn(async move {
                 engine.settle(&name, &uid).await;
@@ -48,19 +48,20 @@ impl Executor {
                     if running.contains_key(&uid) {
                         continue;
                     }
-                    let deleted = CancellationToken::new();
-                    running.insert(uid.clone(), (name.clone(), deleted.clone()));
-                    let (engine, stop) = (self.engine.clone(), self.stop.clone());
+                    let signals = Signals { stop: self.stop.clone(), ..Signals::default() };
+                    running.insert(uid.clone(), (name.clone(), signals.clone()));
+                    let engine = self.engine.clone();
                     runs.spawn(async move {
-                        engine.run(&name, &uid, deleted, stop).await;
+                        engine.run(&name, &uid, signals).await;
                         uid
                     });
                 }
             }
-            for (uid, (name, deleted)) in &running {
-                let there = self.store.get(name).is_some_and(|item| item.entry.uid == *uid);
-                if !there && !deleted.is_cancelled() {
-                    deleted.cancel();
+            for (uid, (name, signals)) in &running {
+                match self.store.get(name).filter(|item| item.entry.uid == *uid) {
+                    None => signals.deleted.cancel(),
+                    Some(item) if item.entry.canceled => signals.canceled.cancel(),
+                    Some(_) => {}
                 }
             }
             if self.stop.is_cancelled() && running.is_empty() {

@@ -28,6 +28,7 @@ use super::log::{About, BackupLog, gzip_json};
 use super::prepare::{Prepared, Situation, prepare};
 use super::status::{Record, WriteError};
 use super::upload::{Part, UploadError, upload};
+use crate::queue::cycle::CANCELED;
 use crate::storage::{Layout, OpenError, Opener, Side};
 use crate::telemetry::chain;
 
@@ -75,26 +76,32 @@ enum Failure {
     Stopped,
     #[error("the Backup was deleted while it ran")]
     Deleted,
+    #[error("{CANCELED}")]
+    Canceled,
+}
+
+/// Ways to end a run from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The object is gone.
+    pub deleted: CancellationToken,
+    /// People want it to end.
+    pub canceled: CancellationToken,
+    /// The process is to end.
+    pub stop: CancellationToken,
 }
 
 impl Engine {
-    /// Runs the backup if it is ReadyToStart. `deleted` says that the object is gone, `stop` that the process
-    /// is to end.
-    pub async fn run(&self, name: &str, uid: &str, deleted: CancellationToken, stop: CancellationToken) {
-        match self.try_run(name, uid, &deleted, &stop).await {
+    /// Runs the backup if it is ReadyToStart.
+    pub async fn run(&self, name: &str, uid: &str, signals: Signals) {
+        match self.try_run(name, uid, &signals).await {
             Ok(()) => {}
             Err(WriteError::Gone) => info!(%name, "the Backup is gone"),
             Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
         }
     }
 
-    async fn try_run(
-        &self,
-        name: &str,
-        uid: &str,
-        deleted: &CancellationToken,
-        stop: &CancellationToken,
-    ) -> Result<(), WriteError> {
+    async fn try_run(&self, name: &str, uid: &str, signals: &Signals) -> Result<(), WriteError> {
         let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
         if record.phase() != BackupPhase::ReadyToStart.as_str() {
             return Ok(());
@@ -131,8 +138,9 @@ impl Engine {
         };
         let result = tokio::select! {
             result = work => result,
-            () = deleted.cancelled() => Err(Failure::Deleted),
-            () = stop.cancelled() => Err(Failure::Stopped),
+            () = signals.deleted.cancelled() => Err(Failure::Deleted),
+            () = signals.canceled.cancelled() => Err(Failure::Canceled),
+            () = signals.stop.cancelled() => Err(Failure::Stopped),
         };
         match result {
             Ok(status) => {

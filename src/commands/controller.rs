@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::keys;
 use berth_api::velero::Backup;
 use kube::runtime::watcher;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,8 @@ use crate::queue::cycle::Cycle;
 use crate::storage::{Checker, Opener};
 use crate::{health, shutdown};
 
-const LEASE: &str = "berth-controller";
+/// Name of the Lease that the leader holds.
+pub const LEASE: &str = "berth-controller";
 /// How long the first list of a new leader may take before it says so.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
@@ -30,7 +32,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     health::serve(args.common.health_address, || true, stop.clone()).await?;
     let identity = identity();
     let namespace = args.common.namespace.as_str();
-    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration);
+    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration)
+        .telling(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}

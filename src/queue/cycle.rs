@@ -9,6 +9,7 @@ use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Entry, Phase, Plan, Reason, RenumberBudget, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -25,6 +26,9 @@ const PERIOD: Duration = Duration::from_secs(5);
 const RENUMBER: Duration = Duration::from_millis(500);
 const WRITE: Duration = Duration::from_secs(10);
 const WRITES_AT_ONCE: usize = 8;
+
+/// Failure reason of what people canceled.
+pub const CANCELED: &str = "Canceled: somebody asked for it";
 
 pub struct Cycle {
     api: Api<Backup>,
@@ -59,6 +63,9 @@ impl Cycle {
         let view = self.store.view(self.slots);
         let decided = plan(&view);
         self.tell(&view, &decided);
+        for entry in decided.cancel.iter().filter_map(|i| view.backups.get(*i)) {
+            self.cancel(entry).await;
+        }
         let mut started = 0;
         for entry in decided.start.iter().filter_map(|i| view.backups.get(*i)) {
             // In order, one after the other: a later one never starts before an earlier one has.
@@ -90,6 +97,18 @@ impl Cycle {
             info!(name = %entry.name, wait_seconds = wait.as_secs_f64(), "dequeued");
         }
         written
+    }
+
+    async fn cancel(&self, entry: &Entry) {
+        let status = json!({
+            "phase": BackupPhase::Failed.as_str(),
+            "queuePosition": null,
+            "failureReason": CANCELED,
+            "completionTimestamp": Time(Timestamp::now()),
+        });
+        if write(&self.api, &self.store, entry, json!({}), status).await {
+            info!(name = %entry.name, "canceled while it waited");
+        }
     }
 
     /// Logs why a backup is passed over, once per reason.

@@ -140,13 +140,18 @@ pub fn entry(backup: &Backup) -> Option<Entry> {
         _ => return None,
     };
     let position = backup.status.as_ref().and_then(|s| s.queue_position).unwrap_or(0);
-    let enqueued_at = backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok());
+    let annotation = |key: &str| backup.annotations().get(key);
+    let time = |key: &str| annotation(key).and_then(|text| text.parse().ok());
+    let is_set = |key: &str| annotation(key).is_some_and(|value| value != "false");
     Some(Entry {
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
         phase,
         position: u32::try_from(position).unwrap_or(0),
-        enqueued_at,
+        held: is_set(keys::HOLD),
+        canceled: is_set(keys::CANCEL),
+        first: time(keys::FIRST),
+        enqueued_at: time(keys::ENQUEUED_AT),
         created_at: backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         namespaces: namespaces(backup, phase),
     })

@@ -12,6 +12,8 @@ use crate::namespace::NamespaceSet;
 pub struct Plan {
     /// To ReadyToStart, in this order.
     pub start: Vec<usize>,
+    /// Waiting ones that are to end without having run.
+    pub cancel: Vec<usize>,
     /// Those that stay, in queue order: the place of `waiting[i]` is `i + 1`.
     pub waiting: Vec<Waiting>,
 }
@@ -55,9 +57,16 @@ pub fn plan(view: &View) -> Plan {
     let mut plan = Plan::default();
     for index in view.line() {
         let Some(entry) = view.backups.get(index) else { continue };
+        if entry.canceled {
+            plan.cancel.push(index);
+            continue;
+        }
         let conflict = held.meets(view, &entry.namespaces);
-        held.hold(index, &entry.namespaces);
+        if entry.is_in_the_way() {
+            held.hold(index, &entry.namespaces);
+        }
         let reason = match conflict {
+            _ if entry.held => Reason::Held,
             Some(reason) => reason,
             None if free > 0 && entry.phase == Phase::Queued => {
                 free -= 1;
@@ -85,7 +94,8 @@ pub fn explain_newcomer(view: &View, namespaces: &NamespaceSet) -> Reason {
     let first = |a: &&Arc<Entry>, b: &&Arc<Entry>| {
         b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| precedence(a, b))
     };
-    let in_the_way = view.backups.iter().filter(|b| b.namespaces.overlaps(namespaces)).min_by(first);
+    let meets = |b: &&Arc<Entry>| b.is_in_the_way() && b.namespaces.overlaps(namespaces);
+    let in_the_way = view.backups.iter().filter(meets).min_by(first);
     if let Some(entry) = in_the_way {
         let meeting = entry.namespaces.meets(namespaces);
         return Reason::Overlap {

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Reason {
     /// A slot is free and nothing is in its way: the next cycle starts it.
     Next,
+    /// Somebody holds it.
+    Held,
     /// All slots are taken.
     NoSlot { slots: usize },
     /// It shares a namespace with a running backup or with one that is ahead of it in the queue.
@@ -18,6 +20,7 @@ impl Reason {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Next => "Next",
+            Self::Held => "Held",
             Self::NoSlot { .. } => "NoSlot",
             Self::Overlap { .. } => "Overlap",
         }
@@ -28,6 +31,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),
+            Self::Held => f.write_str("its release: it is held"),
             Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),
             Self::NoSlot { slots } => write!(f, "a free slot (all {slots} are taken)"),
             Self::Overlap { with, running, namespaces } => {

@@ -32,6 +32,12 @@ pub struct Entry {
     pub phase: Phase,
     /// `status.queuePosition`; 0 when absent.
     pub position: u32,
+    /// Somebody wants it to wait (`berth.dev/hold`): it does not start, and is in nobody's way.
+    pub held: bool,
+    /// Somebody wants it to end (`berth.dev/cancel`).
+    pub canceled: bool,
+    /// Somebody moved it to the front (`berth.dev/first`), and when.
+    pub first: Option<Timestamp>,
     /// Annotation `berth.dev/enqueued-at`.
     pub enqueued_at: Option<Timestamp>,
     /// `metadata.creationTimestamp`, whole seconds.
@@ -49,8 +55,9 @@ pub struct View {
     pub backups: Vec<Arc<Entry>>,
 }
 
-/// Who goes first: 1. those the queue knows before those it does not, 2. lower position, 3. enqueued
-/// earlier, 4. created earlier, 5. UID, so that the order is total and every run agrees.
+/// Who goes first: 1. those moved to the front, the last one first, 2. those the queue knows before those it
+/// does not, 3. lower position, 4. enqueued earlier, 5. created earlier, 6. UID, so that the order is total
+/// and every run agrees.
 ///
 /// A position of 0 on a Queued backup was lost by somebody; it is treated like unknown and so goes by time.
 pub fn precedence(a: &Entry, b: &Entry) -> Ordering {
@@ -60,11 +67,19 @@ pub fn precedence(a: &Entry, b: &Entry) -> Ordering {
     fn since(entry: &Entry) -> Timestamp {
         entry.enqueued_at.unwrap_or(entry.created_at)
     }
-    known(a)
-        .cmp(&known(b))
+    b.first
+        .cmp(&a.first)
+        .then_with(|| known(a).cmp(&known(b)))
         .then_with(|| since(a).cmp(&since(b)))
         .then_with(|| a.created_at.cmp(&b.created_at))
         .then_with(|| a.uid.cmp(&b.uid))
+}
+
+impl Entry {
+    /// Does it keep others from its namespaces?
+    pub fn is_in_the_way(&self) -> bool {
+        self.phase.is_running() || !(self.held || self.canceled)
+    }
 }
 
 impl View {

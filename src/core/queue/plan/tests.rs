@@ -15,6 +15,9 @@ fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Arc<Entr
         uid: format!("uid-{name}"),
         phase,
         position,
+        held: false,
+        canceled: false,
+        first: None,
         enqueued_at: None,
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: set(includes),
@@ -157,6 +160,38 @@ fn a_newcomer_is_told_what_it_would_wait_for() {
     let empty = View { slots: 1, backups: Vec::new() };
     assert_eq!(explain_newcomer(&empty, &set(&["ns99"])), Reason::Next);
     assert_eq!(next_position(&empty.backups), 1);
+}
+
+#[test]
+fn a_held_backup_waits_and_is_in_nobodys_way() {
+    let mut view = worked_example(Phase::InProgress);
+    Arc::make_mut(&mut view.backups[1]).held = true;
+    let plan = plan(&view);
+    assert_eq!(names(&view, &plan), ["backup3"], "backup2 held nothing");
+    assert_eq!(waits_for(&view, &plan, "backup2"), &Reason::Held);
+}
+
+#[test]
+fn a_waiting_backup_that_is_canceled_ends_and_is_in_nobodys_way() {
+    let mut view = worked_example(Phase::InProgress);
+    Arc::make_mut(&mut view.backups[1]).canceled = true;
+    let plan = plan(&view);
+    assert_eq!(plan.cancel, [1]);
+    assert_eq!(names(&view, &plan), ["backup3"]);
+    assert_eq!(plan.waiting.iter().map(|w| w.place).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_backup_moved_to_the_front_goes_before_all_and_the_last_one_moved_before_it() {
+    let mut view = worked_example(Phase::InProgress);
+    for (i, at) in [(3, 1), (4, 2)] {
+        let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(at);
+        Arc::make_mut(&mut view.backups[i]).first = Some(at);
+    }
+    view.slots = 1;
+    let plan = plan(&view);
+    let order: Vec<&str> = plan.waiting.iter().map(|w| view.backups[w.backup].name.as_str()).collect();
+    assert_eq!(order, ["backup5", "backup4", "backup2", "backup3"]);
 }
 
 fn any_view() -> impl Strategy<Value = View> {
