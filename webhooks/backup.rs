@@ -97,24 +97,29 @@ pub fn enqueue<K: Known>(
     let namespaces = berth_api::parse::backup_namespaces(&incoming.spec);
     let enqueued_at = desk.mark(now);
     let mut view = desk.known().queue();
-    let (position, reason) = desk.recent().with(&mut view, Instant::now(), |view| {
-        let position = next_position(&view.backups);
-        let reason = namespaces.as_ref().map(|set| explain_newcomer(view, set));
-        let remembered = Entry {
-            name: incoming.name(),
-            uid: question.uid.clone(),
-            phase: Phase::Queued,
-            position,
-            held: false,
-            canceled: false,
-            first: None,
-            enqueued_at: Some(enqueued_at),
-            created_at: now,
-            namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::literal([])),
-        };
-        let remember = !question.is_dry_run() && namespaces.is_some();
-        ((position, reason), remember.then_some(remembered))
-    });
+    let (position, reason) = desk.recent().with(
+        &mut view,
+        |mark| desk.known().has_seen(mark),
+        Instant::now(),
+        |view| {
+            let position = next_position(&view.backups);
+            let reason = namespaces.as_ref().map(|set| explain_newcomer(view, set));
+            let remembered = Entry {
+                name: incoming.name(),
+                uid: question.uid.clone(),
+                phase: Phase::Queued,
+                position,
+                held: false,
+                canceled: false,
+                first: None,
+                enqueued_at: Some(enqueued_at),
+                created_at: now,
+                namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::literal([])),
+            };
+            let remember = !question.is_dry_run() && namespaces.is_some();
+            ((position, reason), remember.then_some(remembered))
+        },
+    );
     let mut edit = Edit::default();
     let has_annotations = incoming.metadata.annotations.is_some();
     edit.set(&["metadata", "annotations"], has_annotations, keys::ENQUEUED_AT, json!(micros(enqueued_at)));

@@ -15,6 +15,8 @@ pub trait Known: Send + Sync + 'static {
     fn ready(&self) -> bool;
     /// Waiting and running backups.
     fn queue(&self) -> View;
+    /// Has the watch shown a Backup with this time mark, whatever became of it?
+    fn has_seen(&self, mark: Timestamp) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
     /// Resolves at the next change of [`Known::locations`].
     fn locations_changed(&self) -> impl Future<Output = ()> + Send;
@@ -31,24 +33,21 @@ impl Recent {
     /// More creates than these within [`Recent::KEEP`] are not remembered one by one.
     const MOST: usize = 20_000;
 
-    /// Adds to the view what was answered and is not in it, and asks `decide` for the next answer while
+    /// Adds to the view what was answered and not `seen` since, and asks `decide` for the next answer while
     /// nobody else can; `Some` is remembered.
     pub fn with<T>(
         &self,
         view: &mut View,
+        seen: impl Fn(Timestamp) -> bool,
         now: Instant,
         decide: impl FnOnce(&View) -> (T, Option<Entry>),
     ) -> T {
         let mut recent = self.0.lock();
-        if !recent.is_empty() {
-            let seen: std::collections::HashSet<Timestamp> =
-                view.backups.iter().filter_map(|entry| entry.enqueued_at).collect();
-            recent.retain(|(at, entry)| {
-                now.saturating_duration_since(*at) < Self::KEEP
-                    && entry.enqueued_at.is_some_and(|mark| !seen.contains(&mark))
-            });
-            view.backups.extend(recent.iter().map(|(_, entry)| Arc::clone(entry)));
-        }
+        recent.retain(|(at, entry)| {
+            now.saturating_duration_since(*at) < Self::KEEP
+                && entry.enqueued_at.is_some_and(|mark| !seen(mark))
+        });
+        view.backups.extend(recent.iter().map(|(_, entry)| Arc::clone(entry)));
         let (answer, remember) = decide(view);
         if let Some(entry) = remember {
             if recent.len() >= Self::MOST {

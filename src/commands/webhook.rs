@@ -40,6 +40,10 @@ impl Known for Shared {
         self.0.queue.view(self.0.slots)
     }
 
+    fn has_seen(&self, mark: Timestamp) -> bool {
+        self.0.queue.has_seen(mark)
+    }
+
     fn locations(&self) -> Arc<Vec<Location>> {
         self.0.locations.borrow().clone().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! Waiting and running Backups, mirrored. Rebuilt from one list whenever the watch starts; nothing else is
 //! ever remembered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use berth_api::keys;
@@ -27,6 +27,30 @@ pub struct Item {
 struct State {
     items: HashMap<String, Item>,
     synced: bool,
+    marks: Marks,
+}
+
+/// Time marks of the Backups seen last, ended ones included.
+#[derive(Default)]
+struct Marks {
+    known: HashSet<Timestamp>,
+    order: VecDeque<Timestamp>,
+}
+
+impl Marks {
+    /// Many more than a webhook answers before its watch shows the first of them.
+    const MOST: usize = 50_000;
+
+    fn note(&mut self, mark: Timestamp) {
+        if self.known.insert(mark) {
+            self.order.push_back(mark);
+            if self.order.len() > Self::MOST
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+        }
+    }
 }
 
 /// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
@@ -49,6 +73,7 @@ impl Store {
             match change {
                 Change::All(backups) => {
                     state.items = backups.iter().filter_map(item).collect();
+                    backups.iter().filter_map(mark).for_each(|mark| state.marks.note(mark));
                     state.synced = true;
                 }
                 Change::Applied(backup) => state.apply(&backup),
@@ -94,6 +119,11 @@ impl Store {
         self.state.read().items.get(name).cloned()
     }
 
+    /// Has a Backup with this time mark been seen, whatever became of it?
+    pub fn has_seen(&self, mark: Timestamp) -> bool {
+        self.state.read().marks.known.contains(&mark)
+    }
+
     pub fn in_phase(&self, phase: Phase) -> Vec<Item> {
         self.state.read().items.values().filter(|item| item.entry.phase == phase).cloned().collect()
     }
@@ -101,6 +131,9 @@ impl Store {
 
 impl State {
     fn apply(&mut self, backup: &Backup) {
+        if let Some(mark) = mark(backup) {
+            self.marks.note(mark);
+        }
         let name = backup.name_any();
         let older = self.items.get(&name).is_some_and(|known| {
             let uid_same = Some(&known.entry.uid) == backup.metadata.uid.as_ref();
@@ -130,6 +163,10 @@ fn item(backup: &Backup) -> Option<(String, Item)> {
     Some((backup.name_any(), Item { entry, resource_version }))
 }
 
+fn mark(backup: &Backup) -> Option<Timestamp> {
+    backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
+}
+
 /// What the queue sees of a Backup. `None` when it neither waits nor runs.
 pub fn entry(backup: &Backup) -> Option<Entry> {
     let phase = match backup.phase() {
@@ -151,7 +188,7 @@ pub fn entry(backup: &Backup) -> Option<Entry> {
         held: is_set(keys::HOLD),
         canceled: is_set(keys::CANCEL),
         first: time(keys::FIRST),
-        enqueued_at: time(keys::ENQUEUED_AT),
+        enqueued_at: mark(backup),
         created_at: backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         namespaces: namespaces(backup, phase),
     })

@@ -122,6 +122,7 @@ impl Scene {
 
 fn brief(reason: &Reason) -> String {
     match reason {
+        Reason::Held => "its release".to_owned(),
         Reason::Next => "nothing: next".to_owned(),
         Reason::NoSlot { .. } => "a free slot".to_owned(),
         Reason::Overlap { with, namespaces, .. } => format!("{with}: {}", namespaces.join(", ")),

@@ -29,6 +29,9 @@ impl Known for Arc<Cluster> {
     fn queue(&self) -> View {
         View { slots: 1, backups: self.backups.lock().clone() }
     }
+    fn has_seen(&self, mark: Timestamp) -> bool {
+        self.backups.lock().iter().any(|entry| entry.enqueued_at == Some(mark))
+    }
     fn locations(&self) -> Arc<Vec<Location>> {
         Arc::new(self.locations.lock().clone())
     }
