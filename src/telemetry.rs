@@ -35,6 +35,25 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
-        _ => error.to_string(),
+        _ => without_xml(&error.to_string()),
+    }
+}
+
+/// Stores answer in XML, with all that they signed: its code says what matters.
+fn without_xml(text: &str) -> String {
+    let Some((before, xml)) = text.split_once("<?xml") else { return text.to_owned() };
+    let code =
+        xml.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code);
+    format!("{}{}", before, code.unwrap_or_default()).trim_end_matches([':', ' ']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn of_a_stores_xml_only_the_code_is_told() {
+        let answer = "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatch</Code><StringToSign>x</StringToSign></Error>";
+        assert_eq!(super::without_xml(answer), "403 Forbidden: SignatureDoesNotMatch");
+        assert_eq!(super::without_xml("503: <?xml?>"), "503");
+        assert_eq!(super::without_xml("plain"), "plain");
     }
 }

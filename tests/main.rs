@@ -10,3 +10,4 @@ mod engine;
 mod failure;
 mod manifests;
 mod queue;
+mod velero;

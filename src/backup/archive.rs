@@ -18,7 +18,8 @@ use super::upload::Part;
 
 /// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
 const MEMBER: usize = 1024 * 1024;
-const LEVEL: i32 = 4;
+/// In libdeflate as fast as 4 on what clusters hold, and smaller than gzip at its default.
+const LEVEL: i32 = 6;
 
 /// One object, as the API server sent it.
 pub struct Item {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::Opener;
+use super::open::credentials_of;
 use crate::client::{is_conflict, is_not_found};
 use crate::telemetry::chain;
 
@@ -82,7 +83,7 @@ impl Checker {
         let found = timeout(PATIENCE, self.look(location)).await;
         let message = match found {
             Ok(Ok(())) => String::new(),
-            Ok(Err(error)) => format!("{error:#}"),
+            Ok(Err(error)) => with_way_out(chain(&*error), location),
             Err(_) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
         };
         let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
@@ -121,4 +122,14 @@ impl Checker {
         );
         Ok(())
     }
+}
+
+/// Where the keys are that the store refuses.
+fn with_way_out(message: String, location: &BackupStorageLocation) -> String {
+    let refused = message.contains("403 Forbidden") || message.contains("401 Unauthorized");
+    if !refused {
+        return message;
+    }
+    let (name, key) = credentials_of(location);
+    format!("the store refuses the keys of Secret {name}, key {key}, or they may not do this: {message}")
 }

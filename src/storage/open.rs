@@ -42,6 +42,11 @@ pub enum OpenError {
     Build(#[source] object_store::Error),
 }
 
+/// Name and key of the Secret that holds a location's credentials.
+pub(super) fn credentials_of(location: &BackupStorageLocation) -> (&str, &str) {
+    location.spec.credential.as_ref().map_or(DEFAULT_SECRET, |named| (&named.name, &named.key))
+}
+
 /// Reads the Secrets that locations name.
 #[derive(Clone)]
 pub struct Opener {
@@ -108,8 +113,8 @@ impl Opener {
                 retry_timeout: Duration::from_secs(60),
             });
         if let Some(url) = get("s3Url") {
-            builder =
-                builder.with_endpoint(url.trim_end_matches('/')).with_allow_http(url.starts_with("http://"));
+            builder = builder.with_endpoint(url.trim_end_matches('/'));
+            options = options.with_allow_http(url.starts_with("http://"));
         }
         if let Some(key) = get("kmsKeyId") {
             builder = builder.with_sse_kms_encryption(key);
@@ -140,13 +145,9 @@ impl Opener {
         &self,
         location: &BackupStorageLocation,
     ) -> Result<Option<(String, String, String)>, OpenError> {
-        let (reference, is_default) = match &location.spec.credential {
-            Some(reference) => (reference.clone(), false),
-            None => {
-                let (name, key) = DEFAULT_SECRET;
-                (SecretKey { name: name.into(), key: key.into(), optional: None }, true)
-            }
-        };
+        let is_default = location.spec.credential.is_none();
+        let (name, key) = credentials_of(location);
+        let reference = SecretKey { name: name.into(), key: key.into(), optional: None };
         match self.secret(&reference).await {
             Ok(bytes) => {
                 let file = String::from_utf8(bytes).map_err(|_| OpenError::Secret {

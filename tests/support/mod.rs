@@ -13,6 +13,7 @@ pub mod janitor;
 pub mod kubectl;
 pub mod log;
 pub mod manifest;
+pub mod peers;
 pub mod port;
 pub mod process;
 pub mod wait;

@@ -45,6 +45,11 @@ impl Process {
         Ok(Self { name: name.to_owned(), command, child, log: log.to_owned(), is_left: false })
     }
 
+    /// As the files below /proc name it.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its process id, which is that of its session, too.
     ///
     /// # Errors

@@ -1,0 +1,87 @@
+//! Speeds and memory, measured here and now, with stock Velero beside berth on the same machine in the same run.
+//! `make bench` runs it. Prints a table and writes `target/bench/results.json`.
+
+mod admission;
+mod client;
+mod engine;
+mod load;
+mod planner;
+mod report;
+mod stock;
+#[path = "../support/mod.rs"]
+mod support;
+mod system;
+mod webhook;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+use support::project;
+
+/// berth's own, for what is measured inside this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Speeds and memory of berth, side by side with stock Velero.
+#[derive(Parser)]
+struct Args {
+    /// The berth binary to measure. Build it with --release.
+    #[arg(long)]
+    berth: PathBuf,
+    /// Only this part. May be given more than once.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// How many ConfigMaps and Secrets the engine backs up, one run per size.
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 50_000])]
+    sizes: Vec<usize>,
+    /// Leave stock Velero out: it takes most of the time.
+    #[arg(long)]
+    alone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Planner,
+    Webhook,
+    Admission,
+    Engine,
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    let Args { berth, only, sizes, alone } = args;
+    let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
+    ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
+    let wants = |part| only.is_empty() || only.contains(&part);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut report = Report::default();
+    if wants(Part::Planner) {
+        planner::measure(&mut report)?;
+    }
+    if wants(Part::Webhook) {
+        webhook::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Admission) {
+        admission::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Engine) {
+        for size in sizes {
+            engine::measure(&runtime, &berth, size, alone, &mut report)?;
+        }
+    }
+    report.show();
+    report.write(&project().join("target/bench/results.json"))
+}

@@ -1,0 +1,302 @@
+//! The strangers that berth must get along with: a real S3-protocol server, and stock Velero.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use nix::sys::signal::{Signal, killpg};
+use object_store::DynObjectStore;
+use object_store::aws::AmazonS3Builder;
+use serde_json::{Value, json};
+
+use super::process::in_own_session;
+use super::{ControlPlane, Process, binaries, http, log, port, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Others may hold the one place for a stock Velero for as long as their restores take.
+const TURN: Duration = Duration::from_secs(900);
+const REGION: &str = "us-east-1";
+
+/// What opens an S3 server.
+#[derive(Clone)]
+pub struct Keys {
+    pub id: String,
+    pub secret: String,
+}
+
+impl Keys {
+    fn new(name: &str) -> Self {
+        Self { id: format!("id-of-{name}"), secret: format!("secret-of-{name}") }
+    }
+
+    /// As AWS's shared credentials file has them.
+    pub fn file(&self) -> String {
+        format!("[default]\naws_access_key_id={}\naws_secret_access_key={}\n", self.id, self.secret)
+    }
+
+    /// The Secret in which berth and Velero look when a location names none.
+    pub fn secret_object(&self, namespace: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "cloud-credentials", "namespace": namespace},
+            "stringData": {"cloud": self.file()},
+        })
+    }
+}
+
+/// versitygw with one bucket. Ends with the control plane in whose folder it keeps everything.
+pub struct S3 {
+    pub process: Process,
+    pub keys: Keys,
+    bucket: String,
+    folder: PathBuf,
+    address: SocketAddr,
+}
+
+impl S3 {
+    /// # Errors
+    /// When it cannot be found, built or started.
+    pub fn start(plane: &ControlPlane, name: &str) -> anyhow::Result<Self> {
+        let [program] = binaries::get(["versitygw"])?;
+        let folder = plane.folder().join(format!("s3-{name}"));
+        let bucket = format!("bucket-{name}");
+        let (root, sidecar) = (folder.join("root"), folder.join("sidecar"));
+        for wanted in [&root.join(&bucket), &sidecar] {
+            std::fs::create_dir_all(wanted)?;
+        }
+        let address: SocketAddr = (Ipv4Addr::LOCALHOST, port::free()?).into();
+        let keys = Keys::new(name);
+        let mut command = in_own_session(&program);
+        command.args(["--port", &address.to_string(), "--region", REGION, "--health", "/health", "--quiet"]);
+        command.env("ROOT_ACCESS_KEY_ID", &keys.id).env("ROOT_SECRET_ACCESS_KEY", &keys.secret);
+        // Without a place for ETags no multipart upload can be completed.
+        command.arg("posix").arg("--sidecar").arg(sidecar).arg(root);
+        let process = Process::start("versitygw", command, &plane.folder().join(format!("s3-{name}.log")))?;
+        let mut started = Self { process, keys, bucket, folder, address };
+        started.wait_ready()?;
+        Ok(started)
+    }
+
+    /// # Errors
+    /// When it has ended, or takes too long.
+    pub fn wait_ready(&mut self) -> anyhow::Result<()> {
+        wait_for("versitygw to answer", PATIENCE, || {
+            self.process.ensure_runs()?;
+            Ok(http::get(self.address, "/health").is_ok_and(|(status, _)| status == 200).then_some(()))
+        })
+    }
+
+    /// After [`Process::kill`]: on the same address, with the same objects.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn start_again(&mut self) -> anyhow::Result<()> {
+        self.process.restart()?;
+        self.wait_ready()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Where the objects below `key` lie as files.
+    pub fn file(&self, key: &str) -> PathBuf {
+        self.folder.join("root").join(&self.bucket).join(key)
+    }
+
+    /// A BackupStorageLocation here, as an admin would write it for either program.
+    pub fn location(&self, name: &str, prefix: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": {"name": name},
+            "spec": {
+                "provider": "aws",
+                "objectStorage": {"bucket": self.bucket, "prefix": prefix},
+                "config": {"region": REGION, "s3ForcePathStyle": "true", "s3Url": self.url()},
+                "validationFrequency": "1s",
+                "backupSyncPeriod": "1s",
+            },
+        })
+    }
+
+    /// The bucket, for a reader of our own.
+    ///
+    /// # Errors
+    /// When the client cannot be made.
+    pub fn store(&self) -> anyhow::Result<Arc<DynObjectStore>> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = AmazonS3Builder::new().with_access_key_id(&self.keys.id);
+        let builder = builder.with_secret_access_key(&self.keys.secret).with_endpoint(self.url());
+        let builder = builder.with_bucket_name(&self.bucket).with_region(REGION).with_allow_http(true);
+        Ok(Arc::new(builder.build()?))
+    }
+}
+
+/// The namespace, the credentials, a location, and an empty Deployment `velero`, without which restores are not whole.
+///
+/// # Errors
+/// When the API server refuses something.
+pub fn prepare(plane: &ControlPlane, namespace: &str, s3: &S3, prefix: &str) -> anyhow::Result<()> {
+    let mut location = s3.location("default", prefix);
+    location["metadata"]["namespace"] = json!(namespace);
+    location["spec"]["default"] = json!(true);
+    let labels = json!({"deploy": "velero"});
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "velero", "namespace": namespace},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "velero", "image": "velero"}]},
+            },
+        },
+    });
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        s3.keys.secret_object(namespace),
+        location,
+        deployment,
+    ];
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    plane.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &list.to_string())?;
+    Ok(())
+}
+
+/// Applies the definitions that stock Velero ships, over whatever stands there.
+///
+/// # Errors
+/// When the API server refuses one.
+pub fn install_definitions(plane: &ControlPlane) -> anyhow::Result<()> {
+    let [folder] = binaries::get(["velero-crds"])?;
+    let folder = folder.display().to_string();
+    plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder])?;
+    Ok(())
+}
+
+/// A stock `velero server`. It always takes `*:8080`, so there is one at a time, whoever starts it.
+pub struct Velero {
+    pub process: Process,
+    program: PathBuf,
+    namespace: String,
+    kubeconfig: PathBuf,
+    folder: PathBuf,
+    /// Last: lets the next one begin.
+    turn: File,
+}
+
+impl Velero {
+    /// In a namespace that [`prepare`] made, on definitions that [`install_definitions`] applied.
+    ///
+    /// # Errors
+    /// When it cannot be found, built or started, or its turn does not come.
+    pub fn start(
+        plane: &ControlPlane,
+        namespace: &str,
+        s3: &S3,
+        disabled: &[&str],
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
+        let [program, plugin] = binaries::get(["velero", "velero-plugin-for-aws"])?;
+        let turn = take_turn()?;
+        let folder = plane.folder().join(format!("velero-{namespace}"));
+        let (plugins, scratch) = (folder.join("plugins"), folder.join("tmp"));
+        for wanted in [&plugins, &scratch] {
+            std::fs::create_dir_all(wanted)?;
+        }
+        let link = plugins.join("velero-plugin-for-aws");
+        if !link.exists() {
+            // A copy: Velero skips links.
+            std::fs::copy(&plugin, &link)?;
+        }
+        let credentials = folder.join("credentials");
+        std::fs::write(&credentials, s3.keys.file())?;
+        let kubeconfig = plane.kubeconfig();
+        let mut command = in_own_session(&program);
+        command.args(["server", "--namespace", namespace, "--plugin-dir"]).arg(&plugins);
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        for flag in ["--metrics-address", "--profiler-address"] {
+            command.args([flag, &format!("127.0.0.1:{}", port::free()?)]);
+        }
+        if !disabled.is_empty() {
+            command.args(["--disable-controllers", &disabled.join(",")]);
+        }
+        command.args(more).env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
+        // It keeps credentials and archives there, under fixed names.
+        command.env("TMPDIR", &scratch).env("VELERO_SCRATCH_DIR", &scratch);
+        let process = Process::start("velero server", command, &folder.join("velero.log"))?;
+        let mut started =
+            Self { process, program, namespace: namespace.to_owned(), kubeconfig, folder, turn };
+        let what = "stock Velero to find its location Available";
+        wait_for(what, PATIENCE, || {
+            started.process.ensure_runs()?;
+            let args = ["get", "backupstoragelocations", "default", "-o", "json", "--namespace", namespace];
+            let location: Value = serde_json::from_str(&plane.kubectl().run(&args)?)?;
+            Ok((location["status"]["phase"] == "Available").then_some(()))
+        })
+        .with_context(|| log::tail(started.process.log(), 20))?;
+        Ok(started)
+    }
+
+    /// `velero ARGS` as people run it; what it prints.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub fn run(&self, args: &[&str]) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.program);
+        command.args(args).args(["--namespace", &self.namespace, "--kubeconfig"]).arg(&self.kubeconfig);
+        command.env("HOME", &self.folder).env("TMPDIR", self.folder.join("tmp")).stdin(Stdio::null());
+        for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+            command.env_remove(proxy);
+        }
+        let output = command.output().with_context(|| format!("failed to run {}", self.program.display()))?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "velero {} failed:\n{said}{complained}", args.join(" "));
+        Ok(said)
+    }
+
+    pub fn log(&self) -> &Path {
+        self.process.log()
+    }
+}
+
+impl Drop for Velero {
+    fn drop(&mut self) {
+        // Its plugins are in its group, and would outlive it.
+        let Ok(group) = self.process.pid() else { return };
+        let _ = killpg(group, Signal::SIGTERM);
+        let _ = self.process.terminate(Duration::from_secs(10));
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.turn.unlock();
+    }
+}
+
+/// Between processes and between threads alike: every turn opens the file anew.
+fn take_turn() -> anyhow::Result<File> {
+    let path = std::env::temp_dir().join("berth-stock-velero.lock");
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("failed to open {}", path.display()))?;
+    wait_for("the turn of this stock Velero", TURN, || match file.try_lock() {
+        Ok(()) => Ok(Some(())),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
+    })?;
+    // The last one may take a moment to let go of it.
+    let free = wait_for("port 8080", Duration::from_secs(10), || {
+        Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).ok().map(drop))
+    });
+    if free.is_err() {
+        bail!("somebody listens on port 8080, which stock Velero takes whatever it is told");
+    }
+    Ok(file)
+}

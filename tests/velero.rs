@@ -1,0 +1,5 @@
+//! Beside and after stock Velero: it reads what berth stored, and berth runs on its definitions.
+
+mod definitions;
+mod restore;
+mod s3;
