@@ -8,6 +8,7 @@ mod admission;
 mod archive;
 mod engine;
 mod failure;
+mod guard;
 mod manifests;
 mod queue;
 mod velero;
