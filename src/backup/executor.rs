@@ -27,37 +27,38 @@ impl Executor {
     /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
-        let mut runs = JoinSet::new();
-        let mut running: HashMap<String, (String, Signals)> = HashMap::new();
-        // What runs while nobody runs it was left behind by a leader that is gone. It keeps its slot and its
-        // namespaces until that is settled; the others need not wait for it.
-        for item in self.store.in_phase(Phase::InProgress) {
-            let (name, uid) = (item.entry.name.clone(), item.entry.uid.clone());
-            running.insert(uid.clone(), (name.clone(), Signals::default()));
-            let engine = self.engine.clone();
-            runs.spawn(async move {
-                engine.settle(&name, &uid).await;
-                uid
-            });
-        }
+        let mut runs: JoinSet<()> = JoinSet::new();
+        let mut running: HashMap<String, Run> = HashMap::new();
+        let mut look_for_orphans = true;
+        let mut ticks = tokio::time::interval(PERIOD);
         loop {
             changed.mark_unchanged();
-            if !self.stop.is_cancelled() {
-                for item in self.store.in_phase(Phase::ReadyToStart) {
-                    let (name, uid) = (item.entry.name.clone(), item.entry.uid.clone());
-                    if running.contains_key(&uid) {
-                        continue;
-                    }
-                    let signals = Signals { stop: self.stop.clone(), ..Signals::default() };
-                    running.insert(uid.clone(), (name.clone(), signals.clone()));
-                    let engine = self.engine.clone();
-                    runs.spawn(async move {
-                        engine.run(&name, &uid, signals).await;
-                        uid
+            if std::mem::take(&mut look_for_orphans) {
+                // What runs while nobody runs it was left behind: by a leader that is gone, or by a run that
+                // ended abnormally. It keeps its slot and its namespaces until that is settled.
+                for item in self.store.in_phase(Phase::InProgress) {
+                    let (engine, name, uid) =
+                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
+                    running.entry(uid.clone()).or_insert_with(|| Run {
+                        name: name.clone(),
+                        signals: Signals::default(),
+                        task: runs.spawn(async move { engine.settle(&name, &uid).await }).id(),
                     });
                 }
             }
-            for (uid, (name, signals)) in &running {
+            if !self.stop.is_cancelled() {
+                for item in self.store.in_phase(Phase::ReadyToStart) {
+                    let (engine, name, uid) =
+                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
+                    let signals = Signals { stop: self.stop.clone(), ..Signals::default() };
+                    running.entry(uid.clone()).or_insert_with(|| Run {
+                        name: name.clone(),
+                        signals: signals.clone(),
+                        task: runs.spawn(async move { engine.run(&name, &uid, signals).await }).id(),
+                    });
+                }
+            }
+            for (uid, Run { name, signals, .. }) in &running {
                 match self.store.get(name).filter(|item| item.entry.uid == *uid) {
                     None => signals.deleted.cancel(),
                     Some(item) if item.entry.canceled => signals.canceled.cancel(),
@@ -69,16 +70,26 @@ impl Executor {
             }
             tokio::select! {
                 _ = changed.changed() => {}
-                () = tokio::time::sleep(PERIOD) => {}
+                _ = ticks.tick() => look_for_orphans = true,
                 () = self.stop.cancelled(), if !self.stop.is_cancelled() => info!(running = running.len(), "ending the running backups"),
-                Some(ended) = runs.join_next() => {
-                    // A run that panicked is forgotten by its task's end; its Backup is settled by the next leader.
-                    match ended {
-                        Ok(uid) => { running.remove(&uid); }
-                        Err(error) => tracing::error!(%error, "a run ended abnormally"),
-                    }
+                Some(ended) = runs.join_next_with_id() => {
+                    let task = match ended {
+                        Ok((task, ())) => task,
+                        Err(error) => {
+                            tracing::error!(%error, "a run ended abnormally");
+                            error.id()
+                        }
+                    };
+                    running.retain(|_, run| run.task != task);
                 }
             }
         }
     }
+}
+
+/// A run, or the settling of one.
+struct Run {
+    name: String,
+    signals: Signals,
+    task: tokio::task::Id,
 }

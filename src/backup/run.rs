@@ -345,6 +345,9 @@ impl Engine {
     pub async fn settle(&self, name: &str, uid: &str) {
         let settled = async {
             let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+            if record.phase() != BackupPhase::InProgress.as_str() {
+                return Ok(());
+            }
             let status = match self.stored_status(&record, name, uid).await {
                 Ok(Some(status)) => status,
                 Ok(None) => {
