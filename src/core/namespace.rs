@@ -96,7 +96,14 @@ impl NamespaceSet {
         let theirs: Vec<Option<&Glob>> = wide(other);
         ours.iter().flat_map(|a| theirs.iter().map(move |b| (*a, *b))).find_map(|(a, b)| {
             let both: Vec<&Glob> = [a, b].into_iter().flatten().collect();
-            name_exists(&both, &excludes).then(|| match (a, b) {
+            let meet = match both.as_slice() {
+                [a, b] if a.is_apart_from(b) => false,
+                // What was accepted as a pattern matches some name.
+                [a, b] if a == b && excludes.is_empty() => true,
+                [_] | [] if excludes.is_empty() => true,
+                both => name_exists(both, &excludes),
+            };
+            meet.then(|| match (a, b) {
                 (Some(a), Some(b)) if a.as_str() != b.as_str() => format!("{}&{}", a.as_str(), b.as_str()),
                 (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
                 (None, None) => "*".to_owned(),

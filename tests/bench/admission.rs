@@ -1,12 +1,13 @@
 //! What the two webhooks add to a create, while Backups come in at a steady pace.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
-use berth_api::velero::Backup;
+use berth_api::velero::{Backup, BackupPhase};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -15,7 +16,8 @@ use tokio::task::JoinSet;
 
 use crate::client::{Connector, authority, request, review};
 use crate::report::{Aim, Report, quantile};
-use crate::support::{Berth, ControlPlane, Options};
+use crate::support::peers::Keys;
+use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 use crate::system;
 
 const NAMESPACE: &str = "velero";
@@ -24,19 +26,14 @@ const ASIDE: &str = "aside";
 /// The slower one tells what a full machine adds to the faster one.
 const PACES: [u32; 2] = [50, 200];
 const SECONDS: u32 = 15;
+const PATIENCE: Duration = Duration::from_secs(60);
 const WEBHOOKS: [&str; 2] = ["backups.mutate.berth.dev", "backups.validate.berth.dev"];
 
 pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("Admission, as the API server sees it:");
     let berth = Berth::start(ControlPlane::start()?, Options::new(berth, NAMESPACE))?;
     berth.kubectl().run(&["create", "namespace", ASIDE])?;
-    // It runs for ever, in the only slot, and takes everything: the queue grows, and nothing else happens.
-    let holder = json!({
-        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "holder"},
-        "spec": {"includedNamespaces": ["*"]}, "status": {"phase": "InProgress"},
-    });
-    let answer = berth.kubectl().create(NAMESPACE, &[holder])?;
-    ensure!(answer.status.success(), "{}", answer.stderr);
+    let _silent = hold_everything(&berth)?;
     let client = runtime.block_on(berth.plane().client())?;
 
     for pace in PACES {
@@ -45,6 +42,29 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     let peak = system::peak_mib(berth.webhook.process.id())?;
     report.add("admission", "peak memory of the webhook", peak, "MiB", Aim::None);
     Ok(())
+}
+
+/// Starts a backup that takes everything, in the only slot, and does not end while this is measured: whoever listens
+/// where its store should be never answers. So the queue grows, and nothing else happens.
+fn hold_everything(berth: &Berth) -> anyhow::Result<TcpListener> {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let url = format!("http://{}", silent.local_addr()?);
+    let keys = Keys { id: "nobody".to_owned(), secret: "nothing".to_owned() };
+    let location = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "silent"},
+        "spec": {
+            "provider": "aws",
+            "objectStorage": {"bucket": "silent"},
+            "config": {"region": "us-east-1", "s3Url": url},
+        },
+    });
+    let holder = backup("holder", json!({"includedNamespaces": ["*"], "storageLocation": "silent"}));
+    let answer = berth.kubectl().create(NAMESPACE, &[keys.secret_object(NAMESPACE), location, holder])?;
+    ensure!(answer.status.success(), "{}", answer.stderr);
+    wait_for("the holder to run", PATIENCE, || {
+        Ok((berth.kubectl().phase(NAMESPACE, "holder")? == BackupPhase::InProgress).then_some(()))
+    })?;
+    Ok(silent)
 }
 
 fn at_pace(
