@@ -12,6 +12,7 @@ pub mod list;
 pub mod log;
 pub mod prepare;
 pub mod run;
+mod settle;
 pub mod split;
 pub mod status;
 pub mod upload;

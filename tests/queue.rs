@@ -36,6 +36,12 @@ fn completed(backup: &Backup) -> jiff::Timestamp {
     backup.status.as_ref().unwrap().completion_timestamp.as_ref().unwrap().0
 }
 
+/// Names in the order in which they were dequeued.
+fn dequeued(log: &str) -> Vec<&str> {
+    let lines = log.lines().filter(|line| line.contains("dequeued"));
+    lines.filter_map(|line| line.split("name=").nth(1)?.split(' ').next()).collect()
+}
+
 #[test]
 fn the_worked_example_runs_in_the_order_that_the_design_derives() {
     let mut berth = start("worked-example", 2);
@@ -61,11 +67,7 @@ fn the_worked_example_runs_in_the_order_that_the_design_derives() {
     // The namespaces do not exist: said in the backup, which takes nothing else.
     assert!(done.values().all(|b| b.phase() == BackupPhase::PartiallyFailed), "{done:#?}");
     let log = berth.controller.process.log_text().unwrap();
-    let dequeued: Vec<&str> = log
-        .lines()
-        .filter(|l| l.contains("dequeued"))
-        .filter_map(|l| l.split("name=").nth(1)?.split(' ').next())
-        .collect();
+    let dequeued = dequeued(&log);
     assert_eq!(dequeued[..3], ["backup1", "backup5", "backup2"], "{log}");
     assert!(
         log.contains("passed over: namespaces in conflict name=backup2") && log.contains("namespaces=ns2"),
@@ -125,11 +127,7 @@ fn places_become_unique_and_dense_whatever_was_written() {
     let errors = done["holder"].status.as_ref().unwrap().validation_errors.clone().unwrap_or_default();
     assert!(errors.iter().any(|e| e.starts_with("spec.storageLocation: ")), "{errors:?}");
     let log = berth.controller.process.log_text().unwrap();
-    let dequeued: Vec<&str> = log
-        .lines()
-        .filter(|l| l.contains("dequeued"))
-        .filter_map(|l| l.split("name=").nth(1)?.split(' ').next())
-        .collect();
+    let dequeued = dequeued(&log);
     assert_eq!(dequeued[2..], ["c", "unseen"], "{dequeued:?}");
     assert_eq!(dequeued.len(), 4, "each starts once");
 }
@@ -178,11 +176,7 @@ fn people_see_the_queue_and_steer_it() {
     berth.controller.process.restart().unwrap();
     let done = ended(&berth, &["one", "three", "four", "five"]);
     let log = berth.controller.process.log_text().unwrap();
-    let dequeued: Vec<&str> = log
-        .lines()
-        .filter(|l| l.contains("dequeued"))
-        .filter_map(|l| l.split("name=").nth(1)?.split(' ').next())
-        .collect();
+    let dequeued = dequeued(&log);
     assert_eq!(dequeued, ["five", "one", "four"]);
     let canceled = done["three"].status.as_ref().unwrap();
     assert_eq!(

@@ -1,0 +1,59 @@
+//! What became of a backup that nobody runs any more.
+
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use jiff::Timestamp;
+use kube::api::Api;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::run::{Engine, OPENING, failed};
+use super::status::{Record, WriteError};
+use crate::storage::Layout;
+use crate::telemetry::chain;
+
+impl Engine {
+    /// Ends a backup that somebody else was running: nobody runs it now. If all of it is in the store, it
+    /// ended well and only the last write is missing; if not, what is there is removed.
+    pub async fn settle(&self, name: &str, uid: &str) {
+        let settled = async {
+            let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+            if record.phase() != BackupPhase::InProgress.as_str() {
+                return Ok(());
+            }
+            let status = match self.stored_status(&record, name, uid).await {
+                Ok(Some(status)) => status,
+                Ok(None) => {
+                    failed("the controller that ran it ended before the backup did", Timestamp::now())
+                }
+                Err(error) => {
+                    let reason = format!(
+                        "the controller that ran it ended before the backup did, and its location cannot be read: {error:#}"
+                    );
+                    failed(&reason, Timestamp::now())
+                }
+            };
+            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            record.merge(&json!({"status": status}), BackupPhase::InProgress, OPENING).await
+        };
+        match settled.await {
+            Ok(()) | Err(WriteError::Gone) => {}
+            Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
+        }
+    }
+
+    async fn stored_status(&self, record: &Record, name: &str, uid: &str) -> anyhow::Result<Option<Value>> {
+        let backup: Backup = record.backup()?;
+        let location = backup.spec.storage_location.unwrap_or_default();
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let location = api.get(&location).await?;
+        let store = self.opener.open(&location).await?;
+        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let Some(metadata) = layout.read_metadata().await? else {
+            layout.remove().await?;
+            return Ok(None);
+        };
+        let stored: Value = serde_json::from_slice(&metadata)?;
+        let ours = stored["metadata"]["uid"] == uid;
+        Ok(ours.then(|| stored["status"].clone()))
+    }
+}
