@@ -20,9 +20,10 @@ use crate::telemetry::chain;
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
 /// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
-const FEW_NAMESPACES: usize = 4;
-/// Lists under way at one time. Each is a connection of its own, and the API server is everybody's.
-const LISTS_AT_ONCE: usize = 4;
+pub const FEW_NAMESPACES: usize = 4;
+/// Lists under way at one time. A consistent list waits for the server's cache of that type, up to 100 ms while
+/// anything is being written: side by side the types of a small backup wait once, not one after the other.
+const LISTS_AT_ONCE: usize = 32;
 
 /// A namespace of the cluster, as it was when the backup began.
 #[derive(Clone)]

@@ -1,32 +1,106 @@
-//! Which types this cluster serves, asked afresh for each backup: a definition created a moment ago counts.
+//! Which types this cluster serves, and its version. Types are asked for at each backup: a definition created a
+//! moment ago counts. What has not changed since the last time is not sent again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use berth_core::selection::ResourceType;
+use http::{StatusCode, header};
+use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
-use kube::core::discovery::v2::{APIGroupDiscovery, APIResourceDiscovery};
+use kube::client::Body;
+use kube::core::Status;
+use kube::core::discovery::v2::APIResourceDiscovery;
+use kube::core::discovery::v2::{ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscovery, APIGroupDiscoveryList};
+use parking_lot::Mutex;
 
 use super::log::{About, BackupLog};
 
-/// Types that can be listed, got, created and deleted, in their preferred versions: pods, claims and volumes
-/// first, then as the server orders them.
-///
-/// # Errors
-/// When the API server does not answer.
-pub async fn types(client: &Client, log: &BackupLog) -> Result<Vec<ResourceType>, kube::Error> {
-    let (core, groups) =
-        tokio::try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
-    // A server without aggregated discovery answers with another document, which reads as "no groups at all".
-    if core.items.is_empty() || groups.items.is_empty() {
-        return one_by_one(client, log).await;
+/// A server is not upgraded more often.
+const VERSION_LASTS: Duration = Duration::from_secs(60);
+
+/// Asks, and remembers the answers by the tags that the server gave them.
+pub struct Discovery {
+    client: Client,
+    core: Document,
+    groups: Document,
+    version: Mutex<Option<(Instant, Info)>>,
+}
+
+/// One document of aggregated discovery, as it was last seen.
+struct Document {
+    path: &'static str,
+    seen: Mutex<Option<(http::HeaderValue, Arc<APIGroupDiscoveryList>)>>,
+}
+
+impl Discovery {
+    pub fn new(client: Client) -> Self {
+        let document = |path| Document { path, seen: Mutex::default() };
+        Self { client, core: document("/api"), groups: document("/apis"), version: Mutex::default() }
     }
-    let mut found: Vec<ResourceType> =
-        core.items.iter().chain(&groups.items).flat_map(|g| of_group(g, log)).collect();
-    found.sort_by_key(|kind| match (kind.group.as_str(), kind.resource.as_str()) {
-        ("", "pods") => 0,
-        ("", "persistentvolumeclaims") => 1,
-        ("", "persistentvolumes") => 2,
-        _ => 3,
-    });
-    Ok(found)
+
+    /// Types that can be listed, got, created and deleted, in their preferred versions: pods, claims and volumes
+    /// first, then as the server orders them.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn types(&self, log: &BackupLog) -> Result<Vec<ResourceType>, kube::Error> {
+        let (core, groups) = tokio::try_join!(self.core.read(&self.client), self.groups.read(&self.client))?;
+        // A server without aggregated discovery answers with another document, which reads as "no groups at all".
+        if core.items.is_empty() || groups.items.is_empty() {
+            return one_by_one(&self.client, log).await;
+        }
+        let mut found: Vec<ResourceType> =
+            core.items.iter().chain(&groups.items).flat_map(|g| of_group(g, log)).collect();
+        found.sort_by_key(|kind| match (kind.group.as_str(), kind.resource.as_str()) {
+            ("", "pods") => 0,
+            ("", "persistentvolumeclaims") => 1,
+            ("", "persistentvolumes") => 2,
+            _ => 3,
+        });
+        Ok(found)
+    }
+
+    /// The server's version, at most a minute old.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn version(&self) -> Result<Info, kube::Error> {
+        let known = self.version.lock().clone();
+        if let Some((_, info)) = known.filter(|(at, _)| at.elapsed() < VERSION_LASTS) {
+            return Ok(info);
+        }
+        let info = self.client.apiserver_version().await?;
+        *self.version.lock() = Some((Instant::now(), info.clone()));
+        Ok(info)
+    }
+}
+
+impl Document {
+    async fn read(&self, client: &Client) -> Result<Arc<APIGroupDiscoveryList>, kube::Error> {
+        let seen = self.seen.lock().clone();
+        let mut request =
+            http::Request::get(self.path).header(header::ACCEPT, ACCEPT_AGGREGATED_DISCOVERY_V2);
+        if let Some((tag, _)) = &seen {
+            request = request.header(header::IF_NONE_MATCH, tag);
+        }
+        let answer = client.send(request.body(Body::empty()).map_err(kube::Error::HttpError)?).await?;
+        let status = answer.status();
+        if let Some((_, document)) = seen.filter(|_| status == StatusCode::NOT_MODIFIED) {
+            return Ok(document);
+        }
+        let tag = answer.headers().get(header::ETAG).cloned();
+        let body = answer.into_body().collect_bytes().await?;
+        if !status.is_success() {
+            let refused =
+                Status { code: status.as_u16(), message: self.path.to_owned(), ..Status::default() };
+            return Err(kube::Error::Api(Box::new(refused)));
+        }
+        let document: Arc<APIGroupDiscoveryList> =
+            Arc::new(serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?);
+        *self.seen.lock() = tag.map(|tag| (tag, Arc::clone(&document)));
+        Ok(document)
+    }
 }
 
 fn of_group(group: &APIGroupDiscovery, log: &BackupLog) -> Vec<ResourceType> {

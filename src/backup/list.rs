@@ -155,12 +155,11 @@ impl Lister {
         progress: &mut Progress,
         taker: &mut impl Taker,
     ) -> Result<(), ListError> {
-        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+        let mut patience = Patience::new(self.retry);
         loop {
             match self.try_page(kind, namespace, selector, progress, taker).await {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_passing() && begun.elapsed() + pause < self.retry => {
-                    debug!(resource = %kind.qualified(), %error, "asking again");
+                Err(error) => {
                     if let ListError::Refused(status) = &error
                         && status.code == 410
                     {
@@ -169,10 +168,8 @@ impl Lister {
                         let token = status.metadata.as_ref().and_then(|m| m.continue_.clone());
                         progress.continue_token = token.unwrap_or_default();
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    patience.wait(kind, error).await?;
                 }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -223,8 +220,18 @@ impl Lister {
     /// One object by name; `None` when there is none.
     ///
     /// # Errors
-    /// When the server does not answer, or refuses.
+    /// What lasted longer than the time for retries.
     pub async fn get(&self, kind: &ResourceType, name: &str) -> Result<Option<Found>, ListError> {
+        let mut patience = Patience::new(self.retry);
+        loop {
+            match self.try_get(kind, name).await {
+                Ok(found) => return Ok(found),
+                Err(error) => patience.wait(kind, error).await?,
+            }
+        }
+    }
+
+    async fn try_get(&self, kind: &ResourceType, name: &str) -> Result<Option<Found>, ListError> {
         let request = http::Request::get(format!("{}/{name}", path(kind, None))).body(Body::empty());
         let answer = within(self.client.send(request.map_err(|e| ListError::Request(e.into()))?)).await?;
         let code = answer.status().as_u16();
@@ -234,6 +241,30 @@ impl Lister {
             404 => Ok(None),
             _ => Err(ListError::Refused(Box::new(Status { code, ..Status::default() }))),
         }
+    }
+}
+
+/// How long one request is tried.
+struct Patience {
+    begun: Instant,
+    lasts: Duration,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(lasts: Duration) -> Self {
+        Self { begun: Instant::now(), lasts, pause: FIRST_PAUSE }
+    }
+
+    /// Waits before the next attempt. The error itself, when there is to be none.
+    async fn wait(&mut self, kind: &ResourceType, error: ListError) -> Result<(), ListError> {
+        if !error.is_passing() || self.begun.elapsed() + self.pause >= self.lasts {
+            return Err(error);
+        }
+        debug!(resource = %kind.qualified(), %error, "asking again");
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
     }
 }
 

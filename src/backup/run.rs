@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use berth_api::parse;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
+use berth_core::namespace::NamespaceSet;
 use berth_core::selection::ResourceType;
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -21,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
-use super::collect::{Collector, Counters, Namespace, ResourceList};
-use super::discovery;
+use super::collect::{Collector, Counters, FEW_NAMESPACES, Namespace, ResourceList};
+use super::discovery::Discovery;
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog, gzip_json};
 use super::prepare::{Prepared, Situation, prepare};
@@ -44,6 +46,7 @@ const PARTS: usize = 4;
 pub struct Engine {
     pub client: Client,
     pub namespace: String,
+    pub discovery: Arc<Discovery>,
     pub opener: Opener,
     pub workers: usize,
     pub page_size: u32,
@@ -176,21 +179,15 @@ impl Engine {
         log: &BackupLog,
     ) -> Result<Result<(Cluster, Prepared), berth_core::violation::Violations>, Failure> {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
-        let locations: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-        let params = ListParams::default();
         let ask = async {
-            tokio::try_join!(
-                locations.list(&params),
-                self.client.apiserver_version(),
-                discovery::types(&self.client, log)
-            )
+            tokio::try_join!(self.locations(&backup), self.discovery.version(), self.discovery.types(log))
         };
-        let (ask, namespaces) = tokio::join!(ask, self.namespaces());
+        let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup));
         let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(Failure::List)?;
         let situation = Situation {
             backup: &backup,
-            locations: &locations.items,
+            locations: &locations,
             namespaces: &namespaces,
             server: &server,
             default_ttl: self.default_ttl,
@@ -200,11 +197,21 @@ impl Engine {
         Ok(prepared.map(|prepared| (Cluster { types, namespaces }, prepared)))
     }
 
+    /// The one that the backup names, or else all: one of them may be the default.
+    async fn locations(&self, backup: &Backup) -> Result<Vec<BackupStorageLocation>, kube::Error> {
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        match backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => Ok(api.get_opt(name).await?.into_iter().collect()),
+            None => Ok(api.list(&ListParams::default()).await?.items),
+        }
+    }
+
     fn lister(&self) -> Lister {
         Lister { client: self.client.clone(), page_size: self.page_size, retry: self.list_retry }
     }
 
-    async fn namespaces(&self) -> Result<Vec<Namespace>, ListError> {
+    /// Those that the backup may take: the few that it names, or else every one of the cluster.
+    async fn namespaces(&self, backup: &Backup) -> Result<Vec<Namespace>, ListError> {
         let kind = ResourceType {
             group: String::new(),
             version: "v1".into(),
@@ -215,6 +222,15 @@ impl Engine {
             namespaced: false,
         };
         let mut namespaces: Vec<Namespace> = Vec::new();
+        let named = parse::backup_namespaces(&backup.spec).filter(NamespaceSet::is_literal);
+        if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
+            let lister = self.lister();
+            let found = try_join_all(named.literals().map(|name| lister.get(&kind, name))).await?;
+            for namespace in found.into_iter().flatten() {
+                namespaces.take(namespace).await?;
+            }
+            return Ok(namespaces);
+        }
         let mut progress = Progress::default();
         while !progress.is_done() {
             self.lister().page(&kind, None, "", &mut progress, &mut namespaces).await?;

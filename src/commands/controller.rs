@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::ControllerArgs;
+use crate::backup::discovery::Discovery;
 use crate::backup::executor::Executor;
 use crate::backup::run::Engine;
 use crate::certificates::Keeper;
@@ -70,6 +71,7 @@ async fn lead(args: &ControllerArgs, clients: &Clients, stop: CancellationToken)
     let engine = Engine {
         client: clients.call.clone(),
         namespace: namespace.to_owned(),
+        discovery: Arc::new(Discovery::new(clients.call.clone())),
         opener: Opener::new(clients.call.clone(), namespace),
         workers: usize::from(args.item_block_worker_count),
         page_size: args.client_page_size,

@@ -12,7 +12,7 @@ pub fn next_position(known: &[Arc<Entry>]) -> u32 {
     last.unwrap_or(0).saturating_add(1)
 }
 
-/// How many positions may be rewritten now. Every dequeue earns a few writes, and so does time, so a start
+/// How many positions may be rewritten now. Every dequeue earns a write, and so does time, so a start
 /// costs O(1) writes however long the queue is; the head of the queue is exact at once, the tail follows
 /// when the queue is calm. The order is right all the while: positions never swap.
 #[derive(Clone, Debug)]
@@ -22,9 +22,9 @@ pub struct RenumberBudget {
 }
 
 impl RenumberBudget {
-    pub const PER_DEQUEUE: f64 = 2.0;
-    pub const PER_SECOND: f64 = 10.0;
-    pub const MOST: f64 = 100.0;
+    pub const PER_DEQUEUE: f64 = 1.0;
+    pub const PER_SECOND: f64 = 5.0;
+    pub const MOST: f64 = 50.0;
 
     pub fn new(now: Timestamp) -> Self {
         Self { saved: Self::PER_SECOND, at: now }
@@ -49,15 +49,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dequeue_earns_two_writes_and_a_second_ten() {
+    fn a_dequeue_earns_a_write_and_a_second_five() {
         let start = Timestamp::UNIX_EPOCH;
         let mut budget = RenumberBudget::new(start);
         let first = budget.earn(0, start);
         budget.spend(first);
         assert_eq!(budget.earn(0, start), 0);
-        assert_eq!(budget.earn(3, start), 6);
-        budget.spend(6);
-        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_secs(1)), 10);
+        assert_eq!(budget.earn(3, start), 3);
+        budget.spend(3);
+        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_secs(1)), 5);
         assert_eq!(
             budget.earn(0, start + jiff::SignedDuration::from_hours(1)),
             RenumberBudget::MOST as usize
