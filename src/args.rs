@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::GoDuration;
+use berth_core::queue::{FairShare, Order};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -18,7 +20,7 @@ pub struct Args {
 #[derive(Subcommand)]
 pub enum Command {
     /// Answer admission reviews: queue Backups as they are created. Run two or more.
-    Webhook(WebhookArgs),
+    Webhook(Box<WebhookArgs>),
     /// Start queued Backups and run them. Run two: one leads.
     Controller(Box<ControllerArgs>),
     /// See what waits and why, and move it.
@@ -43,7 +45,7 @@ pub struct CommonArgs {
     /// Backups that may run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: u16,
-    /// Where /healthz and /readyz are served, plain HTTP.
+    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
     #[arg(long, default_value = "0.0.0.0:8085")]
     pub health_address: SocketAddr,
     #[arg(long, value_enum, default_value = "text")]
@@ -51,9 +53,58 @@ pub struct CommonArgs {
     /// What is logged: error, warn, info, debug, trace, or tracing's filter syntax.
     #[arg(long, env = "BERTH_LOG", default_value = "info")]
     pub log_level: String,
+    /// Who runs the backups that are started.
+    #[arg(long, value_enum, default_value = "berth")]
+    pub executor: Executor,
+    #[command(flatten)]
+    pub order: OrderArgs,
     /// Secret that holds the webhook's CA and leaf.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum Executor {
+    /// berth itself.
+    Berth,
+    /// A Velero server of 1.18 or later that runs with --disable-controllers=backup-queue.
+    Velero,
+}
+
+/// How the queue is ordered. Without any of these: by arrival.
+#[derive(ClapArgs, Clone)]
+pub struct OrderArgs {
+    /// Priority classes and their head starts, as in high=1h,low=-1h: such a backup counts as having arrived that
+    /// much earlier or later. A backup names its class by the annotation or label berth.dev/priority-class.
+    #[arg(long, value_delimiter = ',', value_parser = berth_api::order::parse_class)]
+    pub priority_classes: Vec<(String, SignedDuration)>,
+    /// Let tenants that used much lately let others pass: a second back for each worker-second.
+    #[arg(long)]
+    pub fair_share: bool,
+    /// Label of a Backup that names its tenant.
+    #[arg(long, default_value = berth_api::keys::SCHEDULE, requires = "fair_share")]
+    pub fair_share_label: String,
+    /// Time after which a worker-second counts half.
+    #[arg(long, default_value = "24h", value_parser = duration, requires = "fair_share")]
+    pub fair_share_half_life: Duration,
+    /// The furthest that a tenant is put back.
+    #[arg(long, default_value = "1h", value_parser = duration, requires = "fair_share")]
+    pub fair_share_limit: Duration,
+}
+
+impl OrderArgs {
+    pub fn order(&self) -> Order {
+        let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        let share = FairShare {
+            label: self.fair_share_label.clone(),
+            half_life: signed(self.fair_share_half_life),
+            most: signed(self.fair_share_limit),
+        };
+        Order {
+            classes: self.priority_classes.iter().cloned().collect(),
+            share: self.fair_share.then_some(share),
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
@@ -74,7 +125,7 @@ pub struct WebhookArgs {
     #[arg(long = "queue-identity")]
     pub queue_identities: Vec<String>,
     /// User name that may run Backups. May be given more than once.
-    /// Default: service account berth-controller of the namespace.
+    /// Default: service account berth-controller of the namespace, or velero with --executor=velero.
     #[arg(long = "executor-identity")]
     pub executor_identities: Vec<String>,
     /// User name that may delete and expire finished Backups. May be given more than once.
@@ -135,32 +186,46 @@ pub enum QueueCommand {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Everything that is in the way of one Backup.
-    Explain { name: String },
-    /// Let Backups wait until they are released. They are in nobody's way meanwhile.
+    /// The list again whenever something changes. Ends with Ctrl-C.
+    Watch {
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Everything that is in the way of one Backup, and what must end first.
+    Explain {
+        name: String,
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Let Backups wait until they are released. They are in nobody's way meanwhile. With --location: whatever goes
+    /// there, now or later.
     Hold(Which),
     /// Let held Backups take part again, at their old places.
     Release(Which),
     /// End Backups, waiting or running: phase Failed, nothing of them stays in the store.
     Cancel(Which),
-    /// Move a Backup to the front.
-    First { name: String },
+    /// Move Backups to the front: of several, the one named first goes first.
+    First(Which),
 }
 
 /// Backups by name, or all that wait.
 #[derive(ClapArgs)]
 pub struct Which {
-    #[arg(required_unless_present = "all")]
+    #[arg(required_unless_present_any = ["all", "location"])]
     pub names: Vec<String>,
     /// All that wait.
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
+    /// All that wait and go to this storage location.
+    #[arg(long, conflicts_with_all = ["names", "all"])]
+    pub location: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 pub enum Output {
     Table,
     Json,
+    Yaml,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

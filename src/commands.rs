@@ -16,7 +16,7 @@ use crate::telemetry;
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Crd { write } => crd(write),
-        Command::Webhook(args) => serve(&args.common.clone(), webhook::run(args)),
+        Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
     }

@@ -1,4 +1,4 @@
-//! /healthz and /readyz, plain HTTP, for the kubelet.
+//! /healthz and /readyz for the kubelet, /metrics for Prometheus; plain HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,10 +6,14 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::get;
-use http::StatusCode;
+use http::{StatusCode, header};
+use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics;
 use crate::telemetry::chain;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves in the background until `stop`.
 ///
@@ -18,6 +22,7 @@ use crate::telemetry::chain;
 pub async fn serve(
     address: SocketAddr,
     ready: impl Fn() -> bool + Send + Sync + 'static,
+    registry: Registry,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(address)
@@ -34,7 +39,15 @@ pub async fn serve(
             }
         }
     };
-    let router = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(answer));
+    let registry = Arc::new(registry);
+    let count = move || {
+        let text = metrics::encode(&registry).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR);
+        async move { text.map(|text| ([(header::CONTENT_TYPE, OPEN_METRICS)], text)) }
+    };
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(answer))
+        .route("/metrics", get(count));
     tokio::spawn(async move {
         let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = served.await {

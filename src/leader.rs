@@ -4,6 +4,7 @@
 //! clocks may differ. Every write carries the resourceVersion that was read: of two candidates one gets 409.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -11,6 +12,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -23,21 +25,27 @@ pub struct Candidate {
     name: String,
     identity: String,
     duration: Duration,
-    /// Written on the Lease by whoever holds it.
-    annotations: BTreeMap<String, String>,
+    notes: Notes,
+}
+
+/// What the others may know of the leader: annotations that it writes on the Lease whenever it renews it.
+#[derive(Clone, Default)]
+pub struct Notes(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Notes {
+    pub fn put(&self, key: &str, value: String) {
+        self.0.lock().insert(key.to_owned(), value);
+    }
 }
 
 impl Candidate {
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, duration: Duration) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: name.to_owned(), identity, duration, annotations: BTreeMap::new() }
+        Self { api, name: name.to_owned(), identity, duration, notes: Notes::default() }
     }
 
-    /// What the others may know of the leader.
-    #[must_use]
-    pub fn telling(mut self, key: &str, value: String) -> Self {
-        self.annotations.insert(key.to_owned(), value);
-        self
+    pub fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     fn retry(&self) -> Duration {
@@ -146,7 +154,7 @@ impl Candidate {
             || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             |lease| lease.metadata.clone(),
         );
-        metadata.annotations.get_or_insert_default().extend(self.annotations.clone());
+        metadata.annotations.get_or_insert_default().extend(self.notes.0.lock().clone());
         Lease {
             metadata,
             spec: Some(LeaseSpec {

@@ -2,6 +2,8 @@
 //! writer of positions and ReadyToStart.
 
 pub mod cycle;
+pub mod gate;
 pub mod store;
+pub mod teller;
 
-pub use store::Store;
+pub use store::{Settings, Store};

@@ -1,14 +1,17 @@
 //! Backups at admission: a place in line for what is created, and every fault told at once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys;
+use berth_api::place::Source;
 use berth_api::velero::{BackupPhase, BackupSpec};
-use berth_core::guard::{Change, judge};
+use berth_core::guard::{Change, Roles, judge};
 use berth_core::location::{Location, choose};
-use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Phase, Reason, explain_newcomer, next_position};
+use berth_core::queue::{
+    Band, DEFAULT_CLASS, Entry, Phase, Reason, View, explain_newcomer, position_of_newcomer,
+};
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -25,6 +28,8 @@ use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
 /// Annotations that only berth writes: they decide on order and on what runs together.
 const MARKS: [&str; 2] = [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES];
+
+static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 #[derive(Deserialize)]
 struct Incoming {
@@ -43,6 +48,10 @@ struct Metadata {
     name: Option<String>,
     #[serde(default)]
     generate_name: Option<String>,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
 }
@@ -73,6 +82,14 @@ impl Incoming {
         self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key))
     }
 
+    fn source(&self) -> Source<'_> {
+        Source {
+            labels: self.metadata.labels.as_ref().unwrap_or(&NONE),
+            annotations: self.metadata.annotations.as_ref().unwrap_or(&NONE),
+            spec: &self.spec,
+        }
+    }
+
     fn name(&self) -> String {
         let generated = || self.metadata.generate_name.as_ref().map(|base| format!("{base}…"));
         self.metadata.name.clone().or_else(generated).unwrap_or_default()
@@ -93,40 +110,62 @@ pub fn enqueue<K: Known>(
     if question.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
-    // A list that cannot be read takes nothing; the validating webhook refuses it.
-    let namespaces = berth_api::parse::backup_namespaces(&incoming.spec);
     let enqueued_at = desk.mark(now);
+    let readable = incoming.source().namespaces().is_some();
+    // A list that cannot be read takes nothing; the validating webhook refuses it.
+    let mut newcomer = Entry {
+        name: incoming.name(),
+        uid: question.uid.clone(),
+        phase: Phase::Queued,
+        enqueued_at: Some(enqueued_at),
+        created_at: now,
+        ..incoming.source().entry(desk.known().order())
+    };
     let mut view = desk.known().queue();
-    let (position, reason) = desk.recent().with(
+    let (position, reason, piled_up) = desk.recent().with(
         &mut view,
         |mark| desk.known().has_seen(mark),
         Instant::now(),
+        !question.is_dry_run() && readable,
         |view| {
-            let position = next_position(&view.backups);
-            let reason = namespaces.as_ref().map(|set| explain_newcomer(view, set));
-            let remembered = Entry {
-                name: incoming.name(),
-                uid: question.uid.clone(),
-                phase: Phase::Queued,
-                position,
-                held: false,
-                canceled: false,
-                first: None,
-                enqueued_at: Some(enqueued_at),
-                created_at: now,
-                namespaces: namespaces.clone().unwrap_or_else(|| NamespaceSet::literal([])),
-            };
-            let remember = !question.is_dry_run() && namespaces.is_some();
-            ((position, reason), remember.then_some(remembered))
+            newcomer.position = position_of_newcomer(view, &newcomer);
+            let reason = readable.then(|| explain_newcomer(view, &newcomer));
+            ((newcomer.position, reason, waiting_of_schedule(view, &newcomer)), newcomer)
         },
     );
+    let mut warnings = vec![warning(position, reason.as_ref())];
+    if let Some(start) = desk.known().expected_start(&view, &question.uid, now) {
+        warnings.push(expectation(start, now));
+    }
+    if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
+        warnings.push(format!(
+            "berth: {piled_up} of schedule {schedule} wait already; annotate it {}=true to keep only the last one",
+            keys::SUPERSEDE
+        ));
+    }
     let mut edit = Edit::default();
     let has_annotations = incoming.metadata.annotations.is_some();
     edit.set(&["metadata", "annotations"], has_annotations, keys::ENQUEUED_AT, json!(micros(enqueued_at)));
     edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
     edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
-    let warnings = vec![warning(position, reason.as_ref())];
     Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+}
+
+/// Backups of the newcomer's schedule that wait and will not be superseded by it.
+fn waiting_of_schedule(view: &View, newcomer: &Entry) -> usize {
+    let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+    match newcomer.schedule {
+        Some(_) if !newcomer.supersedes => view.backups.iter().filter(same).count(),
+        _ => 0,
+    }
+}
+
+fn expectation(start: Band<Timestamp>, now: Timestamp) -> String {
+    let minutes = |at: Timestamp| at.duration_since(now).as_secs().max(0).saturating_add(59) / 60;
+    let (earliest, likely, latest) = (minutes(start.earliest), minutes(start.likely), minutes(start.latest));
+    format!(
+        "berth: expected to start in about {likely} min ({earliest} to {latest}, as such backups went lately)"
+    )
 }
 
 /// RFC 3339 with microseconds.
@@ -162,7 +201,12 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         spec_changed,
         marks_changed,
     };
-    if let Err(refusal) = judge(desk.roles(&question.user_info.username), &change) {
+    let user = question.user_info.username.as_str();
+    if let Err(refusal) = judge(desk.roles(user), &change) {
+        if !question.is_dry_run() && is_of_another_queue(desk.roles(user), &change) {
+            desk.tally().foreign_queue();
+            desk.known().foreign_queue(&question.name, &incoming.metadata.uid, user);
+        }
         let mut violations = Violations::default();
         violations.push(Field::root(refusal.field), refusal.message);
         return Ok(Verdict::refuse(RefusalReason::Conflict, violations));
@@ -172,6 +216,7 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     }
     let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
     let mut warnings = Vec::new();
+    check_class(desk, &incoming, &mut found, &mut warnings);
     let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();
     match find_location(desk.known(), wanted).await {
         Ok(location) => {
@@ -188,6 +233,31 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
     verdict.warnings = warnings;
     Ok(verdict)
+}
+
+/// Does whoever runs or deletes backups want to place one, as Velero's own queue does when it is left on?
+fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
+    let places = [BackupPhase::Queued, BackupPhase::ReadyToStart].iter().any(|p| p.as_str() == change.to);
+    !roles.queue && (roles.executor || roles.lifecycle) && change.status_changed && places
+}
+
+/// A class that nobody configured would be taken for the default one without a word.
+fn check_class<K: Known>(
+    desk: &Desk<K>,
+    incoming: &Incoming,
+    found: &mut Violations,
+    warnings: &mut Vec<String>,
+) {
+    let (order, source) = (desk.known().order(), incoming.source());
+    let Some(class) = source.class().filter(|class| order.head_start(Some(class)).is_none()) else { return };
+    if order.classes.is_empty() {
+        warnings.push(format!("berth: priority class {class:?} is ignored: no classes are configured"));
+        return;
+    }
+    let known: Vec<&str> = order.classes.keys().map(String::as_str).chain([DEFAULT_CLASS]).collect();
+    let kind = if source.annotations.contains_key(keys::PRIORITY_CLASS) { "annotations" } else { "labels" };
+    let field = Field::root("metadata").child(kind).key(keys::PRIORITY_CLASS);
+    found.push(field, format!("{class:?} is no priority class: choose one of {}", known.join(", ")));
 }
 
 /// The status as it stands, fields unknown to us included; absent and empty are the same.

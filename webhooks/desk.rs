@@ -6,6 +6,7 @@ use berth_core::guard::Roles;
 use jiff::Timestamp;
 
 use crate::known::{Known, Recent};
+use crate::tally::Tally;
 
 /// User names of those who may write what others may not.
 #[derive(Clone, Debug, Default)]
@@ -27,17 +28,29 @@ pub struct Desk<K> {
     known: K,
     recent: Recent,
     identities: Identities,
+    tally: Tally,
     clock: fn() -> Timestamp,
     last_mark: AtomicI64,
 }
 
 impl<K: Known> Desk<K> {
     pub fn new(known: K, identities: Identities, clock: fn() -> Timestamp) -> Self {
-        Self { known, recent: Recent::default(), identities, clock, last_mark: AtomicI64::new(0) }
+        Self {
+            known,
+            recent: Recent::default(),
+            identities,
+            tally: Tally::default(),
+            clock,
+            last_mark: AtomicI64::new(0),
+        }
     }
 
     pub(crate) fn roles(&self, user: &str) -> Roles {
         self.identities.roles(user)
+    }
+
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     pub(crate) fn now(&self) -> Timestamp {

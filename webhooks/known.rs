@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_core::location::Location;
-use berth_core::queue::{Entry, View};
+use berth_core::queue::{Band, Entry, Order, View};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -18,6 +18,12 @@ pub trait Known: Send + Sync + 'static {
     /// Has the watch shown a Backup with this time mark, whatever became of it?
     fn has_seen(&self, mark: Timestamp) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
+    /// How those that wait are ordered.
+    fn order(&self) -> &Order;
+    /// When the backup of this UID in this view may start, where that can be told quickly.
+    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
+    /// Another queue wanted to move this Backup, and was refused.
+    fn foreign_queue(&self, name: &str, uid: &str, user: &str);
     /// Resolves at the next change of [`Known::locations`].
     fn locations_changed(&self) -> impl Future<Output = ()> + Send;
 }
@@ -34,13 +40,14 @@ impl Recent {
     const MOST: usize = 20_000;
 
     /// Adds to the view what was answered and not `seen` since, and asks `decide` for the next answer while
-    /// nobody else can; `Some` is remembered.
+    /// nobody else can: the newcomer, which is remembered if `remember` says so, and stands in the view afterwards.
     pub fn with<T>(
         &self,
         view: &mut View,
         seen: impl Fn(Timestamp) -> bool,
         now: Instant,
-        decide: impl FnOnce(&View) -> (T, Option<Entry>),
+        remember: bool,
+        decide: impl FnOnce(&View) -> (T, Entry),
     ) -> T {
         let mut recent = self.0.lock();
         recent.retain(|(at, entry)| {
@@ -48,13 +55,15 @@ impl Recent {
                 && entry.enqueued_at.is_some_and(|mark| !seen(mark))
         });
         view.backups.extend(recent.iter().map(|(_, entry)| Arc::clone(entry)));
-        let (answer, remember) = decide(view);
-        if let Some(entry) = remember {
+        let (answer, newcomer) = decide(view);
+        let newcomer = Arc::new(newcomer);
+        if remember {
             if recent.len() >= Self::MOST {
                 recent.pop_front();
             }
-            recent.push_back((now, Arc::new(entry)));
+            recent.push_back((now, Arc::clone(&newcomer)));
         }
+        view.backups.push(newcomer);
         answer
     }
 }

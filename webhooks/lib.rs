@@ -7,6 +7,7 @@
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
 //! - [`server`]: the HTTPS listener.
+//! - [`tally`]: what was answered, counted.
 
 pub mod backup;
 pub mod desk;
@@ -15,6 +16,7 @@ pub mod patch;
 pub mod review;
 pub mod router;
 pub mod server;
+pub mod tally;
 
 pub use desk::{Desk, Identities};
 pub use known::Known;

@@ -1,6 +1,7 @@
 //! Paths to handlers. Binds no port.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,7 +14,8 @@ use tracing::{debug, info};
 use crate::backup;
 use crate::desk::Desk;
 use crate::known::Known;
-use crate::review::{self, ReviewError, Verdict};
+use crate::review::{self, RefusalReason, ReviewError, Verdict};
+use crate::tally::{Answer, Tally};
 
 /// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -40,50 +42,64 @@ async fn ready<K: Known>(State(desk): State<Arc<Desk<K>>>) -> Response {
 }
 
 async fn enqueue<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
-    let question = match review::parse(&body) {
-        Ok(question) => question,
-        Err(error) => return refuse_body(&error),
-    };
-    let verdict = backup::enqueue(&desk, &question, desk.now());
-    answer("enqueue", &question, verdict)
+    let rule = Rule { name: "enqueue", tally: desk.tally(), begun: Instant::now() };
+    match review::parse(&body) {
+        Ok(question) => rule.answer(&question, backup::enqueue(&desk, &question, desk.now())),
+        Err(error) => rule.refuse_body(&error),
+    }
 }
 
 async fn validate<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
-    let question = match review::parse(&body) {
-        Ok(question) => question,
-        Err(error) => return refuse_body(&error),
-    };
-    let verdict = backup::validate(&desk, &question).await;
-    answer("validate", &question, verdict)
-}
-
-fn answer(
-    rule: &'static str,
-    question: &review::Question<'_>,
-    verdict: Result<Verdict, ReviewError>,
-) -> Response {
-    let verdict = match verdict {
-        Ok(verdict) => verdict,
-        Err(error) => return refuse_body(&error),
-    };
-    let (ns, name, dry_run) = (&question.namespace, &question.name, question.is_dry_run());
-    match &verdict.refused {
-        Some(refused) => {
-            let (reason, user) = (refused.reason, &question.user_info.username);
-            info!(rule, %ns, %name, %user, dry_run, ?reason, violations = %refused.violations, "refused");
-        }
-        None => debug!(rule, %ns, %name, dry_run, warnings = ?verdict.warnings, "allowed"),
-    }
-    match verdict.answer(&question.uid) {
-        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    let rule = Rule { name: "validate", tally: desk.tally(), begun: Instant::now() };
+    match review::parse(&body) {
+        Ok(question) => rule.answer(&question, backup::validate(&desk, &question).await),
+        Err(error) => rule.refuse_body(&error),
     }
 }
 
-/// What the API server's failurePolicy decides on: there is no verdict.
-fn refuse_body(error: &ReviewError) -> Response {
-    info!(%error, "no verdict");
-    (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+/// A rule at work on one body.
+struct Rule<'a> {
+    name: &'static str,
+    tally: &'a Tally,
+    begun: Instant,
+}
+
+impl Rule<'_> {
+    fn answer(self, question: &review::Question<'_>, verdict: Result<Verdict, ReviewError>) -> Response {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => return self.refuse_body(&error),
+        };
+        let (rule, ns, name, dry_run) =
+            (self.name, &question.namespace, &question.name, question.is_dry_run());
+        let counted = match &verdict.refused {
+            Some(refused) => {
+                let (reason, user) = (refused.reason, &question.user_info.username);
+                info!(rule, %ns, %name, %user, dry_run, ?reason, violations = %refused.violations, "refused");
+                match reason {
+                    RefusalReason::Invalid => Answer::Invalid,
+                    RefusalReason::Conflict => Answer::Conflict,
+                }
+            }
+            None => {
+                debug!(rule, %ns, %name, dry_run, warnings = ?verdict.warnings, "allowed");
+                Answer::Allowed
+            }
+        };
+        let answer = match verdict.answer(&question.uid) {
+            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        };
+        self.tally.answered(rule, counted, self.begun.elapsed());
+        answer
+    }
+
+    /// What the API server's failurePolicy decides on: there is no verdict.
+    fn refuse_body(self, error: &ReviewError) -> Response {
+        info!(%error, "no verdict");
+        self.tally.answered(self.name, Answer::Unreadable, self.begun.elapsed());
+        (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Labels, annotations and well-known names, once.
 
+use std::collections::BTreeMap;
+
 /// Namespace that Velero and berth serve unless told otherwise.
 pub const DEFAULT_NAMESPACE: &str = "velero";
 
@@ -15,8 +17,23 @@ pub const HOLD: &str = "berth.dev/hold";
 pub const FIRST: &str = "berth.dev/first";
 /// Any value but `false`: it ends, waiting or running.
 pub const CANCEL: &str = "berth.dev/cancel";
-/// Annotation of the leader's Lease: its `--concurrent-backups`.
+/// Annotation or label of a Backup: its priority class, one of those that are configured.
+pub const PRIORITY_CLASS: &str = "berth.dev/priority-class";
+/// Annotation of a Backup, which Velero copies from its Schedule. Any value but `false`: older ones of the schedule
+/// that still wait end when this one arrives.
+pub const SUPERSEDE: &str = "berth.dev/supersede";
+
+/// Annotations of the leader's Lease: its `--concurrent-backups`, how it orders (see [`crate::order`]), and why it
+/// starts nothing, where that is so.
 pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
+pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
+pub const STOPPED: &str = "berth.dev/stopped";
+
+/// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
+pub const NUDGED_AT: &str = "berth.dev/nudged-at";
+
+/// Label of a Backup that a schedule made: the schedule's name.
+pub const SCHEDULE: &str = "velero.io/schedule-name";
 
 /// Label of a Backup: its location's name, shortened by [`label_value`].
 pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
@@ -36,8 +53,14 @@ pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
-/// Who writes: the field manager of every patch, and the reporting component of Events.
+/// Who writes: the field manager of every patch; and who reports Events.
 pub const FIELD_MANAGER: &str = "berth";
+pub const REPORTING_COMPONENT: &str = "berth.dev";
+
+/// Is this annotation there, and not `false`?
+pub fn is_set(annotations: &BTreeMap<String, String>, key: &str) -> bool {
+    annotations.get(key).is_some_and(|value| value != "false")
+}
 
 /// A name as a label value: longer than 63 characters, the first 57 and six hexadecimal digits of its hash.
 /// `hash` is the SHA-256 of the name in hexadecimal (source: Velero's `pkg/label`).

@@ -5,7 +5,9 @@
 pub mod crd;
 pub mod duration;
 pub mod keys;
+pub mod order;
 pub mod parse;
+pub mod place;
 pub mod velero;
 
 pub use duration::GoDuration;

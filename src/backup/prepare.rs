@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use berth_api::keys::{self, label_value};
+use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::Wanted;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
@@ -102,6 +102,7 @@ pub fn known_location(location: &BackupStorageLocation) -> Location {
         name: location.name_any(),
         is_default: location.spec.default == Some(true),
         read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
+        held: is_set(location.annotations(), keys::HOLD),
         unavailable: (status.and_then(|s| s.phase) == Some(Unavailable)).then_some(message),
     }
 }

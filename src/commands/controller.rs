@@ -4,23 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::velero::Backup;
-use kube::runtime::watcher;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::args::ControllerArgs;
+use crate::args::{ControllerArgs, Executor};
 use crate::backup::discovery::Discovery;
-use crate::backup::executor::Executor;
 use crate::backup::run::Engine;
 use crate::certificates::Keeper;
 use crate::client::Clients;
-use crate::leader::Candidate;
-use crate::mirror::mirror;
-use crate::queue::Store;
+use crate::events::Events;
+use crate::leader::{Candidate, Notes};
+use crate::metrics::QueueMetrics;
 use crate::queue::cycle::Cycle;
+use crate::queue::gate::Gate;
+use crate::queue::store::mirror_queue;
+use crate::queue::teller::Teller;
+use crate::queue::{Settings, Store};
 use crate::storage::{Checker, Opener};
-use crate::{health, shutdown};
+use crate::{backup, health, shutdown};
 
 /// Name of the Lease that the leader holds.
 pub const LEASE: &str = "berth-controller";
@@ -30,11 +33,15 @@ const SLOW_LIST: Duration = Duration::from_secs(30);
 pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(args.common.kubeconfig.as_deref()).await?;
-    health::serve(args.common.health_address, || true, stop.clone()).await?;
+    let mut registry = Registry::default();
+    let metrics = QueueMetrics::new(&mut registry);
+    health::serve(args.common.health_address, || true, registry, stop.clone()).await?;
     let identity = identity();
     let namespace = args.common.namespace.as_str();
-    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration)
-        .telling(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
+    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration);
+    let notes = candidate.notes();
+    notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
+    notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order.order())?);
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}
@@ -42,7 +49,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, stop.clone()) => {
+            () = lead(&args, &clients, &metrics, notes, stop.clone()) => {
                 candidate.release().await;
                 break;
             }
@@ -54,33 +61,48 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 
 /// Everything that only one may do. Ends after `stop`, when the running backups have ended; dropped at once
 /// when leadership is lost. Nothing survives it: the next leader begins from one list.
-async fn lead(args: &ControllerArgs, clients: &Clients, stop: CancellationToken) {
+async fn lead(
+    args: &ControllerArgs,
+    clients: &Clients,
+    metrics: &QueueMetrics,
+    notes: &Notes,
+    stop: CancellationToken,
+) {
     let namespace = args.common.namespace.as_str();
-    let store = Arc::new(Store::default());
-    let watching = mirror::<Backup>(clients.watch.clone(), namespace, watcher::Config::default(), |change| {
-        store.observe(change)
-    });
+    let client = || clients.call.clone();
+    let store = Arc::new(Store::new(Settings {
+        slots: usize::from(args.common.concurrent_backups),
+        workers: args.item_block_worker_count,
+        order: args.common.order.order(),
+    }));
     let keeper = Keeper {
-        client: clients.call.clone(),
+        client: client(),
         namespace: namespace.to_owned(),
         secret: args.common.certificate_secret.clone(),
         configuration: args.webhook_configuration.clone(),
         names: certificate_names(&args.webhook_service, namespace, &args.webhook_names),
     };
-    let checker = Checker::new(clients.call.clone(), namespace, args.store_validation_frequency);
-    let engine = Engine {
-        client: clients.call.clone(),
+    let not_checked = "whether backups can be run here is still being looked into".to_owned();
+    let stopped = Arc::new(watch::Sender::new(Some(not_checked)));
+    let gate = Gate {
+        client: client(),
         namespace: namespace.to_owned(),
-        discovery: Arc::new(Discovery::new(clients.call.clone())),
-        opener: Opener::new(clients.call.clone(), namespace),
-        workers: usize::from(args.item_block_worker_count),
-        page_size: args.client_page_size,
-        list_retry: args.list_retry_timeout,
-        default_ttl: args.default_backup_ttl,
+        executor: args.common.executor,
+        store: Arc::clone(&store),
+        metrics: metrics.clone(),
+        stopped: Arc::clone(&stopped),
+        notes: notes.clone(),
     };
-    let slots = usize::from(args.common.concurrent_backups);
-    let cycle = Cycle::new(clients.call.clone(), namespace, Arc::clone(&store), slots);
-    let executor = Executor { engine, store: Arc::clone(&store), stop };
+    let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
+    let teller = Teller::new(metrics.clone(), events);
+    metrics.leading.set(1);
+    let cycle = Cycle::new(client(), namespace, Arc::clone(&store), stopped.subscribe(), teller);
+    let executing = async {
+        match args.common.executor {
+            Executor::Berth => execute(args, clients, &store, stop).await,
+            Executor::Velero => stop.cancelled().await,
+        }
+    };
     let working = async {
         let mut changed = store.changed();
         while !store.is_synced() {
@@ -89,14 +111,35 @@ async fn lead(args: &ControllerArgs, clients: &Clients, stop: CancellationToken)
             }
         }
         tokio::select! {
-            () = executor.run() => {}
+            () = executing => {}
             () = cycle.run() => {}
         }
     };
     tokio::select! {
         () = working => {}
-        () = watching => warn!("the watch of Backups ended"),
-        () = async { tokio::join!(keeper.run(), checker.run()); } => {}
+        () = mirror_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
+        () = async { tokio::join!(keeper.run(), gate.keep(), sending); } => {}
+    }
+}
+
+/// Runs what is ReadyToStart, and keeps an eye on the locations.
+async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, stop: CancellationToken) {
+    let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
+    let checker = Checker::new(client.clone(), namespace, args.store_validation_frequency);
+    let engine = Engine {
+        discovery: Arc::new(Discovery::new(client.clone())),
+        opener: Opener::new(client.clone(), namespace),
+        client,
+        namespace: namespace.to_owned(),
+        workers: usize::from(args.item_block_worker_count),
+        page_size: args.client_page_size,
+        list_retry: args.list_retry_timeout,
+        default_ttl: args.default_backup_ttl,
+    };
+    let executor = backup::executor::Executor { engine, store: Arc::clone(store), stop };
+    tokio::select! {
+        () = executor.run() => {}
+        () = checker.run() => {}
     }
 }
 

@@ -3,29 +3,29 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_certs::CurrentKey;
 use berth_core::location::Location;
-use berth_core::queue::View;
+use berth_core::queue::{Band, Order, View};
 use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
-use kube::runtime::watcher;
-use tokio::sync::watch;
-use tracing::info;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use tracing::{info, warn};
 
-use crate::args::WebhookArgs;
-use crate::backup::prepare::known_location;
+use crate::args::{Executor, WebhookArgs};
 use crate::client::Clients;
-use crate::mirror::{Change, mirror};
-use crate::queue::Store;
+use crate::events::{Events, What};
+use crate::queue::store::mirror_queue;
+use crate::queue::{Settings, Store};
 use crate::{certificates, health, shutdown};
 
+/// More than these are not looked through to tell one of them when it may start: the API server waits for us.
+const ESTIMATE_MOST: usize = 32;
+
 struct Caches {
-    slots: usize,
-    queue: Store,
-    /// `None` until they have been listed.
-    locations: watch::Sender<Option<Arc<Vec<Location>>>>,
+    store: Store,
     key: Arc<CurrentKey>,
+    events: Events,
 }
 
 #[derive(Clone)]
@@ -33,27 +33,41 @@ struct Shared(Arc<Caches>);
 
 impl Known for Shared {
     fn ready(&self) -> bool {
-        self.0.queue.is_synced() && self.0.locations.borrow().is_some() && self.0.key.is_set()
+        self.0.store.is_synced() && self.0.key.is_set()
     }
 
     fn queue(&self) -> View {
-        self.0.queue.view(self.0.slots)
+        self.0.store.view(None, Timestamp::now())
     }
 
     fn has_seen(&self, mark: Timestamp) -> bool {
-        self.0.queue.has_seen(mark)
+        self.0.store.has_seen(mark)
     }
 
     fn locations(&self) -> Arc<Vec<Location>> {
-        self.0.locations.borrow().clone().unwrap_or_default()
+        self.0.store.locations()
     }
 
     fn locations_changed(&self) -> impl Future<Output = ()> + Send {
-        let mut changes = self.0.locations.subscribe();
-        async move {
-            // The sender lives as long as we do.
-            let _ = changes.changed().await;
-        }
+        self.0.store.locations_changed()
+    }
+
+    fn order(&self) -> &Order {
+        &self.0.store.settings().order
+    }
+
+    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>> {
+        let of = |index: usize| view.backups.get(index).is_some_and(|entry| entry.uid == uid);
+        let expected = self.0.store.expectations(view, now, ESTIMATE_MOST);
+        expected.into_iter().find(|e| of(e.backup))?.start
+    }
+
+    fn foreign_queue(&self, name: &str, uid: &str, user: &str) {
+        warn!(%name, %user, "another queue wants to move a Backup: start Velero with --disable-controllers=backup-queue");
+        let note = format!(
+            "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
+        );
+        self.0.events.tell(What::ForeignQueue, name, uid, note);
     }
 }
 
@@ -64,22 +78,32 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
     listener.set_nonblocking(true)?;
     let clients = Clients::new(common.kubeconfig.as_deref()).await?;
-    let caches = Arc::new(Caches {
-        slots: usize::from(common.concurrent_backups),
-        queue: Store::default(),
-        locations: watch::Sender::new(None),
-        key: Arc::default(),
-    });
-    let shared = Shared(Arc::clone(&caches));
-    let ready = shared.clone();
-    health::serve(common.health_address, move || ready.ready(), stop.clone()).await?;
-
     let namespace = common.namespace.as_str();
-    let everything = watcher::Config::default;
-    let backups = mirror::<Backup>(clients.watch.clone(), namespace, everything(), |change| {
-        caches.queue.observe(change)
-    });
-    let locations = mirror_locations(&clients, namespace, &caches.locations);
+    let mut registry = Registry::default();
+    let events_dropped = Counter::default();
+    registry.register("berth_events_dropped", "Events not sent: too many at once", events_dropped.clone());
+    let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
+    let settings =
+        Settings { slots: usize::from(common.concurrent_backups), workers: 1, order: common.order.order() };
+    let caches = Arc::new(Caches { store: Store::new(settings), key: Arc::default(), events });
+    let shared = Shared(Arc::clone(&caches));
+    let executor = match common.executor {
+        Executor::Berth => "berth-controller",
+        Executor::Velero => "velero",
+    };
+    let or = |given: Vec<String>, account: &str| {
+        if given.is_empty() { vec![format!("system:serviceaccount:{namespace}:{account}")] } else { given }
+    };
+    let identities = Identities {
+        queue: or(queue_identities, "berth-controller"),
+        executor: or(executor_identities, executor),
+        lifecycle: or(lifecycle_identities, "velero"),
+    };
+    let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
+    desk.tally().register(&mut registry);
+    health::serve(common.health_address, move || shared.ready(), registry, stop.clone()).await?;
+
+    let watching = mirror_queue(&clients.watch, namespace, &caches.store);
     let keys = certificates::follow(
         clients.watch.clone(),
         namespace,
@@ -87,44 +111,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         Arc::clone(&caches.key),
     );
     let tls = Arc::new(caches.key.server_config()?);
-    let or = |given: Vec<String>, account: &str| {
-        if given.is_empty() { vec![format!("system:serviceaccount:{namespace}:{account}")] } else { given }
-    };
-    let identities = Identities {
-        queue: or(queue_identities, "berth-controller"),
-        executor: or(executor_identities, "berth-controller"),
-        lifecycle: or(lifecycle_identities, "velero"),
-    };
-    let desk = Arc::new(Desk::new(shared, identities, Timestamp::now));
     info!(%listen, %namespace, "answering admission reviews");
     let serving = server::serve(listener, tls, router(desk), stop.clone().cancelled_owned());
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(backups, locations, keys); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending); } => anyhow::bail!("a watch ended"),
     }
-}
-
-async fn mirror_locations(
-    clients: &Clients,
-    namespace: &str,
-    known: &watch::Sender<Option<Arc<Vec<Location>>>>,
-) {
-    let everything = watcher::Config::default();
-    mirror::<BackupStorageLocation>(clients.watch.clone(), namespace, everything, |change| {
-        known.send_modify(|known| {
-            let mut locations = known.as_deref().cloned().unwrap_or_default();
-            match change {
-                Change::All(all) => locations = all.iter().map(known_location).collect(),
-                Change::Applied(location) => {
-                    let location = known_location(&location);
-                    locations.retain(|other| other.name != location.name);
-                    locations.push(location);
-                }
-                Change::Deleted(name) => locations.retain(|other| other.name != name),
-            }
-            locations.sort_by(|a, b| a.name.cmp(&b.name));
-            *known = Some(Arc::new(locations));
-        });
-    })
-    .await;
 }

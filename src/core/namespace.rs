@@ -11,6 +11,13 @@ pub struct NamespaceSet {
     excludes: Vec<Glob>,
 }
 
+impl Default for NamespaceSet {
+    /// Takes nothing.
+    fn default() -> Self {
+        Self::literal([])
+    }
+}
+
 /// Where two sets meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {

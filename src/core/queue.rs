@@ -2,12 +2,16 @@
 //!
 //! [`View`] is frozen from the API objects, [`plan`] decides on it, the rim writes what the [`Plan`] says.
 
+mod estimate;
+mod order;
 mod plan;
 mod position;
 mod reason;
 mod view;
 
-pub use plan::{Plan, Waiting, explain_newcomer, plan};
-pub use position::{RenumberBudget, next_position};
+pub use estimate::{Band, Expectation, History, Run, expect};
+pub use order::{DEFAULT_CLASS, FairShare, Order, Standing, Use, handicaps};
+pub use plan::{Cause, End, Plan, Waiting, explain_newcomer, plan};
+pub use position::{RenumberBudget, position_of_newcomer};
 pub use reason::Reason;
-pub use view::{Entry, Phase, View, precedence};
+pub use view::{Entry, Phase, View};

@@ -16,6 +16,12 @@ impl Field {
         Self(format!("{}.{name}", self.0))
     }
 
+    /// An entry of a map.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))

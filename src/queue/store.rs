@@ -1,20 +1,24 @@
-//! Waiting and running Backups, mirrored. Rebuilt from one list whenever the watch starts; nothing else is
-//! ever remembered.
+//! Backups, mirrored: those that wait or run, and how long the others took. Rebuilt from one list whenever the
+//! watch starts; nothing else is ever remembered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::place::Source;
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::glob::Glob;
+use berth_core::location::{self, Location};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Phase, View};
-use jiff::Timestamp;
-use kube::ResourceExt;
+use berth_core::queue::{Entry, Expectation, History, Order, Phase, Run, Use, View, expect, handicaps};
+use jiff::{SignedDuration, Timestamp};
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
 use parking_lot::RwLock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
-use crate::mirror::Change;
+use crate::backup::prepare::known_location;
+use crate::mirror::{Change, mirror};
 
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
@@ -26,6 +30,8 @@ pub struct Item {
 #[derive(Default)]
 struct State {
     items: HashMap<String, Item>,
+    /// Runs that ended well, by the name of the Backup.
+    ended: HashMap<String, Run>,
     synced: bool,
     marks: Marks,
 }
@@ -53,32 +59,67 @@ impl Marks {
     }
 }
 
-/// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
-pub struct Store {
-    state: RwLock<State>,
-    changes: watch::Sender<u64>,
+/// What a view is frozen with, besides the Backups.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// `--concurrent-backups`.
+    pub slots: usize,
+    /// `--item-block-worker-count`: a second of a run is so many worker-seconds.
+    pub workers: u16,
+    pub order: Order,
 }
 
-impl Default for Store {
-    fn default() -> Self {
-        Self { state: RwLock::default(), changes: watch::Sender::new(0) }
-    }
+/// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
+pub struct Store {
+    settings: Settings,
+    state: RwLock<State>,
+    locations: watch::Sender<Option<Arc<Vec<Location>>>>,
+    changes: watch::Sender<u64>,
+    relist: Notify,
 }
 
 impl Store {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: RwLock::default(),
+            locations: watch::Sender::new(None),
+            changes: watch::Sender::new(0),
+            relist: Notify::new(),
+        }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Asks whoever feeds this store to list anew.
+    pub fn ask_for_relist(&self) {
+        self.relist.notify_one();
+    }
+
+    /// Resolves when somebody has asked.
+    pub async fn relist_asked(&self) {
+        self.relist.notified().await;
+    }
+
     /// Takes in a watch event.
     pub fn observe(&self, change: Change<Backup>) {
         {
             let mut state = self.state.write();
             match change {
                 Change::All(backups) => {
-                    state.items = backups.iter().filter_map(item).collect();
+                    let order = &self.settings.order;
+                    state.items = backups.iter().filter_map(|backup| item(backup, order)).collect();
+                    let ended = |backup: &Backup| Some((backup.name_any(), run(backup, order)?));
+                    state.ended = backups.iter().filter_map(ended).collect();
                     backups.iter().filter_map(mark).for_each(|mark| state.marks.note(mark));
                     state.synced = true;
                 }
-                Change::Applied(backup) => state.apply(&backup),
+                Change::Applied(backup) => state.apply(&backup, &self.settings.order),
                 Change::Deleted(name) => {
                     state.items.remove(&name);
+                    state.ended.remove(&name);
                 }
             }
         }
@@ -87,7 +128,7 @@ impl Store {
 
     /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn observe_write(&self, backup: &Backup) {
-        self.state.write().apply(backup);
+        self.state.write().apply(backup, &self.settings.order);
         self.changes.send_modify(|count| *count += 1);
     }
 
@@ -100,7 +141,7 @@ impl Store {
     }
 
     pub fn is_synced(&self) -> bool {
-        self.state.read().synced
+        self.state.read().synced && self.locations.borrow().is_some()
     }
 
     /// Wakes on every change after this call.
@@ -110,9 +151,63 @@ impl Store {
         changes
     }
 
-    pub fn view(&self, slots: usize) -> View {
+    pub fn observe_location(&self, change: Change<BackupStorageLocation>) {
+        self.locations.send_modify(|known| {
+            let mut locations = known.as_deref().cloned().unwrap_or_default();
+            match change {
+                Change::All(all) => locations = all.iter().map(known_location).collect(),
+                Change::Applied(location) => {
+                    let location = known_location(&location);
+                    locations.retain(|other| other.name != location.name);
+                    locations.push(location);
+                }
+                Change::Deleted(name) => locations.retain(|other| other.name != name),
+            }
+            locations.sort_by(|a, b| a.name.cmp(&b.name));
+            *known = Some(Arc::new(locations));
+        });
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// By name. Empty until they have been listed.
+    pub fn locations(&self) -> Arc<Vec<Location>> {
+        self.locations.borrow().clone().unwrap_or_default()
+    }
+
+    /// Resolves at the next change of [`Store::locations`].
+    pub fn locations_changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.locations.subscribe();
+        async move {
+            // The sender lives as long as the store.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Frozen; `stopped` says why nothing can start at all.
+    pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
+        let Settings { slots, workers, order } = &self.settings;
         let state = self.state.read();
-        View { slots, backups: state.items.values().map(|item| Arc::clone(&item.entry)).collect() }
+        let handicaps = match &order.share {
+            Some(share) => handicaps(state.uses(*workers, now), share, now),
+            None => HashMap::new(),
+        };
+        View {
+            slots: *slots,
+            backups: state.items.values().map(|item| Arc::clone(&item.entry)).collect(),
+            order: order.clone(),
+            handicaps,
+            held_locations: location::held(&self.locations()),
+            stopped,
+        }
+    }
+
+    /// What is expected of the backups of this view, where runs like them are known. Nothing, if there are more than
+    /// `most`: somebody waits for the answer.
+    pub fn expectations(&self, view: &View, now: Timestamp, most: usize) -> Vec<Expectation> {
+        if view.backups.len() > most {
+            return Vec::new();
+        }
+        expect(view, &History::new(self.state.read().ended.values()), now, most)
     }
 
     pub fn get(&self, name: &str) -> Option<Item> {
@@ -129,8 +224,43 @@ impl Store {
     }
 }
 
+/// Feeds the store for ever: Backups and storage locations. Lists everything anew when asked to.
+pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
+    let everything = watcher::Config::default;
+    let locations = mirror::<BackupStorageLocation>(client.clone(), namespace, everything(), |change| {
+        store.observe_location(change)
+    });
+    let backups = async {
+        loop {
+            let watching =
+                mirror::<Backup>(client.clone(), namespace, everything(), |change| store.observe(change));
+            tokio::select! {
+                () = watching => {}
+                () = store.relist_asked() => {}
+            }
+        }
+    };
+    tokio::join!(locations, backups);
+}
+
 impl State {
-    fn apply(&mut self, backup: &Backup) {
+    /// What each tenant used, runs that go on included.
+    fn uses(&self, workers: u16, now: Timestamp) -> impl Iterator<Item = Use> {
+        let used = move |tenant: &String, took: SignedDuration, until| Use {
+            tenant: tenant.clone(),
+            worker_seconds: took.as_secs_f64() * f64::from(workers.max(1)),
+            until,
+        };
+        let ended =
+            self.ended.values().filter_map(move |run| Some(used(run.tenant.as_ref()?, run.took, run.ended)));
+        let running = self.items.values().filter_map(move |item| {
+            let took = now.duration_since(item.entry.started_at?);
+            Some(used(item.entry.tenant.as_ref()?, took, now))
+        });
+        ended.chain(running)
+    }
+
+    fn apply(&mut self, backup: &Backup, order: &Order) {
         if let Some(mark) = mark(backup) {
             self.marks.note(mark);
         }
@@ -139,13 +269,16 @@ impl State {
             let uid_same = Some(&known.entry.uid) == backup.metadata.uid.as_ref();
             uid_same && is_older(&backup.resource_version().unwrap_or_default(), &known.resource_version)
         });
-        match item(backup) {
+        match item(backup, order) {
             _ if older => {}
             Some((name, item)) => {
                 self.items.insert(name, item);
             }
             None => {
                 self.items.remove(&name);
+                if let Some(run) = run(backup, order) {
+                    self.ended.insert(name, run);
+                }
             }
         }
     }
@@ -157,8 +290,8 @@ fn is_older(a: &str, b: &str) -> bool {
 }
 
 /// `None` for a Backup that neither waits nor runs.
-fn item(backup: &Backup) -> Option<(String, Item)> {
-    let entry = Arc::new(entry(backup)?);
+fn item(backup: &Backup, order: &Order) -> Option<(String, Item)> {
+    let entry = Arc::new(entry(backup, order)?);
     let resource_version = backup.resource_version().unwrap_or_default();
     Some((backup.name_any(), Item { entry, resource_version }))
 }
@@ -168,7 +301,7 @@ fn mark(backup: &Backup) -> Option<Timestamp> {
 }
 
 /// What the queue sees of a Backup. `None` when it neither waits nor runs.
-pub fn entry(backup: &Backup) -> Option<Entry> {
+pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let phase = match backup.phase() {
         BackupPhase::New => Phase::New,
         BackupPhase::Queued => Phase::Queued,
@@ -176,29 +309,39 @@ pub fn entry(backup: &Backup) -> Option<Entry> {
         BackupPhase::InProgress => Phase::InProgress,
         _ => return None,
     };
-    let position = backup.status.as_ref().and_then(|s| s.queue_position).unwrap_or(0);
-    let annotation = |key: &str| backup.annotations().get(key);
-    let time = |key: &str| annotation(key).and_then(|text| text.parse().ok());
-    let is_set = |key: &str| annotation(key).is_some_and(|value| value != "false");
+    let status = backup.status.as_ref();
+    let resolved = backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == Phase::InProgress);
+    let resolved = resolved
+        .map(|names| NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok())));
+    let read = source(backup).entry(order);
     Some(Entry {
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
         phase,
-        position: u32::try_from(position).unwrap_or(0),
-        held: is_set(keys::HOLD),
-        canceled: is_set(keys::CANCEL),
-        first: time(keys::FIRST),
-        enqueued_at: mark(backup),
+        position: u32::try_from(status.and_then(|s| s.queue_position).unwrap_or(0)).unwrap_or(0),
+        started_at: status.and_then(|s| s.start_timestamp.as_ref()).map(|time| time.0),
         created_at: backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-        namespaces: namespaces(backup, phase),
+        namespaces: resolved.unwrap_or_else(|| read.namespaces.clone()),
+        ..read
     })
 }
 
-fn namespaces(backup: &Backup, phase: Phase) -> NamespaceSet {
-    let resolved = backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == Phase::InProgress);
-    if let Some(names) = resolved {
-        return NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok()));
+fn source(backup: &Backup) -> Source<'_> {
+    Source { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
+}
+
+/// How a run that ended well went.
+pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
+    if !matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed) {
+        return None;
     }
-    // A list that cannot be read meets nobody; the backup fails validation when its turn comes.
-    berth_api::parse::backup_namespaces(&backup.spec).unwrap_or_else(|| NamespaceSet::literal([]))
+    let status = backup.status.as_ref()?;
+    let (start, end) = (status.start_timestamp.as_ref()?.0, status.completion_timestamp.as_ref()?.0);
+    Some(Run {
+        schedule: backup.labels().get(keys::SCHEDULE).cloned(),
+        tenant: source(backup).tenant(order),
+        namespaces: source(backup).namespaces()?,
+        took: end.duration_since(start).max(SignedDuration::ZERO),
+        ended: end,
+    })
 }

@@ -72,7 +72,7 @@ fn view(all: u32) -> anyhow::Result<View> {
         let running = set(&[format!("ns-{}", i * 7).as_str()])?;
         backups.push(Arc::new(entry(WAITING + i, Phase::InProgress, running)));
     }
-    Ok(View { slots: SLOTS, backups })
+    Ok(View { slots: SLOTS, backups, ..View::default() })
 }
 
 fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
@@ -83,12 +83,10 @@ fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
         phase,
         // Out of order, so that the line has to be made.
         position: 1 + i.wrapping_mul(7_919) % WAITING,
-        held: false,
-        canceled: false,
-        first: None,
         enqueued_at: Some(at),
         created_at: at,
         namespaces,
+        ..Entry::default()
     }
 }
 

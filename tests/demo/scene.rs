@@ -8,7 +8,7 @@ use anyhow::bail;
 use berth::mirror::Change;
 use berth::queue::store::entry;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::queue::{Reason, View, plan};
+use berth_core::queue::{Order, Reason, View, plan};
 use kube::ResourceExt;
 
 use crate::order::{Happening, NAMES};
@@ -88,8 +88,13 @@ impl Scene {
 
     /// One row per Backup, with what berth's own plan says about those that wait.
     pub fn rows(&self, now: Instant) -> Vec<Row> {
-        let backups = self.backups.values().filter_map(|seen| entry(&seen.backup)).map(Arc::new).collect();
-        let view = View { slots: self.slots, backups };
+        let backups = self
+            .backups
+            .values()
+            .filter_map(|seen| entry(&seen.backup, &Order::default()))
+            .map(Arc::new)
+            .collect();
+        let view = View { slots: self.slots, backups, ..View::default() };
         let plan = plan(&view);
         let name_of = |index: usize| view.backups.get(index).map(|entry| entry.name.as_str());
         let waits_for = |name: &str| {
@@ -122,7 +127,8 @@ impl Scene {
 
 fn brief(reason: &Reason) -> String {
     match reason {
-        Reason::Held => "its release".to_owned(),
+        Reason::Held | Reason::LocationHeld { .. } => "its release".to_owned(),
+        Reason::NoExecutor { .. } => "whoever runs it".to_owned(),
         Reason::Next => "nothing: next".to_owned(),
         Reason::NoSlot { .. } => "a free slot".to_owned(),
         Reason::Overlap { with, namespaces, .. } => format!("{with}: {}", namespaces.join(", ")),

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_core::glob::Glob;
 use berth_core::location::Location;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Phase, View};
+use berth_core::queue::{Band, Entry, Order, Phase, View};
 use http::Request;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
@@ -20,6 +20,8 @@ struct Cluster {
     locations: Mutex<Vec<Location>>,
     changed: Notify,
     ready: AtomicBool,
+    order: Order,
+    foreign: Mutex<Vec<String>>,
 }
 
 impl Known for Arc<Cluster> {
@@ -27,7 +29,7 @@ impl Known for Arc<Cluster> {
         self.ready.load(Ordering::Relaxed)
     }
     fn queue(&self) -> View {
-        View { slots: 1, backups: self.backups.lock().clone() }
+        View { backups: self.backups.lock().clone(), order: self.order.clone(), ..View::default() }
     }
     fn has_seen(&self, mark: Timestamp) -> bool {
         self.backups.lock().iter().any(|entry| entry.enqueued_at == Some(mark))
@@ -38,10 +40,25 @@ impl Known for Arc<Cluster> {
     fn locations_changed(&self) -> impl Future<Output = ()> + Send {
         self.changed.notified()
     }
+    fn order(&self) -> &Order {
+        &self.order
+    }
+    fn expected_start(&self, _: &View, _: &str, _: Timestamp) -> Option<Band<Timestamp>> {
+        None
+    }
+    fn foreign_queue(&self, name: &str, _: &str, user: &str) {
+        self.foreign.lock().push(format!("{name} by {user}"));
+    }
 }
 
 fn location(name: &str) -> Location {
-    Location { name: name.into(), is_default: name == "default", read_only: false, unavailable: None }
+    Location {
+        name: name.into(),
+        is_default: name == "default",
+        read_only: false,
+        held: false,
+        unavailable: None,
+    }
 }
 
 fn desk() -> (Arc<Cluster>, Router) {
@@ -134,13 +151,10 @@ async fn an_answer_is_forgotten_once_its_object_is_seen() {
         name: "b1".into(),
         uid: "real".into(),
         phase: Phase::InProgress,
-        position: 0,
-        held: false,
-        canceled: false,
-        first: None,
         enqueued_at: mark.parse().ok(),
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: NamespaceSet::new(Glob::parse("a").into_iter().collect(), Vec::new()),
+        ..Entry::default()
     }));
     let (stored, warnings) = create(&router, backup("b2", json!({"includedNamespaces": ["a"]})), false).await;
     assert_eq!(stored["status"]["queuePosition"], 1, "b1 runs, so the queue is empty");

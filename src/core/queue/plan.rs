@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::reason::Reason;
-use super::view::{Entry, Phase, View, precedence};
+use super::view::{Entry, Phase, View};
 use crate::namespace::{Meeting, NamespaceSet};
 
 /// What to do, as indices into the view's `backups`.
@@ -13,9 +15,24 @@ pub struct Plan {
     /// To ReadyToStart, in this order.
     pub start: Vec<usize>,
     /// Waiting ones that are to end without having run.
-    pub cancel: Vec<usize>,
+    pub end: Vec<End>,
     /// Those that stay, in queue order: the place of `waiting[i]` is `i + 1`.
     pub waiting: Vec<Waiting>,
+}
+
+/// A backup that ends without having run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub backup: usize,
+    pub cause: Cause,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody asked for it.
+    Canceled,
+    /// A later one of its schedule takes its place.
+    Superseded { by: usize },
 }
 
 /// A backup that stays in the queue.
@@ -50,6 +67,11 @@ pub fn plan(view: &View) -> Plan {
     walk(view, Extent::Whole)
 }
 
+/// Those that would start, without the reasons of the rest.
+pub(super) fn starts(view: &View) -> Vec<usize> {
+    walk(view, Extent::WhileSlotsLast).start
+}
+
 /// How far to walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
@@ -66,22 +88,34 @@ fn walk(view: &View, extent: Extent) -> Plan {
         running += 1;
     }
     let mut free = view.slots.max(1).saturating_sub(running);
+    if view.stopped.is_some() {
+        free = 0;
+    }
+    let line = view.line();
+    let superseding = superseding(view, &line);
     let mut plan = Plan::default();
-    for index in view.line() {
+    for index in line {
         if extent == Extent::WhileSlotsLast && free == 0 {
             break;
         }
         let Some(entry) = view.backups.get(index) else { continue };
-        if entry.canceled {
-            plan.cancel.push(index);
+        let later = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
+        let cause = match later {
+            _ if entry.canceled => Some(Cause::Canceled),
+            Some(by) if by != index && !view.holds(entry) => Some(Cause::Superseded { by }),
+            _ => None,
+        };
+        if let Some(cause) = cause {
+            plan.end.push(End { backup: index, cause });
             continue;
         }
         let conflict = held.meets(view, &entry.namespaces);
-        if entry.is_in_the_way() {
+        if view.is_in_the_way(entry) {
             held.hold(index, &entry.namespaces);
         }
         let reason = match conflict {
             _ if entry.held => Reason::Held,
+            _ if view.is_location_held(entry) => Reason::LocationHeld { location: entry.location.clone() },
             Some(reason) => reason,
             None if free > 0 && entry.phase == Phase::Queued => {
                 free -= 1;
@@ -94,7 +128,10 @@ fn walk(view: &View, extent: Extent) -> Plan {
                 free -= 1;
                 Reason::Next
             }
-            None => Reason::NoSlot { slots: view.slots.max(1) },
+            None => match &view.stopped {
+                Some(why) => Reason::NoExecutor { why: why.clone() },
+                None => Reason::NoSlot { slots: view.slots.max(1) },
+            },
         };
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
         plan.waiting.push(Waiting { backup: index, place, reason });
@@ -102,26 +139,54 @@ fn walk(view: &View, extent: Extent) -> Plan {
     plan
 }
 
-/// What a backup that is being created would wait for: it stands behind everybody known. Names the running
-/// backup in its way, or else the one furthest ahead in the queue. Linear, and without a full plan unless a
-/// slot is free.
-pub fn explain_newcomer(view: &View, namespaces: &NamespaceSet) -> Reason {
-    let first = |a: &&Arc<Entry>, b: &&Arc<Entry>| {
-        b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| precedence(a, b))
+/// The last one of each schedule that takes the place of older ones.
+fn superseding<'v>(view: &'v View, line: &[usize]) -> HashMap<&'v str, usize> {
+    let mut last: HashMap<&str, (Timestamp, usize)> = HashMap::new();
+    for (index, entry) in line.iter().filter_map(|i| Some((*i, view.backups.get(*i)?))) {
+        let Some(schedule) = entry.schedule.as_deref() else { continue };
+        let at = entry.enqueued_at.unwrap_or(entry.created_at);
+        let known = last.entry(schedule).or_insert((at, index));
+        if at >= known.0 {
+            *known = (at, index);
+        }
+    }
+    let supersedes = |index: usize| {
+        view.backups.get(index).is_some_and(|entry| entry.supersedes && !entry.canceled && !view.holds(entry))
     };
-    let meets = |b: &&Arc<Entry>| b.is_in_the_way() && b.namespaces.overlaps(namespaces);
-    let in_the_way = view.backups.iter().filter(meets).min_by(first);
-    if let Some(entry) = in_the_way {
-        let meeting = entry.namespaces.meets(namespaces);
+    last.into_iter().filter(|(_, (_, i))| supersedes(*i)).map(|(schedule, (_, i))| (schedule, i)).collect()
+}
+
+/// What a backup that is being created would wait for. Names the running backup in its way, or else the one
+/// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
+pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
+    if newcomer.held {
+        return Reason::Held;
+    }
+    if view.is_location_held(newcomer) {
+        return Reason::LocationHeld { location: newcomer.location.clone() };
+    }
+    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
+    // By arrival everybody known is ahead.
+    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
+    let meets =
+        |b: &&Arc<Entry>| view.is_in_the_way(b) && b.namespaces.overlaps(&newcomer.namespaces) && is_ahead(b);
+    let first = |a: &&Arc<Entry>, b: &&Arc<Entry>| {
+        b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| view.precedence(a, b))
+    };
+    if let Some(entry) = view.backups.iter().filter(meets).min_by(first) {
+        let meeting = entry.namespaces.meets(&newcomer.namespaces);
         return Reason::Overlap {
             with: entry.name.clone(),
             running: entry.phase.is_running(),
             namespaces: meeting.map(|m| m.namespaces).unwrap_or_default(),
         };
     }
+    if let Some(why) = &view.stopped {
+        return Reason::NoExecutor { why: why.clone() };
+    }
     let slots = view.slots.max(1);
     let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
-    let free = running < slots && running + walk(view, Extent::WhileSlotsLast).start.len() < slots;
+    let free = running < slots && running + starts(view).len() < slots;
     if free { Reason::Next } else { Reason::NoSlot { slots } }
 }
 

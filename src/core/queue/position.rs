@@ -1,15 +1,20 @@
 //! Positions: what a newcomer gets, and how many corrections may be written.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
-use super::view::{Entry, Phase};
+use super::view::{Entry, Phase, View};
 
-/// One past the last known position of a Queued backup.
-pub fn next_position(known: &[Arc<Entry>]) -> u32 {
-    let last = known.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max();
-    last.unwrap_or(0).saturating_add(1)
+/// By arrival: one past the last known position of a Queued backup. Otherwise its place among those that wait;
+/// those behind it move up when they are renumbered.
+pub fn position_of_newcomer(view: &View, newcomer: &Entry) -> u32 {
+    let place = if view.order.is_by_arrival() {
+        view.backups.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max().unwrap_or(0)
+    } else {
+        let standing = view.standing(newcomer);
+        let ahead = |b: &Entry| !b.phase.is_running() && view.standing(b) < standing;
+        u32::try_from(view.backups.iter().filter(|b| ahead(b)).count()).unwrap_or(u32::MAX)
+    };
+    place.saturating_add(1)
 }
 
 /// How many positions may be rewritten now. Every dequeue earns a write, and so does time, so a start

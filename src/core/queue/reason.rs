@@ -9,6 +9,10 @@ pub enum Reason {
     Next,
     /// Somebody holds it.
     Held,
+    /// Somebody holds every backup of its storage location; empty for the default one.
+    LocationHeld { location: String },
+    /// Whoever runs backups is not there.
+    NoExecutor { why: String },
     /// All slots are taken.
     NoSlot { slots: usize },
     /// It shares a namespace with a running backup or with one that is ahead of it in the queue.
@@ -21,6 +25,8 @@ impl Reason {
         match self {
             Self::Next => "Next",
             Self::Held => "Held",
+            Self::LocationHeld { .. } => "LocationHeld",
+            Self::NoExecutor { .. } => "NoExecutor",
             Self::NoSlot { .. } => "NoSlot",
             Self::Overlap { .. } => "Overlap",
         }
@@ -32,6 +38,13 @@ impl fmt::Display for Reason {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),
             Self::Held => f.write_str("its release: it is held"),
+            Self::LocationHeld { location } if location.is_empty() => {
+                f.write_str("the release of the default storage location: it is held")
+            }
+            Self::LocationHeld { location } => {
+                write!(f, "the release of storage location {location}: it is held")
+            }
+            Self::NoExecutor { why } => write!(f, "whoever runs backups: {why}"),
             Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),
             Self::NoSlot { slots } => write!(f, "a free slot (all {slots} are taken)"),
             Self::Overlap { with, running, namespaces } => {

@@ -1,15 +1,19 @@
 //! The frozen state on which one cycle decides.
 
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+
+use super::order::{Order, Standing};
 
 use crate::namespace::NamespaceSet;
 
 /// Where a backup stands, as far as the queue cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
+    #[default]
     /// Empty or `New`: the webhook did not see it.
     New,
     Queued,
@@ -25,7 +29,7 @@ impl Phase {
 }
 
 /// A backup that waits or runs. Finished ones are in no view.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub name: String,
     pub uid: String,
@@ -38,8 +42,20 @@ pub struct Entry {
     pub canceled: bool,
     /// Somebody moved it to the front (`berth.dev/first`), and when.
     pub first: Option<Timestamp>,
+    /// Priority class that it names (`berth.dev/priority-class`).
+    pub class: Option<String>,
+    /// Whose share it uses; `None` while there are no shares, and for backups without the label.
+    pub tenant: Option<String>,
+    /// The schedule that made it.
+    pub schedule: Option<String>,
+    /// It takes the place of older ones of its schedule that still wait (`berth.dev/supersede`).
+    pub supersedes: bool,
+    /// Name of its storage location; empty for the default one.
+    pub location: String,
     /// Annotation `berth.dev/enqueued-at`.
     pub enqueued_at: Option<Timestamp>,
+    /// `status.startTimestamp`.
+    pub started_at: Option<Timestamp>,
     /// `metadata.creationTimestamp`, whole seconds.
     pub created_at: Timestamp,
     /// What it would take, or, once it runs, what its patterns resolved to.
@@ -53,45 +69,59 @@ pub struct View {
     pub slots: usize,
     /// In any order. Shared, so that freezing a view copies no entry.
     pub backups: Vec<Arc<Entry>>,
+    pub order: Order,
+    /// How far back each tenant stands.
+    pub handicaps: HashMap<String, SignedDuration>,
+    /// Storage locations whose backups are to wait; the empty name for the default one.
+    pub held_locations: HashSet<String>,
+    /// Why nothing can start at all: whoever runs backups is not there.
+    pub stopped: Option<String>,
 }
 
-/// Who goes first: 1. those moved to the front, the last one first, 2. those the queue knows before those it
-/// does not, 3. lower position, 4. enqueued earlier, 5. created earlier, 6. UID, so that the order is total
-/// and every run agrees.
-///
-/// A position of 0 on a Queued backup was lost by somebody; it is treated like unknown and so goes by time.
-pub fn precedence(a: &Entry, b: &Entry) -> Ordering {
-    fn known(entry: &Entry) -> (bool, u32) {
-        (entry.phase == Phase::New || entry.position == 0, entry.position)
-    }
-    fn since(entry: &Entry) -> Timestamp {
-        entry.enqueued_at.unwrap_or(entry.created_at)
-    }
-    b.first
-        .cmp(&a.first)
-        .then_with(|| known(a).cmp(&known(b)))
-        .then_with(|| since(a).cmp(&since(b)))
-        .then_with(|| a.created_at.cmp(&b.created_at))
-        .then_with(|| a.uid.cmp(&b.uid))
-}
-
-impl Entry {
-    /// Does it keep others from its namespaces?
-    pub fn is_in_the_way(&self) -> bool {
-        self.phase.is_running() || !(self.held || self.canceled)
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            slots: 1,
+            backups: Vec::new(),
+            order: Order::default(),
+            handicaps: HashMap::new(),
+            held_locations: HashSet::new(),
+            stopped: None,
+        }
     }
 }
 
 impl View {
+    /// Is it to wait, by its own mark or by that of its location?
+    pub fn holds(&self, entry: &Entry) -> bool {
+        entry.held || self.is_location_held(entry)
+    }
+
+    pub(super) fn is_location_held(&self, entry: &Entry) -> bool {
+        !self.held_locations.is_empty() && self.held_locations.contains(&entry.location)
+    }
+
+    /// Does it keep others from its namespaces?
+    pub fn is_in_the_way(&self, entry: &Entry) -> bool {
+        entry.phase.is_running() || !(entry.canceled || self.holds(entry))
+    }
+
+    pub fn standing<'a>(&self, entry: &'a Entry) -> Standing<'a> {
+        Standing::of(entry, &self.order, &self.handicaps)
+    }
+
+    /// Who goes first.
+    pub fn precedence(&self, a: &Entry, b: &Entry) -> Ordering {
+        self.standing(a).cmp(&self.standing(b))
+    }
+
     /// Indices of the waiting, in the order in which they are considered.
     pub(super) fn line(&self) -> Vec<usize> {
-        let mut line: Vec<usize> = (0..self.backups.len())
-            .filter(|i| self.backups.get(*i).is_some_and(|b| !b.phase.is_running()))
+        let mut line: Vec<(Standing<'_>, usize)> = (self.backups.iter().enumerate())
+            .filter(|(_, entry)| !entry.phase.is_running())
+            .map(|(i, entry)| (self.standing(entry), i))
             .collect();
-        line.sort_by(|a, b| match (self.backups.get(*a), self.backups.get(*b)) {
-            (Some(a), Some(b)) => precedence(a, b),
-            _ => Ordering::Equal,
-        });
-        line
+        line.sort_unstable();
+        line.into_iter().map(|(_, i)| i).collect()
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::glob::Glob;
-use crate::queue::{next_position, precedence};
+use crate::queue::{FairShare, Order, position_of_newcomer};
 
 fn set(includes: &[&str]) -> NamespaceSet {
     NamespaceSet::new(includes.iter().filter_map(|t| Glob::parse(t).ok()).collect(), Vec::new())
@@ -15,13 +15,14 @@ fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Arc<Entr
         uid: format!("uid-{name}"),
         phase,
         position,
-        held: false,
-        canceled: false,
-        first: None,
-        enqueued_at: None,
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: set(includes),
+        ..Entry::default()
     })
+}
+
+fn newcomer(includes: &[&str]) -> Entry {
+    Entry { namespaces: set(includes), ..Entry::default() }
 }
 
 fn names<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
@@ -44,6 +45,7 @@ fn worked_example(backup1: Phase) -> View {
             entry("backup4", Phase::Queued, 4, &["ns5", "ns6"]),
             entry("backup5", Phase::Queued, 5, &["ns8", "ns9"]),
         ],
+        ..View::default()
     }
 }
 
@@ -107,6 +109,7 @@ fn a_backup_of_everything_waits_for_all_and_all_wait_for_it() {
             entry("full", Phase::Queued, 1, &[]),
             entry("other", Phase::Queued, 2, &["ns2"]),
         ],
+        ..View::default()
     };
     let plan = plan(&view);
     assert!(plan.start.is_empty());
@@ -119,6 +122,7 @@ fn what_the_webhook_missed_is_queued_first_and_never_overtakes() {
     let view = View {
         slots: 1,
         backups: vec![entry("new", Phase::New, 0, &["a"]), entry("queued", Phase::Queued, 7, &["a"])],
+        ..View::default()
     };
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["queued"]);
@@ -129,12 +133,13 @@ fn what_the_webhook_missed_is_queued_first_and_never_overtakes() {
 #[test]
 fn equal_positions_go_by_time_and_then_by_uid() {
     let (mut a, mut b) = (entry("a", Phase::Queued, 1, &[]), entry("b", Phase::Queued, 1, &[]));
-    assert!(precedence(&a, &b).is_lt());
+    let view = View::default();
+    assert!(view.precedence(&a, &b).is_lt());
     Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH - SignedDuration::from_secs(1));
-    assert!(precedence(&a, &b).is_gt());
+    assert!(view.precedence(&a, &b).is_gt());
     Arc::make_mut(&mut a).position = 0;
     Arc::make_mut(&mut b).position = 9;
-    assert!(precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
+    assert!(view.precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
 }
 
 #[test]
@@ -142,6 +147,7 @@ fn renumbering_begins_at_the_head_and_keeps_to_its_budget() {
     let view = View {
         slots: 1,
         backups: (1..=5).map(|i| entry(&format!("b{i}"), Phase::Queued, i * 10, &["same"])).collect(),
+        ..View::default()
     };
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["b1"]);
@@ -153,13 +159,13 @@ fn renumbering_begins_at_the_head_and_keeps_to_its_budget() {
 #[test]
 fn a_newcomer_is_told_what_it_would_wait_for() {
     let view = worked_example(Phase::InProgress);
-    assert_eq!(explain_newcomer(&view, &set(&["ns3"])), overlap("backup2", false, &["ns3"]));
+    assert_eq!(explain_newcomer(&view, &newcomer(&["ns3"])), overlap("backup2", false, &["ns3"]));
     // backup5 takes the second slot before the newcomer.
-    assert_eq!(explain_newcomer(&view, &set(&["ns99"])), Reason::NoSlot { slots: 2 });
-    assert_eq!(next_position(&view.backups), 6);
-    let empty = View { slots: 1, backups: Vec::new() };
-    assert_eq!(explain_newcomer(&empty, &set(&["ns99"])), Reason::Next);
-    assert_eq!(next_position(&empty.backups), 1);
+    assert_eq!(explain_newcomer(&view, &newcomer(&["ns99"])), Reason::NoSlot { slots: 2 });
+    assert_eq!(position_of_newcomer(&view, &newcomer(&[])), 6);
+    let empty = View::default();
+    assert_eq!(explain_newcomer(&empty, &newcomer(&["ns99"])), Reason::Next);
+    assert_eq!(position_of_newcomer(&empty, &newcomer(&[])), 1);
 }
 
 #[test]
@@ -176,7 +182,7 @@ fn a_waiting_backup_that_is_canceled_ends_and_is_in_nobodys_way() {
     let mut view = worked_example(Phase::InProgress);
     Arc::make_mut(&mut view.backups[1]).canceled = true;
     let plan = plan(&view);
-    assert_eq!(plan.cancel, [1]);
+    assert_eq!(plan.end, [End { backup: 1, cause: Cause::Canceled }]);
     assert_eq!(names(&view, &plan), ["backup3"]);
     assert_eq!(plan.waiting.iter().map(|w| w.place).collect::<Vec<_>>(), [1, 2]);
 }
@@ -192,6 +198,100 @@ fn a_backup_moved_to_the_front_goes_before_all_and_the_last_one_moved_before_it(
     let plan = plan(&view);
     let order: Vec<&str> = plan.waiting.iter().map(|w| view.backups[w.backup].name.as_str()).collect();
     assert_eq!(order, ["backup5", "backup4", "backup2", "backup3"]);
+}
+
+#[test]
+fn backups_of_a_held_location_wait_and_are_in_nobodys_way() {
+    let mut view = worked_example(Phase::InProgress);
+    Arc::make_mut(&mut view.backups[1]).location = "cold".to_owned();
+    view.held_locations.insert("cold".to_owned());
+    let plan = plan(&view);
+    assert_eq!(names(&view, &plan), ["backup3"]);
+    let reason = Reason::LocationHeld { location: "cold".to_owned() };
+    assert_eq!(waits_for(&view, &plan, "backup2"), &reason);
+    let newcomer = Entry { location: "cold".to_owned(), ..newcomer(&["ns1"]) };
+    assert_eq!(explain_newcomer(&view, &newcomer), reason);
+}
+
+#[test]
+fn nothing_starts_while_nobody_is_there_to_run_it() {
+    let mut view = worked_example(Phase::Queued);
+    view.stopped = Some("no server".to_owned());
+    let plan = plan(&view);
+    assert!(plan.start.is_empty());
+    let reason = Reason::NoExecutor { why: "no server".to_owned() };
+    assert_eq!(waits_for(&view, &plan, "backup1"), &reason);
+    assert_eq!(waits_for(&view, &plan, "backup2"), &overlap("backup1", false, &["ns2"]));
+}
+
+#[test]
+fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
+    let of_schedule = |name: &str, position: u32, supersedes: bool| {
+        let mut made = entry(name, Phase::Queued, position, &["a"]);
+        let since = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::from(position));
+        let entry = Arc::make_mut(&mut made);
+        (entry.schedule, entry.supersedes) = (Some("nightly".to_owned()), supersedes);
+        entry.enqueued_at = Some(since);
+        made
+    };
+    let mut view = View {
+        backups: vec![
+            entry("runs", Phase::InProgress, 0, &["a"]),
+            of_schedule("monday", 1, true),
+            of_schedule("tuesday", 2, true),
+            entry("somebody", Phase::Queued, 3, &["b"]),
+            of_schedule("wednesday", 4, true),
+        ],
+        ..View::default()
+    };
+    let superseded = [1, 2].map(|backup| End { backup, cause: Cause::Superseded { by: 4 } });
+    assert_eq!(plan(&view).end, superseded);
+    Arc::make_mut(&mut view.backups[2]).held = true;
+    assert_eq!(plan(&view).end, superseded[..1], "what somebody holds is kept");
+    Arc::make_mut(&mut view.backups[4]).supersedes = false;
+    assert!(plan(&view).end.is_empty(), "the last one decides");
+}
+
+/// `high` counts as an hour earlier, and at most half an hour is lost by use.
+fn shifting() -> Order {
+    let hour = SignedDuration::from_hours(1);
+    Order {
+        classes: [("high".to_owned(), hour), ("low".to_owned(), -hour)].into(),
+        share: Some(FairShare { label: "team".to_owned(), half_life: hour, most: hour / 2 }),
+    }
+}
+
+#[test]
+fn a_class_is_a_head_start_and_waiting_makes_up_for_it() {
+    let arrived = |name: &str, class: Option<&str>, minutes: i64| {
+        let mut made = entry(name, Phase::Queued, 0, &["a"]);
+        let entry = Arc::make_mut(&mut made);
+        entry.class = class.map(str::to_owned);
+        entry.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes));
+        made
+    };
+    let view = View {
+        backups: vec![
+            arrived("patient", None, 0),
+            arrived("usual", None, 30),
+            arrived("low", Some("low"), 10),
+            arrived("high", Some("high"), 80),
+        ],
+        order: shifting(),
+        ..View::default()
+    };
+    let plan = plan(&view);
+    let order: Vec<&str> = plan
+        .start
+        .iter()
+        .copied()
+        .chain(plan.waiting.iter().map(|w| w.backup))
+        .map(|i| view.backups[i].name.as_str())
+        .collect();
+    assert_eq!(order, ["patient", "high", "usual", "low"]);
+    let mut late = Entry::clone(&arrived("late", Some("high"), 85));
+    late.uid = "z".to_owned();
+    assert_eq!(position_of_newcomer(&view, &late), 3, "its place, not one past the last");
 }
 
 fn any_view() -> impl Strategy<Value = View> {
@@ -210,10 +310,42 @@ fn any_view() -> impl Strategy<Value = View> {
                 made
             })
             .collect(),
+        ..View::default()
     })
 }
 
 proptest! {
+    /// Whatever arrives later than the largest shifts together stands behind, so nobody waits for ever; without
+    /// configuration the order is that of arrival, whatever the backups say of themselves.
+    #[test]
+    fn nobody_starves_and_the_default_is_the_order_of_arrival(
+        class in prop::sample::select(vec![None, Some("high"), Some("low"), Some("unknown")]),
+        other in prop::sample::select(vec![None, Some("high"), Some("low")]),
+        used in 0_i64..10_000,
+        arrived in 0_i64..100_000,
+        later in 1_i64..20_000,
+    ) {
+        let made = |name: &str, class: Option<&str>, seconds: i64| Entry {
+            uid: name.to_owned(),
+            class: class.map(str::to_owned),
+            tenant: Some(name.to_owned()),
+            phase: Phase::Queued,
+            enqueued_at: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)),
+            ..Entry::default()
+        };
+        let (first, second) = (made("a", class, arrived), made("b", other, arrived + later));
+        let plain = View::default();
+        prop_assert!(plain.precedence(&first, &second).is_lt());
+        let order = shifting();
+        let most = order.share.as_ref().map(|share| share.most).unwrap_or_default();
+        let handicap = SignedDuration::from_secs(used).min(most);
+        let shifted = View { order, handicaps: [("a".to_owned(), handicap)].into(), ..View::default() };
+        // high against low, and the largest handicap.
+        if later > 2 * 3600 + 1800 {
+            prop_assert!(shifted.precedence(&first, &second).is_lt());
+        }
+    }
+
     /// Lives a whole queue to its end, one step at a time, and checks every promise at each step.
     #[test]
     fn a_queue_lives_to_its_end(mut view in any_view(), picks in prop::collection::vec(any::<prop::sample::Index>(), 64)) {
@@ -221,7 +353,7 @@ proptest! {
         let uids: Vec<String> = view.backups.iter().map(|b| b.uid.clone()).collect();
         let mut started: Vec<String> = Vec::new();
         let mut picks = picks.into_iter();
-        order.sort_by(|a, b| precedence(&view.backups[*a], &view.backups[*b]));
+        order.sort_by(|a, b| view.precedence(&view.backups[*a], &view.backups[*b]));
         let line: Vec<String> = order.iter().map(|i| uids[*i].clone()).collect();
         let sets: HashMap<String, NamespaceSet> =
             view.backups.iter().map(|b| (b.uid.clone(), b.namespaces.clone())).collect();

@@ -1,0 +1,163 @@
+//! The queue as text, JSON or YAML.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::Here;
+use super::situation::{Leader, Line, Situation, When, leader};
+use crate::args::Output;
+use crate::queue::Store;
+use crate::queue::store::mirror_queue;
+
+/// What changes at once is shown at once.
+const CALM: Duration = Duration::from_millis(200);
+/// Ages grow while nothing happens.
+const REFRESH: Duration = Duration::from_secs(5);
+
+pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
+    let lines = situation.lines();
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Table => write_table(&mut out, &lines, situation.now),
+        structured => write_value(&mut out, &lines, structured),
+    }
+}
+
+/// Shows the list again at every change, for ever: on a terminal in place, elsewhere one after the other.
+pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) -> anyhow::Result<()> {
+    let Leader { settings, stopped } = leader(&here.client, &here.namespace).await;
+    let store = Arc::new(Store::new(settings));
+    let show_changes = async {
+        let mut changed = store.changed();
+        loop {
+            changed.mark_unchanged();
+            if store.is_synced() {
+                if std::io::stdout().is_terminal() {
+                    print!("\x1b[2J\x1b[H");
+                }
+                show(&Situation::new(&store, stopped.clone(), Timestamp::now()), output)?;
+                if output == Output::Table {
+                    println!();
+                }
+            }
+            tokio::time::sleep(CALM).await;
+            let _ = tokio::time::timeout(REFRESH, changed.changed()).await;
+        }
+    };
+    tokio::select! {
+        shown = show_changes => shown,
+        () = mirror_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+fn write_value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
+    match output {
+        Output::Yaml => write!(out, "{}", serde_saphyr::to_string(value)?)?,
+        Output::Json | Output::Table => writeln!(out, "{}", serde_json::to_string_pretty(value)?)?,
+    }
+    Ok(())
+}
+
+fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::Result<()> {
+    if lines.is_empty() {
+        writeln!(out, "Nothing waits and nothing runs.")?;
+        return Ok(());
+    }
+    let expected = |line: &Line| match (line.expected_start, line.expected_end) {
+        (Some(start), _) => format!("starts {}", from_now(start, now)),
+        (None, Some(end)) => format!("ends {}", from_now(end, now)),
+        (None, None) => String::new(),
+    };
+    let rows: Vec<[String; 7]> = lines
+        .iter()
+        .map(|line| {
+            [
+                line.position.map_or_else(String::new, |p| p.to_string()),
+                line.name.clone(),
+                line.phase.to_owned(),
+                line.priority_class.clone().unwrap_or_default(),
+                age(now.duration_since(line.since)),
+                expected(line),
+                line.waits_for.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    let heads = ["POSITION", "NAME", "PHASE", "PRIORITY", "SINCE", "EXPECTED", "WAITS FOR"];
+    // What nobody has is no column.
+    let is_shown =
+        |i: usize| i != 3 && i != 5 || rows.iter().any(|row| row.get(i).is_some_and(|c| !c.is_empty()));
+    let shown: Vec<(usize, &str)> = heads.into_iter().enumerate().filter(|(i, _)| is_shown(*i)).collect();
+    let cell = |row: &[String; 7], i: usize| row.get(i).cloned().unwrap_or_default();
+    let width = |i: usize, head: &str| {
+        rows.iter().map(|row| cell(row, i).chars().count()).max().unwrap_or(0).max(head.len())
+    };
+    let write_row = |out: &mut dyn Write, cells: Vec<String>| {
+        let cells =
+            cells.iter().zip(&shown).map(|(cell, (i, head))| format!("{cell:w$}", w = width(*i, head)));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    write_row(out, shown.iter().map(|(_, head)| (*head).to_owned()).collect())?;
+    for row in &rows {
+        write_row(out, shown.iter().map(|(i, _)| cell(row, *i)).collect())?;
+    }
+    Ok(())
+}
+
+/// `in 5m (3m to 9m)`.
+fn from_now(when: When, now: Timestamp) -> String {
+    let [earliest, likely, latest] =
+        [when.earliest, when.likely, when.latest].map(|at| age(at.duration_since(now)));
+    if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
+}
+
+/// `5s`, `12m`, `3h`, `2d`.
+fn age(age: SignedDuration) -> String {
+    match age.as_secs().max(0) {
+        s @ 0..=119 => format!("{s}s"),
+        s @ 120..=7199 => format!("{}m", s / 60),
+        s @ 7200..=172_799 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+/// Every backup that is in the way of one, where they meet, and what they wait for themselves.
+pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Result<()> {
+    let explained = situation.explain(name)?;
+    let mut out = std::io::stdout().lock();
+    if output != Output::Table {
+        return write_value(&mut out, &explained, output);
+    }
+    let line = &explained.line;
+    match (line.position, &line.waits_for) {
+        (Some(position), Some(waits_for)) => {
+            writeln!(out, "{name} is at position {position} and waits for {waits_for}.")?
+        }
+        (None, Some(_)) => writeln!(out, "{name} starts next.")?,
+        _ => writeln!(out, "{name} runs.")?,
+    }
+    if let Some(start) = line.expected_start {
+        writeln!(out, "  it is expected to start {}", from_now(start, situation.now))?;
+    }
+    if let Some(end) = line.expected_end {
+        writeln!(out, "  it is expected to end {}", from_now(end, situation.now))?;
+    }
+    for blocker in &explained.blockers {
+        let state = if blocker.running { "runs" } else { "is ahead" };
+        let namespaces = blocker.namespaces.join(", ");
+        write!(out, "  {} {state}, and takes {namespaces} too: it must end first", blocker.name)?;
+        if let Some(end) = blocker.expected_end {
+            write!(out, ", expected {}", from_now(end, situation.now))?;
+        }
+        if let Some(waits_for) = blocker.waits_for.as_ref().filter(|_| !blocker.running) {
+            write!(out, "; it waits for {waits_for}")?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "  {} of {} slots are taken", explained.running, explained.slots)?;
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The queue as it stands, exact places and expectations included: worked out here, not read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use berth_api::keys;
+use berth_api::velero::BackupStorageLocation;
+use berth_core::queue::{Band, Entry, Expectation, Phase, Plan, Reason, View, plan};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use serde::Serialize;
+
+use super::Here;
+use crate::commands::controller::LEASE;
+use crate::mirror::Change;
+use crate::queue::{Settings, Store};
+
+/// A larger queue is listed without expectations.
+const ESTIMATE_MOST: usize = 400;
+
+/// What the leader tells about itself.
+pub struct Leader {
+    pub settings: Settings,
+    /// Why it starts nothing.
+    pub stopped: Option<String>,
+}
+
+/// Everything at one moment.
+pub struct Situation {
+    pub view: View,
+    pub plan: Plan,
+    expected: HashMap<usize, Expectation>,
+    pub now: Timestamp,
+}
+
+/// One line of the queue.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    pub name: String,
+    pub phase: &'static str,
+    /// Exact place, computed now; the object's own may lag behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    pub since: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_start: Option<When>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_end: Option<When>,
+}
+
+/// As the last runs like it went.
+#[derive(Clone, Copy, Serialize)]
+pub struct When {
+    pub earliest: Timestamp,
+    pub likely: Timestamp,
+    pub latest: Timestamp,
+}
+
+impl From<Band<Timestamp>> for When {
+    fn from(band: Band<Timestamp>) -> Self {
+        Self { earliest: band.earliest, likely: band.likely, latest: band.latest }
+    }
+}
+
+pub async fn leader(client: &Client, namespace: &str) -> Leader {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    // Whoever may not read it sees the queue as one with default settings would run it.
+    let lease = leases.get_opt(LEASE).await.ok().flatten();
+    let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
+    let settings = Settings {
+        slots: told(keys::CONCURRENT_BACKUPS).and_then(|text| text.parse().ok()).unwrap_or(1),
+        workers: 1,
+        order: told(keys::QUEUE_ORDER)
+            .and_then(|text| berth_api::order::from_json(&text).ok())
+            .unwrap_or_default(),
+    };
+    Leader { settings, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()) }
+}
+
+pub(super) async fn read(here: &Here) -> anyhow::Result<Situation> {
+    let Leader { settings, stopped } = leader(&here.client, &here.namespace).await;
+    let backups = here.backups().list(&ListParams::default()).await.context("failed to list the Backups")?;
+    let locations: Api<BackupStorageLocation> = Api::namespaced(here.client.clone(), &here.namespace);
+    let locations = locations.list(&ListParams::default()).await.context("failed to list the locations")?;
+    let store = Store::new(settings);
+    store.observe(Change::All(backups.items));
+    store.observe_location(Change::All(locations.items));
+    Ok(Situation::new(&store, stopped, Timestamp::now()))
+}
+
+impl Situation {
+    pub fn new(store: &Store, stopped: Option<String>, now: Timestamp) -> Self {
+        let view = store.view(stopped, now);
+        let expected = store.expectations(&view, now, ESTIMATE_MOST);
+        let expected = expected.into_iter().map(|expectation| (expectation.backup, expectation)).collect();
+        Self { plan: plan(&view), view, expected, now }
+    }
+
+    /// What runs, what starts next, what waits: in order.
+    pub fn lines(&self) -> Vec<Line> {
+        let mut running: Vec<usize> =
+            (0..self.view.backups.len()).filter(|i| self.entry(*i).phase.is_running()).collect();
+        running.sort_by(|a, b| self.view.precedence(self.entry(*a), self.entry(*b)));
+        let running = running.into_iter().map(|i| self.line(i, None, None));
+        let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
+        let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
+        running.chain(starting).chain(waiting).collect()
+    }
+
+    fn entry(&self, index: usize) -> &Entry {
+        static NONE: std::sync::LazyLock<Arc<Entry>> = std::sync::LazyLock::new(Arc::default);
+        self.view.backups.get(index).unwrap_or(&NONE)
+    }
+
+    fn line(&self, index: usize, position: Option<u32>, reason: Option<&Reason>) -> Line {
+        let entry = self.entry(index);
+        let expected = self.expected.get(&index);
+        Line {
+            name: entry.name.clone(),
+            phase: match entry.phase {
+                Phase::New => "New",
+                Phase::Queued => "Queued",
+                Phase::ReadyToStart => "ReadyToStart",
+                Phase::InProgress => "InProgress",
+            },
+            position,
+            priority_class: entry.class.clone(),
+            waits_for: reason.map(ToString::to_string),
+            reason: reason.map(Reason::word),
+            since: entry.enqueued_at.unwrap_or(entry.created_at),
+            expected_start: expected.and_then(|e| e.start).map(When::from),
+            expected_end: expected.and_then(|e| e.end).map(When::from),
+        }
+    }
+
+    pub fn explain(&self, name: &str) -> anyhow::Result<Explanation> {
+        let lines = self.lines();
+        let wanted = self.view.backups.iter().find(|b| b.name == name);
+        let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
+        let ahead = |b: &&Arc<Entry>| {
+            b.name != name
+                && self.view.is_in_the_way(b)
+                && (b.phase.is_running() || self.view.precedence(b, wanted).is_lt())
+        };
+        let mut blockers: Vec<&Arc<Entry>> = if wanted.phase.is_running() {
+            Vec::new()
+        } else {
+            self.view.backups.iter().filter(ahead).collect()
+        };
+        blockers.sort_by(|a, b| {
+            b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| self.view.precedence(a, b))
+        });
+        let blockers = blockers
+            .into_iter()
+            .filter_map(|blocker| {
+                let meeting = blocker.namespaces.meets(&wanted.namespaces)?;
+                let line = lines.iter().find(|line| line.name == blocker.name);
+                Some(Blocker {
+                    name: blocker.name.clone(),
+                    running: blocker.phase.is_running(),
+                    namespaces: meeting.namespaces,
+                    waits_for: line.and_then(|line| line.waits_for.clone()),
+                    expected_end: line.and_then(|line| line.expected_end),
+                })
+            })
+            .collect();
+        let line = lines.into_iter().find(|line| line.name == name);
+        Ok(Explanation {
+            line: line.with_context(|| format!("Backup {name} is about to end"))?,
+            blockers,
+            running: self.view.backups.iter().filter(|b| b.phase.is_running()).count(),
+            slots: self.view.slots,
+        })
+    }
+}
+
+/// One backup, and all that is in its way.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    #[serde(flatten)]
+    pub line: Line,
+    /// Each of them must end first.
+    pub blockers: Vec<Blocker>,
+    pub running: usize,
+    pub slots: usize,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocker {
+    pub name: String,
+    pub running: bool,
+    /// Where the two meet.
+    pub namespaces: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_end: Option<When>,
+}

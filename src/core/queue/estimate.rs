@@ -1,0 +1,220 @@
+//! When a backup may start and end, learned from runs like it. Silent where nothing is known.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::plan::starts;
+use super::view::{Entry, Phase, View};
+use crate::namespace::NamespaceSet;
+
+/// A run that ended well.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub schedule: Option<String>,
+    pub tenant: Option<String>,
+    pub namespaces: NamespaceSet,
+    pub took: SignedDuration,
+    pub ended: Timestamp,
+}
+
+/// How long runs took, by what they have in common.
+#[derive(Clone, Debug, Default)]
+pub struct History<'a> {
+    by_schedule: HashMap<&'a str, Vec<&'a Run>>,
+    by_namespaces: HashMap<&'a NamespaceSet, Vec<&'a Run>>,
+}
+
+/// Three answers to one question: if the queue moves as fast as it ever did lately, as it usually does, and as
+/// slowly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Band<T> {
+    pub earliest: T,
+    pub likely: T,
+    pub latest: T,
+}
+
+/// What is expected of one backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    pub backup: usize,
+    /// `None` for one that runs.
+    pub start: Option<Band<Timestamp>>,
+    /// `None` when nothing is known of runs like it.
+    pub end: Option<Band<Timestamp>>,
+}
+
+impl<'a> History<'a> {
+    /// Runs of the same schedule, or else of the same namespaces, of which the last ones count.
+    const LAST: usize = 5;
+
+    pub fn new(runs: impl IntoIterator<Item = &'a Run>) -> Self {
+        let mut history = Self::default();
+        for run in runs {
+            match &run.schedule {
+                Some(schedule) => history.by_schedule.entry(schedule).or_default().push(run),
+                None => history.by_namespaces.entry(&run.namespaces).or_default().push(run),
+            }
+        }
+        let lists = history.by_schedule.values_mut().chain(history.by_namespaces.values_mut());
+        for runs in lists {
+            runs.sort_by_key(|run| Reverse(run.ended));
+            runs.truncate(Self::LAST);
+        }
+        history
+    }
+
+    /// How long a run like this takes: shortest, median and longest.
+    pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
+        let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
+        let runs = schedule.or_else(|| self.by_namespaces.get(&entry.namespaces))?;
+        let mut took: Vec<SignedDuration> = runs.iter().map(|run| run.took).collect();
+        took.sort_unstable();
+        Some(Band { earliest: *took.first()?, likely: *took.get(took.len() / 2)?, latest: *took.last()? })
+    }
+}
+
+/// Lives the queue to its end three times. Whoever needs one of unknown length to end first gets no answer, and
+/// a queue of more than `most` is not looked at.
+pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
+    if view.backups.len() > most || view.stopped.is_some() {
+        return Vec::new();
+    }
+    let took: Vec<Option<Band<SignedDuration>>> = view.backups.iter().map(|b| history.took(b)).collect();
+    if took.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    let live = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
+        let took: Vec<Option<SignedDuration>> = took.iter().map(|band| band.map(pick)).collect();
+        live(view.clone(), &took, now)
+    };
+    let lives = [live(|band| band.earliest), live(|band| band.likely), live(|band| band.latest)];
+    let at = |life: usize, i: usize| lives.get(life).and_then(|l| l.get(i)).copied().unwrap_or_default();
+    let band = |of: fn(Life) -> Option<Timestamp>, i: usize| {
+        Some(Band { earliest: of(at(0, i))?, likely: of(at(1, i))?, latest: of(at(2, i))? })
+    };
+    (0..view.backups.len())
+        .map(|i| Expectation { backup: i, start: band(|l| l.start, i), end: band(|l| l.end, i) })
+        .filter(|expectation| expectation.start.is_some() || expectation.end.is_some())
+        .collect()
+}
+
+#[derive(Clone, Copy, Default)]
+struct Life {
+    start: Option<Timestamp>,
+    end: Option<Timestamp>,
+}
+
+fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<Life> {
+    let mut lives = vec![Life::default(); view.backups.len()];
+    let mut ends: BinaryHeap<Reverse<(Timestamp, usize)>> = BinaryHeap::new();
+    let end_of = |i: usize, start: Timestamp| {
+        let took = took.get(i).copied().flatten()?;
+        start.saturating_add(took).ok()
+    };
+    for (i, (entry, life)) in view.backups.iter_mut().zip(&mut lives).enumerate() {
+        if entry.phase == Phase::New {
+            Arc::make_mut(entry).phase = Phase::Queued;
+        } else if entry.phase.is_running() {
+            life.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
+            ends.extend(life.end.map(|end| Reverse((end, i))));
+        }
+    }
+    let mut at = now;
+    loop {
+        for i in starts(&view) {
+            let (Some(entry), Some(life)) = (view.backups.get_mut(i), lives.get_mut(i)) else { continue };
+            Arc::make_mut(entry).phase = Phase::ReadyToStart;
+            *life = Life { start: Some(at), end: end_of(i, at) };
+            ends.extend(life.end.map(|end| Reverse((end, i))));
+        }
+        let Some(Reverse((end, i))) = ends.pop() else { return lives };
+        at = end;
+        if let Some(entry) = view.backups.get_mut(i) {
+            // What has ended is in nobody's way.
+            let entry = Arc::make_mut(entry);
+            (entry.phase, entry.canceled) = (Phase::Queued, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glob::Glob;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    }
+
+    fn entry(name: &str, phase: Phase, position: u32, namespace: &str) -> Arc<Entry> {
+        Arc::new(Entry {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            phase,
+            position,
+            started_at: Some(at(0)),
+            namespaces: NamespaceSet::literal(Glob::parse(namespace)),
+            ..Entry::default()
+        })
+    }
+
+    fn run(namespace: &str, took: i64, ended: i64) -> Run {
+        Run {
+            schedule: None,
+            tenant: None,
+            namespaces: NamespaceSet::literal(Glob::parse(namespace)),
+            took: SignedDuration::from_secs(took),
+            ended: at(ended),
+        }
+    }
+
+    #[test]
+    fn a_backup_starts_when_those_ahead_of_it_have_ended() {
+        let view = View {
+            backups: vec![
+                entry("runs", Phase::InProgress, 0, "a"),
+                entry("next", Phase::Queued, 1, "b"),
+                entry("unknown", Phase::Queued, 2, "c"),
+                entry("behind", Phase::Queued, 3, "a"),
+            ],
+            ..View::default()
+        };
+        let runs = [run("a", 8, -100), run("a", 10, -90), run("a", 30, -80), run("b", 5, -70)];
+        let found = expect(&view, &History::new(&runs), at(4), 10);
+        let band = |earliest, likely, latest| {
+            Some(Band { earliest: at(earliest), likely: at(likely), latest: at(latest) })
+        };
+        let expected = [
+            Expectation { backup: 0, start: None, end: band(8, 10, 30) },
+            Expectation { backup: 1, start: band(8, 10, 30), end: band(13, 15, 35) },
+            Expectation { backup: 2, start: band(13, 15, 35), end: None },
+        ];
+        assert_eq!(found, expected, "nothing is said of what waits for one of unknown length");
+    }
+
+    #[test]
+    fn one_that_takes_longer_than_ever_is_expected_to_end_now() {
+        let view = View { backups: vec![entry("runs", Phase::InProgress, 0, "a")], ..View::default() };
+        let found = expect(&view, &History::new(&[run("a", 8, -100)]), at(60), 10);
+        assert_eq!(found.first().and_then(|e| e.end).map(|end| end.likely), Some(at(60)));
+        assert!(expect(&view, &History::new(&[]), at(60), 10).is_empty());
+    }
+
+    #[test]
+    fn only_the_last_five_runs_count_and_a_schedule_counts_before_its_namespaces() {
+        let mut runs: Vec<Run> = (0..9).map(|i| run("a", 100 - i, i)).collect();
+        let history = History::new(&runs);
+        let waits = entry("waits", Phase::Queued, 1, "a");
+        assert_eq!(history.took(&waits).map(|took| took.latest.as_secs()), Some(96));
+        for run in &mut runs {
+            run.schedule = Some("nightly".to_owned());
+        }
+        let history = History::new(&runs);
+        assert_eq!(history.took(&waits), None);
+        let of_schedule = Entry { schedule: Some("nightly".to_owned()), ..Entry::default() };
+        assert_eq!(history.took(&of_schedule).map(|took| took.likely.as_secs()), Some(94));
+    }
+}

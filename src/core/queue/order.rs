@@ -1,0 +1,131 @@
+//! Who goes first. By arrival, unless priority classes or fair shares are configured.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::view::{Entry, Phase};
+
+/// What shifts a backup from the place that its arrival gives it. The default shifts nobody.
+///
+/// Both shifts are times: a class counts as having arrived that much earlier, use counts as having arrived that
+/// much later. So waiting raises everybody alike, and nobody starves: whoever arrives later than the largest
+/// shifts together stands behind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Order {
+    /// Head start of each priority class; negative ones let others pass. Empty: there are no classes.
+    pub classes: BTreeMap<String, SignedDuration>,
+    pub share: Option<FairShare>,
+}
+
+/// Tenants that used much lately let others pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FairShare {
+    /// Label of a Backup that names its tenant.
+    pub label: String,
+    /// Time after which a worker-second counts half.
+    pub half_life: SignedDuration,
+    /// Largest shift.
+    pub most: SignedDuration,
+}
+
+/// Class of a backup that names none.
+pub const DEFAULT_CLASS: &str = "normal";
+
+impl Order {
+    pub fn is_by_arrival(&self) -> bool {
+        self.classes.is_empty() && self.share.is_none()
+    }
+
+    /// `None` for a class that is not configured.
+    pub fn head_start(&self, class: Option<&str>) -> Option<SignedDuration> {
+        let class = class.unwrap_or(DEFAULT_CLASS);
+        let known = self.classes.get(class).copied();
+        known.or_else(|| (class == DEFAULT_CLASS).then_some(SignedDuration::ZERO))
+    }
+}
+
+/// A run that ended, or goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Use {
+    pub tenant: String,
+    pub worker_seconds: f64,
+    /// When it ended; `now` for one that goes on.
+    pub until: Timestamp,
+}
+
+/// How far back each tenant stands: one second for each worker-second that it used lately.
+pub fn handicaps(
+    uses: impl IntoIterator<Item = Use>,
+    share: &FairShare,
+    now: Timestamp,
+) -> HashMap<String, SignedDuration> {
+    let mut seconds: HashMap<String, f64> = HashMap::new();
+    let half_life = share.half_life.as_secs_f64().max(1.0);
+    for used in uses {
+        let age = now.duration_since(used.until).as_secs_f64().max(0.0);
+        *seconds.entry(used.tenant).or_default() += used.worker_seconds.max(0.0) * (-age / half_life).exp2();
+    }
+    let most = share.most.as_secs_f64().max(0.0);
+    let shift = |seconds: f64| SignedDuration::from_millis((seconds.min(most) * 1000.0) as i64);
+    seconds.into_iter().map(|(tenant, seconds)| (tenant, shift(seconds))).collect()
+}
+
+/// Where a backup stands; smaller goes first. Total: no two are equal.
+///
+/// 1. those moved to the front, the last one first, 2. by arrival: those the queue knows before those it does not,
+///    3. lower position, or else 2. by arrival shifted by class and share; then 4. enqueued earlier, 5. created
+///    earlier, 6. UID, so that every run agrees.
+///
+/// A position of 0 on a Queued backup was lost by somebody; it is treated like unknown and so goes by time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing<'a> {
+    first: std::cmp::Reverse<Option<Timestamp>>,
+    unknown: bool,
+    position: u32,
+    shifted: Timestamp,
+    enqueued_at: Timestamp,
+    created_at: Timestamp,
+    uid: &'a str,
+}
+
+impl<'a> Standing<'a> {
+    pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
+        let enqueued_at = entry.enqueued_at.unwrap_or(entry.created_at);
+        let (unknown, position, shifted) = if order.is_by_arrival() {
+            (entry.phase == Phase::New || entry.position == 0, entry.position, enqueued_at)
+        } else {
+            let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
+            let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
+            let shift = behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default();
+            (false, 0, enqueued_at.saturating_add(shift).unwrap_or(enqueued_at))
+        };
+        let first = std::cmp::Reverse(entry.first);
+        Self { first, unknown, position, shifted, enqueued_at, created_at: entry.created_at, uid: &entry.uid }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_fades_and_its_handicap_has_an_end() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(48);
+        let share = FairShare {
+            label: "team".to_owned(),
+            half_life: SignedDuration::from_hours(1),
+            most: SignedDuration::from_secs(100),
+        };
+        let used = |tenant: &str, worker_seconds: f64, hours: i64| Use {
+            tenant: tenant.to_owned(),
+            worker_seconds,
+            until: now - SignedDuration::from_hours(hours),
+        };
+        let uses = [used("a", 40.0, 1), used("a", 40.0, 2), used("b", 1e12, 0), used("c", -5.0, 0)];
+        let found = handicaps(uses, &share, now);
+        assert_eq!(found["a"], SignedDuration::from_secs(30));
+        assert_eq!(found["b"], share.most);
+        assert_eq!(found["c"], SignedDuration::ZERO);
+    }
+}

@@ -1,0 +1,106 @@
+//! Kubernetes Events on Backups. Told in the background: nobody waits for them, and too many are dropped.
+
+use std::time::Duration;
+
+use berth_api::keys::REPORTING_COMPONENT;
+use berth_api::velero::Backup;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use crate::telemetry::chain;
+
+/// Told and not sent yet. More are dropped: the API server has better things to do in such a moment.
+const WAITING: usize = 512;
+const PACE: Duration = Duration::from_millis(100);
+const WRITE: Duration = Duration::from_secs(10);
+/// The API server takes notes of up to 1 kB.
+const NOTE: usize = 1000;
+
+/// What is worth telling, a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Queued,
+    PassedOver,
+    Dequeued,
+    Canceled,
+    Superseded,
+    /// Another backup of its schedule still waits.
+    PiledUp,
+    /// Somebody else wanted to move it.
+    ForeignQueue,
+}
+
+impl What {
+    fn parts(self) -> (&'static str, &'static str, EventType) {
+        match self {
+            Self::Queued => ("Queued", "Enqueue", EventType::Normal),
+            Self::PassedOver => ("PassedOver", "Plan", EventType::Normal),
+            Self::Dequeued => ("Dequeued", "Start", EventType::Normal),
+            Self::Canceled => ("Canceled", "End", EventType::Normal),
+            Self::Superseded => ("Superseded", "End", EventType::Warning),
+            Self::PiledUp => ("PiledUp", "Enqueue", EventType::Warning),
+            Self::ForeignQueue => ("ForeignQueue", "Guard", EventType::Warning),
+        }
+    }
+}
+
+/// Where Events are told.
+#[derive(Clone)]
+pub struct Events {
+    namespace: String,
+    waiting: mpsc::Sender<(What, String, ObjectReference)>,
+    dropped: Counter,
+}
+
+impl Events {
+    /// The second part sends them, for ever.
+    pub fn new(
+        client: kube::Client,
+        namespace: &str,
+        dropped: Counter,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (waiting, mut told) = mpsc::channel::<(What, String, ObjectReference)>(WAITING);
+        let events = Self { namespace: namespace.to_owned(), waiting, dropped };
+        let sending = async move {
+            let reporter = Reporter { controller: REPORTING_COMPONENT.to_owned(), instance: None };
+            let recorder = Recorder::new(client, reporter);
+            while let Some((what, note, about)) = told.recv().await {
+                let (reason, action, type_) = what.parts();
+                let event = Event {
+                    type_,
+                    reason: reason.to_owned(),
+                    note: Some(note.chars().take(NOTE).collect()),
+                    action: action.to_owned(),
+                    secondary: None,
+                };
+                match timeout(WRITE, recorder.publish(&event, &about)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => debug!(reason, error = chain(&error), "an Event could not be sent"),
+                    Err(_) => debug!(reason, "sending an Event took too long"),
+                }
+                sleep(PACE).await;
+            }
+            std::future::pending().await
+        };
+        (events, sending)
+    }
+
+    pub fn tell(&self, what: What, name: &str, uid: &str, note: impl Into<String>) {
+        let about = ObjectReference {
+            api_version: Some(Backup::api_version(&()).into_owned()),
+            kind: Some(Backup::kind(&()).into_owned()),
+            name: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            uid: Some(uid.to_owned()).filter(|uid| !uid.is_empty()),
+            ..ObjectReference::default()
+        };
+        if self.waiting.try_send((what, note.into(), about)).is_err() {
+            self.dropped.inc();
+        }
+    }
+}

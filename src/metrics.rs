@@ -1,0 +1,119 @@
+//! What a process counts, in Prometheus' text format, beside its health.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByReason {
+    /// See [`berth_core::queue::Reason::word`].
+    pub reason: &'static str,
+}
+
+/// The queue, as its leader sees it. Gauges follow from the objects, so they are right at once after a restart; a
+/// process that does not lead shows none of it but zeros.
+#[derive(Clone)]
+pub struct QueueMetrics {
+    pub depth: Gauge,
+    pub running: Gauge,
+    pub slots: Gauge,
+    pub leading: Gauge,
+    pub waiting: Family<ByReason, Gauge>,
+    pub passed_over: Family<ByReason, Counter>,
+    pub dequeued: Counter,
+    pub wait: Histogram,
+    pub cycle: Histogram,
+    pub positions_written: Counter,
+    pub conflicts: Counter,
+    pub watchdog_trips: Counter,
+    pub superseded: Counter,
+    pub piled_up: Counter,
+    pub executor_available: Gauge,
+    pub events_dropped: Counter,
+}
+
+/// Milliseconds to a quarter of an hour.
+fn short() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_1, 4.0, 10))
+}
+
+/// A tenth of a second to a day and a half.
+fn long() -> Histogram {
+    Histogram::new(exponential_buckets(0.125, 2.0, 20))
+}
+
+impl QueueMetrics {
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            depth: Gauge::default(),
+            running: Gauge::default(),
+            slots: Gauge::default(),
+            leading: Gauge::default(),
+            waiting: Family::default(),
+            passed_over: Family::default(),
+            dequeued: Counter::default(),
+            wait: long(),
+            cycle: short(),
+            positions_written: Counter::default(),
+            conflicts: Counter::default(),
+            watchdog_trips: Counter::default(),
+            superseded: Counter::default(),
+            piled_up: Counter::default(),
+            executor_available: Gauge::default(),
+            events_dropped: Counter::default(),
+        };
+        let queue = registry.sub_registry_with_prefix("berth_queue");
+        queue.register("depth", "Backups that wait", metrics.depth.clone());
+        queue.register("running", "Backups that are ReadyToStart or InProgress", metrics.running.clone());
+        queue.register("slots", "Backups that may run at the same time", metrics.slots.clone());
+        queue.register("leading", "1 where this process leads", metrics.leading.clone());
+        queue.register("waiting", "Backups that wait, by what they wait for", metrics.waiting.clone());
+        queue.register(
+            "passed_over",
+            "Times that a backup began to wait for something, or for something else",
+            metrics.passed_over.clone(),
+        );
+        queue.register("dequeued", "Backups made ReadyToStart", metrics.dequeued.clone());
+        queue.register("wait_seconds", "From creation to ReadyToStart", metrics.wait.clone());
+        queue.register("cycle_seconds", "One cycle: deciding and writing", metrics.cycle.clone());
+        queue.register("positions_written", "Positions written", metrics.positions_written.clone());
+        queue.register("conflicts", "Writes given up: the object had changed", metrics.conflicts.clone());
+        queue.register(
+            "watchdog_trips",
+            "Times that something could start and nothing moved",
+            metrics.watchdog_trips.clone(),
+        );
+        queue.register(
+            "superseded",
+            "Backups that a later one took the place of",
+            metrics.superseded.clone(),
+        );
+        queue.register(
+            "piled_up",
+            "Backups queued while another of their schedule still waited",
+            metrics.piled_up.clone(),
+        );
+        queue.register(
+            "executor_available",
+            "1 where whoever runs backups is there",
+            metrics.executor_available.clone(),
+        );
+        queue.register("events_dropped", "Events not sent: too many at once", metrics.events_dropped.clone());
+        metrics
+    }
+}
+
+/// Everything registered, as text.
+///
+/// # Errors
+/// Never, in practice: text is written to memory.
+pub fn encode(registry: &Arc<Registry>) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry)?;
+    Ok(text)
+}

@@ -1,0 +1,226 @@
+//! Whether anything may be started at all: does the cluster know the phases of the queue, and is whoever runs
+//! backups there? While not, everything keeps its place, and says what it waits for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::velero::{Backup, BackupPhase};
+use berth_core::queue::Phase;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::Store;
+use crate::args::Executor;
+use crate::client::is_not_found;
+use crate::leader::Notes;
+use crate::metrics::QueueMetrics;
+use crate::telemetry::chain;
+
+const DEFINITION: &str = "backups.velero.io";
+/// While all is well.
+const PERIOD: Duration = Duration::from_secs(60);
+/// While something is missing.
+const RETRY: Duration = Duration::from_secs(5);
+/// A Velero that is there answers within a second or two.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(250);
+/// The first Velero that has a queue.
+const LEAST_VERSION: (u64, u64) = (1, 18);
+/// How long Velero may let a backup lie in ReadyToStart: one that was there when Velero started is not seen by it
+/// until somebody touches it.
+const NUDGE: Duration = Duration::from_secs(30);
+
+pub struct Gate {
+    pub client: Client,
+    pub namespace: String,
+    pub executor: Executor,
+    pub store: Arc<Store>,
+    pub metrics: QueueMetrics,
+    /// Why nothing can start.
+    pub stopped: Arc<watch::Sender<Option<String>>>,
+    pub notes: Notes,
+}
+
+impl Gate {
+    /// For ever.
+    pub async fn keep(self) {
+        let mut ready_since: HashMap<String, Instant> = HashMap::new();
+        let mut checked: Option<Instant> = None;
+        loop {
+            let is_open = self.stopped.borrow().is_none();
+            let period = if is_open { PERIOD } else { RETRY };
+            if checked.is_none_or(|at| at.elapsed() >= period) {
+                self.set(self.check().await.err());
+                checked = Some(Instant::now());
+            }
+            if self.executor == Executor::Velero {
+                self.nudge(&mut ready_since).await;
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    fn set(&self, why: Option<String>) {
+        self.metrics.executor_available.set(i64::from(why.is_none()));
+        let changed = self.stopped.send_if_modified(|known| {
+            let changed = *known != why;
+            known.clone_from(&why);
+            changed
+        });
+        self.notes.put(keys::STOPPED, why.clone().unwrap_or_default());
+        match why {
+            Some(why) if changed => warn!(%why, "nothing is started"),
+            None if changed => info!("backups can be started"),
+            _ => {}
+        }
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        self.check_definition().await?;
+        match self.executor {
+            Executor::Berth => Ok(()),
+            Executor::Velero => self.check_velero().await,
+        }
+    }
+
+    async fn check_definition(&self) -> Result<(), String> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let definition = match api.get_opt(DEFINITION).await {
+            Ok(Some(definition)) => definition,
+            Ok(None) => {
+                return Err(format!("the definition {DEFINITION} is missing: apply what `berth crd` prints"));
+            }
+            // Nothing is known to be wrong with it.
+            Err(error) => {
+                warn!(error = chain(&error), "failed to look at the definition of Backups");
+                return Ok(());
+            }
+        };
+        let known = phases(&definition);
+        let missing: Vec<&str> = [BackupPhase::Queued, BackupPhase::ReadyToStart]
+            .map(BackupPhase::as_str)
+            .into_iter()
+            .filter(|phase| known.as_ref().is_some_and(|known| !known.iter().any(|one| one == phase)))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "the definition {DEFINITION} has no phase {}: it is from before Velero 1.18; apply what `berth crd` prints",
+            missing.join(" and no phase ")
+        ))
+    }
+
+    /// Velero answers a ServerStatusRequest with its version, as it does for `velero version`.
+    async fn check_velero(&self) -> Result<(), String> {
+        let kind = GroupVersionKind::gvk("velero.io", "v1", "ServerStatusRequest");
+        let api: Api<DynamicObject> = Api::namespaced_with(
+            self.client.clone(),
+            &self.namespace,
+            &ApiResource::from_gvk_with_plural(&kind, "serverstatusrequests"),
+        );
+        let namespace = &self.namespace;
+        let asked: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "ServerStatusRequest",
+            "metadata": {"generateName": "berth-", "namespace": namespace},
+            "spec": {},
+        }))
+        .map_err(|error| error.to_string())?;
+        let asked = match api.create(&PostParams::default(), &asked).await {
+            Ok(asked) => asked,
+            Err(error) if is_not_found(&error) => {
+                return Err(
+                    "Velero is not installed in this cluster: its ServerStatusRequest is unknown".to_owned()
+                );
+            }
+            Err(error) => {
+                return Err(format!("Velero cannot be asked whether it is there: {}", chain(&error)));
+            }
+        };
+        let name = asked.name_any();
+        let answered = async {
+            loop {
+                let found = api.get_opt(&name).await.ok().flatten();
+                let version = found.as_ref().and_then(|object| object.data.pointer("/status/serverVersion"));
+                if let Some(version) = version.and_then(Value::as_str).filter(|version| !version.is_empty()) {
+                    return version.to_owned();
+                }
+                sleep(LOOK).await;
+            }
+        };
+        let version = timeout(PATIENCE, answered).await;
+        // Velero removes it after a minute, if it is there.
+        let _ = api.delete(&name, &DeleteParams::default()).await;
+        let Ok(version) = version else {
+            return Err(format!(
+                "no Velero server answers in namespace {namespace}: start one with --disable-controllers=backup-queue, or run with --executor=berth"
+            ));
+        };
+        match release(&version) {
+            Some(found) if found < LEAST_VERSION => Err(format!(
+                "Velero {version} does not know ReadyToStart: 1.18 or later is needed, or run with --executor=berth"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    async fn nudge(&self, ready_since: &mut HashMap<String, Instant>) {
+        let ready = self.store.in_phase(Phase::ReadyToStart);
+        ready_since.retain(|uid, _| ready.iter().any(|item| item.entry.uid == *uid));
+        let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
+        for item in ready {
+            let since = ready_since.entry(item.entry.uid.clone()).or_insert_with(Instant::now);
+            if since.elapsed() < NUDGE {
+                continue;
+            }
+            *since = Instant::now();
+            let now = Timestamp::now().to_string();
+            let patch = json!({"metadata": {
+                "uid": item.entry.uid,
+                "annotations": {keys::NUDGED_AT: now},
+            }});
+            let params =
+                PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            info!(name = %item.entry.name, "still ReadyToStart: waking Velero");
+            if let Err(error) = api.patch(&item.entry.name, &params, &Patch::Merge(patch)).await {
+                warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
+            }
+        }
+    }
+}
+
+/// Values of `status.phase`; `None` where the definition does not list them, and so allows any.
+fn phases(definition: &CustomResourceDefinition) -> Option<Vec<String>> {
+    let version = definition.spec.versions.iter().find(|version| version.name == "v1")?;
+    let schema = serde_json::to_value(version.schema.as_ref()?).ok()?;
+    let values = schema.pointer("/openAPIV3Schema/properties/status/properties/phase/enum")?.as_array()?;
+    Some(values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect())
+}
+
+/// `v1.18.3-rc.1` as (1, 18). `None` for builds without a release.
+fn release(version: &str) -> Option<(u64, u64)> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn releases_are_compared_and_builds_without_one_pass() {
+        assert_eq!(release("v1.18.3"), Some((1, 18)));
+        assert_eq!(release("v1.9.0-rc.1"), Some((1, 9)));
+        assert_eq!(release("main"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! What people see of the queue: log lines, Events and metrics. Tells changes only.
+
+use std::collections::HashMap;
+
+use berth_core::queue::{Entry, Plan, Reason, View};
+use jiff::Timestamp;
+use tracing::info;
+
+use crate::events::{Events, What};
+use crate::metrics::{ByReason, QueueMetrics};
+
+pub struct Teller {
+    pub metrics: QueueMetrics,
+    events: Events,
+    /// Reason last told per UID. `None` before the first cycle: what a new leader finds is no news.
+    told: Option<HashMap<String, Reason>>,
+}
+
+impl Teller {
+    pub fn new(metrics: QueueMetrics, events: Events) -> Self {
+        Self { metrics, events, told: None }
+    }
+
+    pub fn tell(&mut self, view: &View, decided: &Plan) {
+        self.count(view, decided);
+        let mut telling = HashMap::with_capacity(decided.waiting.len() + decided.start.len());
+        let waiting = decided.waiting.iter().map(|w| (w.backup, w.place, &w.reason));
+        let starting = decided.start.iter().map(|i| (*i, 1, &Reason::Next));
+        for (index, place, reason) in starting.chain(waiting) {
+            let Some(entry) = view.backups.get(index) else { continue };
+            let before = self.told.as_ref().map(|told| told.get(&entry.uid));
+            if let Some(None) = before {
+                self.tell_queued(view, entry, place, reason);
+            }
+            if before.flatten() != Some(reason) {
+                self.tell_passed_over(entry, place, reason);
+            }
+            telling.insert(entry.uid.clone(), reason.clone());
+        }
+        self.told = Some(telling);
+    }
+
+    fn tell_queued(&self, view: &View, entry: &Entry, place: u32, reason: &Reason) {
+        let note = format!("at position {place}; waits for {reason}");
+        self.events.tell(What::Queued, &entry.name, &entry.uid, note);
+        let Some(schedule) = entry.schedule.as_deref().filter(|_| !entry.supersedes) else { return };
+        let same = |b: &&std::sync::Arc<Entry>| {
+            b.schedule.as_deref() == Some(schedule) && !b.phase.is_running() && b.uid != entry.uid
+        };
+        let others = view.backups.iter().filter(same).count();
+        if others > 0 {
+            info!(name = %entry.name, %schedule, others, "piles up: other backups of its schedule still wait");
+            self.metrics.piled_up.inc();
+            let note = format!("{others} other backups of schedule {schedule} still wait");
+            self.events.tell(What::PiledUp, &entry.name, &entry.uid, note);
+        }
+    }
+
+    fn tell_passed_over(&self, entry: &Entry, place: u32, reason: &Reason) {
+        if *reason == Reason::Next {
+            return;
+        }
+        self.metrics.passed_over.get_or_create(&ByReason { reason: reason.word() }).inc();
+        if let Reason::Overlap { with, namespaces, .. } = reason {
+            let namespaces = namespaces.join(",");
+            info!(name = %entry.name, place, %with, %namespaces, "passed over: namespaces in conflict");
+            let note = format!("at position {place}; waits for {reason}");
+            self.events.tell(What::PassedOver, &entry.name, &entry.uid, note);
+        }
+    }
+
+    pub fn dequeued(&self, entry: &Entry, now: Timestamp) {
+        let wait = now.duration_since(entry.created_at).as_secs_f64();
+        info!(name = %entry.name, wait_seconds = wait, "dequeued");
+        self.metrics.dequeued.inc();
+        self.metrics.wait.observe(wait);
+        let note = format!("ready to start after {wait:.0} s in the queue");
+        self.events.tell(What::Dequeued, &entry.name, &entry.uid, note);
+    }
+
+    /// Without having run.
+    pub fn ended(&self, entry: &Entry, what: What, reason: &str) {
+        info!(name = %entry.name, %reason, "ended while it waited");
+        if what == What::Superseded {
+            self.metrics.superseded.inc();
+        }
+        self.events.tell(what, &entry.name, &entry.uid, reason);
+    }
+
+    fn count(&self, view: &View, decided: &Plan) {
+        let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.running.set(gauge(running));
+        self.metrics.depth.set(gauge(view.backups.len() - running));
+        self.metrics.slots.set(gauge(view.slots));
+        self.metrics.waiting.clear();
+        for waiting in &decided.waiting {
+            self.metrics.waiting.get_or_create(&ByReason { reason: waiting.reason.word() }).inc();
+        }
+    }
+}
+
+impl Drop for Teller {
+    /// Whoever does not lead knows nothing of the queue.
+    fn drop(&mut self) {
+        for gauge in [&self.metrics.depth, &self.metrics.running, &self.metrics.slots, &self.metrics.leading]
+        {
+            gauge.set(0);
+        }
+        self.metrics.executor_available.set(0);
+        self.metrics.waiting.clear();
+    }
+}
