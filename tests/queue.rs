@@ -37,7 +37,7 @@ fn completed(backup: &Backup) -> jiff::Timestamp {
 }
 
 /// Names in the order in which they were dequeued.
-fn dequeued(log: &str) -> Vec<&str> {
+pub fn dequeued(log: &str) -> Vec<&str> {
     let lines = log.lines().filter(|line| line.contains("dequeued"));
     lines.filter_map(|line| line.split("name=").nth(1)?.split(' ').next()).collect()
 }

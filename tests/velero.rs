@@ -1,5 +1,6 @@
 //! Beside and after stock Velero: it reads what berth stored, and berth runs on its definitions.
 
+mod beside;
 mod definitions;
 mod restore;
 mod s3;

@@ -28,11 +28,11 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     // What the machine can do when nobody else wants it.
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
     report.add(&part, "one decision, fastest", fastest, "ms", Aim::None);
-    let newcomer = set(&["ns-7", "ns-not-taken"])?;
+    let newcomer = entry(WAITING * 2, Phase::Queued, set(&["ns-7", "ns-not-taken"])?);
     let times = time(|| explain_newcomer(&view, &newcomer));
     report.add(&part, "why a newcomer waits, median", median(&times), "ms", Aim::None);
     // Only then does it take a whole plan to know whether a slot is left.
-    let (view, free) = (self::view(0)?, set(&["nobody-has-this"])?);
+    let (view, free) = (self::view(0)?, entry(WAITING * 2, Phase::Queued, set(&["nobody-has-this"])?));
     let times = time(|| explain_newcomer(&view, &free));
     report.add(&part, "that a newcomer waits for nobody, median", median(&times), "ms", Aim::None);
     Ok(())

@@ -24,6 +24,8 @@ pub struct Options {
     pub namespace: String,
     pub concurrent_backups: u16,
     pub item_block_workers: u16,
+    /// Velero runs the backups; whoever asks for that has made the default location.
+    pub beside_velero: bool,
     pub webhook_args: Vec<String>,
     pub controller_args: Vec<String>,
     /// For both.
@@ -37,6 +39,7 @@ impl Options {
             namespace: namespace.to_owned(),
             concurrent_backups: 1,
             item_block_workers: 1,
+            beside_velero: false,
             webhook_args: Vec::new(),
             controller_args: Vec::new(),
             env: Vec::new(),
@@ -111,13 +114,15 @@ impl Berth {
     pub fn start(plane: impl Into<Plane>, options: Options) -> anyhow::Result<Self> {
         let plane = plane.into();
         let webhook_address = loopback()?;
-        plane.install(&options.namespace, &format!("https://{webhook_address}"))?;
+        plane.install(&options.namespace, &format!("https://{webhook_address}"), options.beside_velero)?;
         let folder = plane.folder().join(&options.namespace);
         std::fs::create_dir_all(folder.join("archives").join(BUCKET))?;
         let controller = start_controller(&plane, &options, "controller", &folder)?;
         let webhook = start_webhook(&plane, &options, "webhook", &folder, webhook_address)?;
         let mut berth = Self { options, webhook_address, folder, webhook, controller, plane };
-        berth.make_location()?;
+        if !berth.options.beside_velero {
+            berth.make_location()?;
+        }
         berth.wait_ready()?;
         Ok(berth)
     }
@@ -311,6 +316,9 @@ fn start_server(
     let mut command = in_own_session(&options.program);
     command.args([duty, "--namespace", &options.namespace]).arg("--kubeconfig").arg(kubeconfig);
     command.arg(format!("--concurrent-backups={}", options.concurrent_backups));
+    if options.beside_velero {
+        command.arg("--executor=velero");
+    }
     command.arg(format!("--health-address={health}")).args(args);
     command.envs(options.env.iter().cloned());
     let process = Process::start(&format!("berth {name}"), command, &folder.join(format!("{name}.log")))?;

@@ -147,9 +147,9 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When the API server refuses something.
-    pub fn install(&self, namespace: &str, webhook_url: &str) -> anyhow::Result<()> {
+    pub fn install(&self, namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<()> {
         self.define()?;
-        self.apply(manifest::objects(namespace, webhook_url)?)
+        self.apply(manifest::objects(namespace, webhook_url, beside_velero)?)
     }
 
     fn apply(&self, objects: Vec<Value>) -> anyhow::Result<()> {

@@ -26,17 +26,20 @@ pub fn definitions() -> anyhow::Result<Vec<Value>> {
 }
 
 /// The Namespace and every object of `manifests/{rbac,webhook}`, for `namespace`, with webhooks that are called at
-/// `webhook_url`.
+/// `webhook_url`, for a berth that runs backups or one that lets Velero run them.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn objects(namespace: &str, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
+pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<Vec<Value>> {
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
     for folder in ["rbac", "webhook"] {
         objects.extend(read_folder(&project().join("manifests").join(folder))?);
     }
     for object in &mut objects {
         call_directly(object, webhook_url);
+        if beside_velero {
+            let_velero_run(object);
+        }
     }
     if namespace != WRITTEN_FOR {
         let renamed: BTreeSet<String> = objects.iter().filter(|o| is_renamed(o)).map(name_of).collect();
@@ -73,6 +76,15 @@ fn call_directly(object: &mut Value, webhook_url: &str) {
             let path = service["path"].as_str().unwrap_or("/");
             config.insert("url".to_owned(), json!(format!("{webhook_url}{path}")));
         }
+    }
+}
+
+/// With `--executor=velero` the guard takes Velero for the one that runs backups.
+fn let_velero_run(object: &mut Value) {
+    let variables = object.pointer_mut("/spec/variables").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten().filter(|variable| variable["name"] == "executor") {
+        variable["expression"] =
+            json!(format!("request.userInfo.username in ['system:serviceaccount:{WRITTEN_FOR}:velero']"));
     }
 }
 

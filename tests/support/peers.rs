@@ -138,7 +138,7 @@ impl S3 {
     }
 }
 
-/// The namespace, the credentials, a location, and an empty Deployment `velero`, without which restores are not whole.
+/// The namespace, the service account of Velero, the credentials, a location, and an empty Deployment `velero`, without which restores are not whole.
 ///
 /// # Errors
 /// When the API server refuses something.
@@ -162,6 +162,14 @@ pub fn prepare(plane: &ControlPlane, namespace: &str, s3: &S3, prefix: &str) -> 
     });
     let objects = [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "velero", "namespace": namespace}}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("velero-{namespace}")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": "velero", "namespace": namespace}],
+        }),
         s3.keys.secret_object(namespace),
         location,
         deployment,
@@ -220,7 +228,7 @@ impl Velero {
         }
         let credentials = folder.join("credentials");
         std::fs::write(&credentials, s3.keys.file())?;
-        let kubeconfig = plane.kubeconfig();
+        let kubeconfig = plane.service_account_kubeconfig(namespace, "velero")?;
         let mut command = in_own_session(&program);
         command.args(["server", "--namespace", namespace, "--plugin-dir"]).arg(&plugins);
         command.arg("--kubeconfig").arg(&kubeconfig);

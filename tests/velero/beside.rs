@@ -1,0 +1,97 @@
+//! Beside a stock Velero: berth queues, Velero runs.
+
+use std::time::Duration;
+
+use berth_api::velero::BackupPhase;
+use serde_json::Value;
+
+use crate::admission::program;
+use crate::queue::dequeued;
+use crate::support::backup::backup_of;
+use crate::support::peers::{S3, Velero, install_definitions, prepare};
+use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
+
+const NAMESPACE: &str = "velero";
+/// A stock Velero takes its time with each backup.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn events(kubectl: &Kubectl, reason: &str) -> Vec<Value> {
+    let selector = format!("reason={reason},reportingController=berth.dev");
+    let args = ["get", "events.events.k8s.io", "-n", NAMESPACE, "--field-selector", &selector, "-o", "json"];
+    let list: Value = serde_json::from_str(&kubectl.run(&args).unwrap()).unwrap();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn wait_ended(kubectl: &Kubectl, count: usize) {
+    wait_for(&format!("{count} backups to end"), PATIENCE, || {
+        let backups = kubectl.backups(NAMESPACE)?;
+        Ok((backups.values().filter(|b| b.phase().is_final()).count() >= count).then_some(()))
+    })
+    .unwrap();
+}
+
+/// One control plane and one stock Velero after the other: each takes a minute to start.
+#[test]
+fn berth_queues_and_a_stock_velero_runs() {
+    let plane = ControlPlane::start().unwrap();
+    plane.define().unwrap();
+    install_definitions(&plane).unwrap();
+    let s3 = S3::start(&plane, "beside").unwrap();
+    prepare(&plane, NAMESPACE, &s3, "beside").unwrap();
+    let mut options = Options::new(program(), NAMESPACE);
+    options.concurrent_backups = 2;
+    options.beside_velero = true;
+    let mut berth = Berth::start(plane, options).unwrap();
+    let kubectl = berth.kubectl().clone();
+
+    // Nobody is there to run anything: everything keeps its place and says so.
+    let namespaces: [&[&str]; 5] =
+        [&["ns1", "ns2"], &["ns2", "ns3", "ns5"], &["ns4", "ns3"], &["ns5", "ns6"], &["ns8", "ns9"]];
+    for name in (1..=9).map(|i| format!("ns{i}")) {
+        kubectl.run(&["create", "namespace", &name]).unwrap();
+    }
+    let five: Vec<Value> = (1..).zip(namespaces).map(|(i, n)| backup_of(&format!("backup{i}"), n)).collect();
+    kubectl.create(NAMESPACE, &five).unwrap();
+    wait_for("the controller to miss Velero", PATIENCE, || {
+        Ok(berth
+            .controller
+            .process
+            .log_text()?
+            .contains("no Velero server answers in namespace velero")
+            .then_some(()))
+    })
+    .unwrap();
+    assert!(kubectl.backups(NAMESPACE).unwrap().values().all(|b| b.phase() == BackupPhase::Queued));
+    assert!(berth.controller.metrics().unwrap().contains("berth_queue_executor_available 0"));
+
+    // Its own queue left on by mistake: its writes are refused, it is told, and the order is berth's all the same.
+    let velero = Velero::start(berth.plane(), NAMESPACE, &s3, &[], &["--concurrent-backups=2"]).unwrap();
+    wait_ended(&kubectl, 5);
+    let done = kubectl.backups(NAMESPACE).unwrap();
+    assert!(done.values().all(|b| b.phase() == BackupPhase::Completed), "{done:#?}");
+    let log = berth.controller.process.log_text().unwrap();
+    assert_eq!(dequeued(&log)[..3], ["backup1", "backup5", "backup2"], "{log}");
+    let counted = berth.webhook.metrics().unwrap();
+    let refused =
+        counted.lines().find(|l| l.starts_with("berth_admission_foreign_queue_writes_total ")).unwrap();
+    assert_ne!(refused, "berth_admission_foreign_queue_writes_total 0", "Velero's queue was on");
+    wait_for("the Event about the other queue", PATIENCE, || {
+        Ok((!events(&kubectl, "ForeignQueue").is_empty()).then_some(()))
+    })
+    .unwrap();
+    drop(velero);
+
+    // As it should be, and a burst.
+    let burst: Vec<Value> =
+        (0..100).map(|i| backup_of(&format!("burst{i}"), &[&format!("ns{}", 1 + i % 9)])).collect();
+    kubectl.create(NAMESPACE, &burst).unwrap();
+    let velero =
+        Velero::start(berth.plane(), NAMESPACE, &s3, &["backup-queue"], &["--concurrent-backups=2"]).unwrap();
+    let described = velero.run(&["backup", "describe", "burst99", "--colorized=false"]).unwrap();
+    assert!(described.contains("Queued") && described.contains("Queue position:"), "{described}");
+    wait_ended(&kubectl, 105);
+    let done = kubectl.backups(NAMESPACE).unwrap();
+    let failed: Vec<_> = done.values().filter(|b| b.phase() != BackupPhase::Completed).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    berth.ensure_runs().unwrap();
+}
