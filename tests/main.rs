@@ -11,4 +11,5 @@ mod failure;
 mod guard;
 mod manifests;
 mod queue;
+mod steering;
 mod velero;
