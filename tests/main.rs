@@ -6,6 +6,7 @@ mod support;
 
 mod admission;
 mod archive;
+mod crash;
 mod engine;
 mod failure;
 mod guard;

@@ -110,6 +110,12 @@ pub fn enqueue<K: Known>(
     if question.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
+    if !desk.known().ready() {
+        // A place worked out from nothing would be the first one. The leader gives it a true one.
+        let warnings =
+            vec!["berth: queued by the controller in a moment: this replica has just started".to_owned()];
+        return Ok(Verdict { warnings, ..Verdict::allow() });
+    }
     let enqueued_at = desk.mark(now);
     let readable = incoming.source().namespaces().is_some();
     // A list that cannot be read takes nothing; the validating webhook refuses it.

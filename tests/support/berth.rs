@@ -295,10 +295,13 @@ fn start_controller(
     let mut args = vec![
         format!("--item-block-worker-count={}", options.item_block_workers),
         format!("--webhook-configuration={}", manifest::suffixed("berth", &options.namespace)),
-        // Under which the API server calls the webhooks here; and a test that kills a leader waits for its lease.
+        // Under which the API server calls the webhooks here.
         "--webhook-name=127.0.0.1".to_owned(),
-        "--lease-duration=3s".to_owned(),
     ];
+    if !options.controller_args.iter().any(|arg| arg.starts_with("--lease-duration")) {
+        // A test that kills a leader waits for its lease.
+        args.push("--lease-duration=3s".to_owned());
+    }
     args.extend(options.controller_args.iter().cloned());
     start_server(plane, options, "controller", name, folder, &args)
 }

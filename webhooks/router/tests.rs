@@ -64,6 +64,7 @@ fn location(name: &str) -> Location {
 fn desk() -> (Arc<Cluster>, Router) {
     let cluster = Arc::new(Cluster::default());
     cluster.locations.lock().push(location("default"));
+    cluster.ready.store(true, Ordering::Relaxed);
     let identities = crate::Identities {
         queue: vec!["berth".into()],
         executor: vec!["berth".into()],
@@ -268,7 +269,12 @@ async fn readiness_follows_the_caches() {
         let request = request.unwrap_or_else(|e| unreachable!("{e}"));
         router.oneshot(request).await.unwrap_or_else(|e| match e {}).status()
     };
+    cluster.ready.store(false, Ordering::Relaxed);
     assert_eq!(get(router.clone()).await, StatusCode::SERVICE_UNAVAILABLE);
+    // Without caches any place would be the first one: better none.
+    let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
+    assert!(stored.get("status").is_none(), "{stored}");
+    assert_eq!(warnings, ["berth: queued by the controller in a moment: this replica has just started"]);
     cluster.ready.store(true, Ordering::Relaxed);
     assert_eq!(get(router).await, StatusCode::OK);
 }
