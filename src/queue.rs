@@ -5,5 +5,6 @@ pub mod cycle;
 pub mod gate;
 pub mod store;
 pub mod teller;
+pub mod writer;
 
 pub use store::{Settings, Store};

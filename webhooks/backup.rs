@@ -10,7 +10,7 @@ use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::location::{Location, choose};
 use berth_core::queue::{
-    Band, DEFAULT_CLASS, Entry, Phase, Reason, View, explain_newcomer, position_of_newcomer,
+    Band, DEFAULT_CLASS, Entry, Phase, Reason, View, explain_newcomer, mark, position_of_newcomer,
 };
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
@@ -116,27 +116,28 @@ pub fn enqueue<K: Known>(
             vec!["berth: queued by the controller in a moment: this replica has just started".to_owned()];
         return Ok(Verdict { warnings, ..Verdict::allow() });
     }
-    let enqueued_at = desk.mark(now);
     let readable = incoming.source().namespaces().is_some();
     // A list that cannot be read takes nothing; the validating webhook refuses it.
     let mut newcomer = Entry {
         name: incoming.name(),
         uid: question.uid.clone(),
         phase: Phase::Queued,
-        enqueued_at: Some(enqueued_at),
         created_at: now,
         ..incoming.source().entry(desk.known().order())
     };
     let mut view = desk.known().queue();
-    let (position, reason, piled_up) = desk.recent().with(
+    let (position, enqueued_at, reason, piled_up) = desk.recent().with(
         &mut view,
         |mark| desk.known().has_seen(mark),
         Instant::now(),
         !question.is_dry_run() && readable,
         |view| {
+            newcomer.enqueued_at = Some(desk.mark(mark(view, now)));
             newcomer.position = position_of_newcomer(view, &newcomer);
             let reason = readable.then(|| explain_newcomer(view, &newcomer));
-            ((newcomer.position, reason, waiting_of_schedule(view, &newcomer)), newcomer)
+            let answer =
+                (newcomer.position, newcomer.enqueued_at, reason, waiting_of_schedule(view, &newcomer));
+            (answer, newcomer)
         },
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
@@ -151,7 +152,12 @@ pub fn enqueue<K: Known>(
     }
     let mut edit = Edit::default();
     let has_annotations = incoming.metadata.annotations.is_some();
-    edit.set(&["metadata", "annotations"], has_annotations, keys::ENQUEUED_AT, json!(micros(enqueued_at)));
+    edit.set(
+        &["metadata", "annotations"],
+        has_annotations,
+        keys::ENQUEUED_AT,
+        json!(enqueued_at.map(micros)),
+    );
     edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
     edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
     Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::queue::Phase;
+use berth_core::queue::{Phase, may_open};
+use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -48,13 +49,28 @@ impl Executor {
             }
             if !self.stop.is_cancelled() {
                 for item in self.store.in_phase(Phase::ReadyToStart) {
+                    if running.contains_key(&item.entry.uid) {
+                        continue;
+                    }
+                    let view = self.store.view(None, Timestamp::now());
+                    if !may_open(&view, &item.entry, |other| running.contains_key(&other.uid)) {
+                        continue;
+                    }
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: self.stop.clone(), ..Signals::default() };
+                    let store = Arc::clone(&self.store);
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         signals: signals.clone(),
-                        task: runs.spawn(async move { engine.run(&name, &uid, signals).await }).id(),
+                        task: runs
+                            .spawn(async move {
+                                // Sooner than by the watch: somebody waits for the slot.
+                                if let Some(backup) = engine.run(&name, &uid, signals).await {
+                                    store.observe_write(&backup);
+                                }
+                            })
+                            .id(),
                     });
                 }
             }

@@ -95,24 +95,29 @@ pub struct Signals {
 }
 
 impl Engine {
-    /// Runs the backup if it is ReadyToStart.
-    pub async fn run(&self, name: &str, uid: &str, signals: Signals) {
-        match self.try_run(name, uid, &signals).await {
-            Ok(()) => {}
+    /// Runs the backup if it is ReadyToStart. As it stands then, unless it could not be written.
+    pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Option<Backup> {
+        let ran = async {
+            let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+            self.try_run(name, &mut record, &signals).await?;
+            Ok(record.backup().ok())
+        };
+        match ran.await {
+            Ok(backup) => return backup,
             Err(WriteError::Gone) => info!(%name, "the Backup is gone"),
             Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
         }
+        None
     }
 
-    async fn try_run(&self, name: &str, uid: &str, signals: &Signals) -> Result<(), WriteError> {
-        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+    async fn try_run(&self, name: &str, record: &mut Record, signals: &Signals) -> Result<(), WriteError> {
         if record.phase() != BackupPhase::ReadyToStart.as_str() {
             return Ok(());
         }
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         log.info("backup begins");
         let ready = BackupPhase::ReadyToStart;
-        let (cluster, prepared) = match self.prepare(&record, &log).await {
+        let (cluster, prepared) = match self.prepare(record, &log).await {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(violations)) => {
                 let errors: Vec<String> = violations.iter().map(ToString::to_string).collect();
@@ -120,24 +125,24 @@ impl Engine {
                 let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
                 return record.merge(&json!({"status": status}), ready, OPENING).await;
             }
-            Err(failure) => return self.fail(&mut record, ready, &failure).await,
+            Err(failure) => return self.fail(record, ready, &failure).await,
         };
         record.merge(&prepared.patch, ready, OPENING).await?;
         let running = BackupPhase::InProgress;
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let store = match self.opener.open(&prepared.location).await {
             Ok(store) => store,
-            Err(error) => return self.fail(&mut record, running, &Failure::Open(error)).await,
+            Err(error) => return self.fail(record, running, &Failure::Open(error)).await,
         };
         let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
         match layout.read_metadata().await {
             Ok(None) => {}
-            Ok(Some(_)) => return self.fail(&mut record, running, &Failure::Exists).await,
-            Err(error) => return self.fail(&mut record, running, &Failure::Store(error)).await,
+            Ok(Some(_)) => return self.fail(record, running, &Failure::Exists).await,
+            Err(error) => return self.fail(record, running, &Failure::Store(error)).await,
         }
         let work = async {
-            let list = self.take(&mut record, &layout, &cluster, &prepared, &log).await?;
-            self.publish(&record, &layout, &log, &list).await
+            let list = self.take(record, &layout, &cluster, &prepared, &log).await?;
+            self.publish(record, &layout, &log, &list).await
         };
         let result = tokio::select! {
             result = work => result,
@@ -157,7 +162,7 @@ impl Engine {
                 if matches!(failure, Failure::Deleted) {
                     return Err(WriteError::Gone);
                 }
-                self.fail(&mut record, running, &failure).await
+                self.fail(record, running, &failure).await
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::queue::cycle::Cycle;
 use crate::queue::gate::Gate;
 use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
+use crate::queue::writer::Writer;
 use crate::queue::{Settings, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, health, shutdown};
@@ -96,10 +97,11 @@ async fn lead(
     let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
     let teller = Teller::new(metrics.clone(), events);
     metrics.leading.set(1);
-    let cycle = Cycle::new(client(), namespace, Arc::clone(&store), stopped.subscribe(), teller);
+    let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone());
+    let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller);
     let executing = async {
         match args.common.executor {
-            Executor::Berth => execute(args, clients, &store, stop).await,
+            Executor::Berth => execute(args, clients, &store, stop.clone()).await,
             Executor::Velero => stop.cancelled().await,
         }
     };
@@ -110,10 +112,7 @@ async fn lead(
                 warn!("the Backups could not be listed yet");
             }
         }
-        tokio::select! {
-            () = executing => {}
-            () = cycle.run() => {}
-        }
+        tokio::join!(executing, cycle.run(stop.clone()));
     };
     tokio::select! {
         () = working => {}

@@ -11,7 +11,7 @@ mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
 pub use order::{DEFAULT_CLASS, FairShare, Order, Standing, Use, handicaps};
-pub use plan::{Cause, End, Plan, Waiting, explain_newcomer, plan};
-pub use position::{RenumberBudget, position_of_newcomer};
+pub use plan::{Cause, End, Plan, Waiting, explain_newcomer, may_open, plan, starts};
+pub use position::{RenumberBudget, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use view::{Entry, Phase, View};

@@ -3,30 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::keys::{self, FIELD_MANAGER};
-use berth_api::velero::{Backup, BackupPhase};
-use berth_core::queue::{Cause, Entry, Phase, Plan, RenumberBudget, View, plan};
+use berth_core::queue::{Cause, Plan, RenumberBudget, View, mark, plan, starts};
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
-use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::Store;
 use super::teller::Teller;
-use crate::client::{is_conflict, is_not_found};
+use super::writer::Writer;
 use crate::events::What;
-use crate::telemetry::chain;
 
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Looks again this soon while positions are still to be corrected.
-const RENUMBER: Duration = Duration::from_millis(500);
-const WRITE: Duration = Duration::from_secs(10);
+/// What can start is started at once. Reasons and places of all the others are worked out this often at most.
+const WHOLE: Duration = Duration::from_millis(200);
+/// Looks again this soon while there is more to do.
+const SOON: Duration = Duration::from_millis(500);
 const WRITES_AT_ONCE: usize = 8;
 /// Something could start, and nothing moved for so long: what we know of the cluster must be wrong.
 const WATCHDOG: Duration = Duration::from_secs(15);
@@ -35,186 +31,153 @@ const WATCHDOG: Duration = Duration::from_secs(15);
 pub const CANCELED: &str = "Canceled: somebody asked for it";
 
 pub struct Cycle {
-    api: Api<Backup>,
     store: Arc<Store>,
+    writer: Writer,
     stopped: watch::Receiver<Option<String>>,
     budget: RenumberBudget,
     teller: Teller,
+    /// Started since the budget last earned from it.
+    started: usize,
     /// Since when something should have started.
     overdue: Option<Instant>,
+    /// Positions on their way: nobody waits for them.
+    placing: JoinSet<()>,
 }
 
 impl Cycle {
     pub fn new(
-        client: Client,
-        namespace: &str,
         store: Arc<Store>,
+        writer: Writer,
         stopped: watch::Receiver<Option<String>>,
         teller: Teller,
     ) -> Self {
-        let api = Api::namespaced(client, namespace);
         let budget = RenumberBudget::new(Timestamp::now());
-        Self { api, store, stopped, budget, teller, overdue: None }
+        Self { store, writer, stopped, budget, teller, started: 0, overdue: None, placing: JoinSet::new() }
     }
 
-    /// For ever.
-    pub async fn run(mut self) {
+    /// Until `stop`; what is being written then is written to its end, so that whoever leads next sees it.
+    pub async fn run(mut self, stop: CancellationToken) {
         let mut changed = self.store.changed();
-        loop {
+        let mut looked: Option<Instant> = None;
+        while !stop.is_cancelled() {
             changed.mark_unchanged();
             self.stopped.mark_unchanged();
             let begun = Instant::now();
-            let pace = self.once().await;
+            let mut pace = if self.store.is_synced() { self.start().await } else { PERIOD };
+            let since = looked.map_or(WHOLE, |at| at.elapsed());
+            if since >= WHOLE && self.store.is_synced() {
+                pace = pace.min(self.look_at_all().await);
+                looked = Some(Instant::now());
+            } else {
+                pace = pace.min(WHOLE.saturating_sub(since));
+            }
             self.teller.metrics.cycle.observe(begun.elapsed().as_secs_f64());
             // Both senders live as long as we do.
             tokio::select! {
                 _ = timeout(pace, changed.changed()) => {}
                 _ = self.stopped.changed() => {}
+                () = stop.cancelled() => {}
             }
         }
+        while self.placing.join_next().await.is_some() {}
     }
 
-    async fn once(&mut self) -> Duration {
-        if !self.store.is_synced() {
-            return PERIOD;
-        }
-        let now = Timestamp::now();
-        let view = self.store.view(self.stopped.borrow().clone(), now);
+    fn view(&self) -> View {
+        self.store.view(self.stopped.borrow().clone(), Timestamp::now())
+    }
+
+    /// Starts what can be started. What starts together meets nobody, so the order of these writes is nobody's
+    /// business; each has its slot.
+    async fn start(&mut self) -> Duration {
+        let view = self.view();
+        let runnable = starts(&view);
+        let (writer, teller) = (&self.writer, &self.teller);
+        let entries = runnable.iter().filter_map(|i| view.backups.get(*i));
+        let started = futures::stream::iter(entries)
+            .map(|entry| async move {
+                let started = writer.start(entry).await;
+                if started {
+                    teller.dequeued(entry, Timestamp::now());
+                }
+                usize::from(started)
+            })
+            .buffer_unordered(WRITES_AT_ONCE)
+            .fold(0, |sum, started| async move { sum + started })
+            .await;
+        self.started += started;
+        self.watch_over(runnable.len(), started);
+        if started == runnable.len() { PERIOD } else { SOON }
+    }
+
+    /// Ends what is to end, tells why the others wait, and writes as many places as the budget allows.
+    async fn look_at_all(&mut self) -> Duration {
+        let view = self.view();
         let decided = plan(&view);
         self.teller.tell(&view, &decided);
         for end in &decided.end {
-            if let Some(entry) = view.backups.get(end.backup) {
-                self.end(&view, entry, &end.cause).await;
+            let Some(entry) = view.backups.get(end.backup) else { continue };
+            let (what, reason) = match &end.cause {
+                Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
+                Cause::Superseded { by } => {
+                    let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
+                    let reason =
+                        format!("Superseded: {by}, a later backup of the same schedule, takes its place");
+                    (What::Superseded, reason)
+                }
+            };
+            if self.writer.end(entry, &reason).await {
+                self.teller.ended(entry, what, &reason);
             }
         }
-        let mut started = 0;
-        for entry in decided.start.iter().filter_map(|i| view.backups.get(*i)) {
-            // In order, one after the other: a later one never starts before an earlier one has.
-            if !self.start(entry).await {
-                self.watch_over(&decided, started);
-                return RENUMBER;
-            }
-            started += 1;
-        }
-        self.watch_over(&decided, started);
-        let left = self.renumber(&view, &decided, started).await;
-        if left { RENUMBER } else { PERIOD }
+        if self.renumber(&view, &decided) { SOON } else { PERIOD }
     }
 
-    /// Writes as many positions as the budget allows. Are there more?
-    async fn renumber(&mut self, view: &View, decided: &Plan, started: usize) -> bool {
-        let budget = self.budget.earn(started, Timestamp::now());
+    /// Are there more places to be written than the budget allows?
+    fn renumber(&mut self, view: &View, decided: &Plan) -> bool {
+        while self.placing.try_join_next().is_some() {}
+        if !self.placing.is_empty() {
+            return true;
+        }
+        let now = Timestamp::now();
+        let budget = self.budget.earn(std::mem::take(&mut self.started), now);
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());
+        let mut later = mark(view, now);
+        let writes: Vec<_> = writes
+            .iter()
+            .filter_map(|waiting| {
+                // Later than all known ones, and each later than the one before.
+                later = later.saturating_add(jiff::SignedDuration::from_micros(1)).unwrap_or(later);
+                Some((Arc::clone(view.backups.get(waiting.backup)?), waiting.place, later))
+            })
+            .collect();
         let left = wrong > writes.len();
-        let this = &*self;
-        let writes =
-            writes.into_iter().filter_map(|w| view.backups.get(w.backup).map(|entry| (entry, w.place)));
-        futures::stream::iter(writes)
-            .for_each_concurrent(WRITES_AT_ONCE, |(entry, place)| this.place(entry, place))
-            .await;
+        if !writes.is_empty() {
+            let writer = self.writer.clone();
+            self.placing.spawn(async move {
+                futures::stream::iter(&writes)
+                    .for_each_concurrent(WRITES_AT_ONCE, |(entry, place, mark)| {
+                        writer.place(entry, *place, *mark)
+                    })
+                    .await;
+            });
+        }
         left
     }
 
     /// Slots free, something runnable, nothing moved: says so, and lists everything anew.
-    fn watch_over(&mut self, decided: &Plan, started: usize) {
-        if decided.start.len() == started {
+    fn watch_over(&mut self, runnable: usize, started: usize) {
+        if runnable == 0 || started > 0 {
             self.overdue = None;
             return;
         }
         let since = *self.overdue.get_or_insert_with(Instant::now);
         if since.elapsed() >= WATCHDOG {
-            warn!(
-                runnable = decided.start.len(),
-                "backups could start, and nothing moves: listing everything anew"
-            );
+            warn!(runnable, "backups could start, and nothing moves: listing everything anew");
             self.teller.metrics.watchdog_trips.inc();
             self.store.ask_for_relist();
             self.overdue = None;
-        }
-    }
-
-    async fn start(&self, entry: &Entry) -> bool {
-        let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
-        let written = self.write(entry, json!({}), status).await;
-        if written {
-            self.teller.dequeued(entry, Timestamp::now());
-        }
-        written
-    }
-
-    async fn end(&self, view: &View, entry: &Entry, cause: &Cause) {
-        let (what, reason) = match cause {
-            Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
-            Cause::Superseded { by } => {
-                let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
-                (
-                    What::Superseded,
-                    format!("Superseded: {by}, a later backup of the same schedule, takes its place"),
-                )
-            }
-        };
-        let status = json!({
-            "phase": BackupPhase::Failed.as_str(),
-            "queuePosition": null,
-            "failureReason": reason,
-            "completionTimestamp": Time(Timestamp::now()),
-        });
-        if self.write(entry, json!({}), status).await {
-            self.teller.ended(entry, what, &reason);
-        }
-    }
-
-    async fn place(&self, entry: &Entry, place: u32) {
-        let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
-        // What the webhook did not see gets its mark here.
-        let metadata = match (entry.phase, entry.enqueued_at) {
-            (Phase::New, None) => {
-                info!(name = %entry.name, place, "queued: the webhook had not seen it");
-                json!({"annotations": {keys::ENQUEUED_AT: format!("{:.6}", Timestamp::now())}})
-            }
-            _ => json!({}),
-        };
-        if self.write(entry, metadata, status).await {
-            self.teller.metrics.positions_written.inc();
-        }
-    }
-
-    /// One merge patch on the version that was decided on. `false`: look again.
-    async fn write(&self, entry: &Entry, mut metadata: Value, status: Value) -> bool {
-        let Some(item) =
-            self.store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry))
-        else {
-            return false;
-        };
-        if let Some(metadata) = metadata.as_object_mut() {
-            metadata.insert("resourceVersion".to_owned(), json!(item.resource_version));
-            metadata.insert("uid".to_owned(), json!(entry.uid));
-        }
-        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match timeout(WRITE, self.api.patch(&entry.name, &params, &patch)).await {
-            Ok(Ok(backup)) => {
-                self.store.observe_write(&backup);
-                true
-            }
-            Ok(Err(error)) if is_not_found(&error) => {
-                self.store.forget(&entry.name, &entry.uid);
-                false
-            }
-            Ok(Err(error)) if is_conflict(&error) => {
-                self.teller.metrics.conflicts.inc();
-                false
-            }
-            Ok(Err(error)) => {
-                warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
-                false
-            }
-            Err(_) => {
-                warn!(name = %entry.name, "writing the place in the queue took too long");
-                false
-            }
         }
     }
 }

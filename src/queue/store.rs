@@ -27,6 +27,13 @@ pub struct Item {
     pub resource_version: String,
 }
 
+impl Item {
+    /// Of two versions of one object.
+    fn is_newer_than(&self, other: &Self) -> bool {
+        self.entry.uid == other.entry.uid && is_older(&other.resource_version, &self.resource_version)
+    }
+}
+
 #[derive(Default)]
 struct State {
     items: HashMap<String, Item>,
@@ -110,7 +117,16 @@ impl Store {
             match change {
                 Change::All(backups) => {
                     let order = &self.settings.order;
-                    state.items = backups.iter().filter_map(|backup| item(backup, order)).collect();
+                    let mut listed: HashMap<String, Item> =
+                        backups.iter().filter_map(|backup| item(backup, order)).collect();
+                    // An answer to a write of our own may be newer than the list.
+                    for (name, item) in &mut listed {
+                        let known = state.items.get(name).filter(|known| known.is_newer_than(item));
+                        if let Some(known) = known {
+                            *item = known.clone();
+                        }
+                    }
+                    state.items = listed;
                     let ended = |backup: &Backup| Some((backup.name_any(), run(backup, order)?));
                     state.ended = backups.iter().filter_map(ended).collect();
                     backups.iter().filter_map(mark).for_each(|mark| state.marks.note(mark));
@@ -126,10 +142,16 @@ impl Store {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later.
+    /// Takes in the answer to a write of our own, which the watch will show only later. Not so of a Backup whose end
+    /// it has shown meanwhile: nothing would ever tell us again that it is gone.
     pub fn observe_write(&self, backup: &Backup) {
-        self.state.write().apply(backup, &self.settings.order);
-        self.changes.send_modify(|count| *count += 1);
+        let mut state = self.state.write();
+        let known = state.items.get(&backup.name_any());
+        if known.is_some_and(|known| Some(&known.entry.uid) == backup.metadata.uid.as_ref()) {
+            state.apply(backup, &self.settings.order);
+            drop(state);
+            self.changes.send_modify(|count| *count += 1);
+        }
     }
 
     /// The API server says that it is gone, whatever the watch has shown so far.
@@ -265,9 +287,10 @@ impl State {
             self.marks.note(mark);
         }
         let name = backup.name_any();
+        let version = backup.resource_version().unwrap_or_default();
         let older = self.items.get(&name).is_some_and(|known| {
-            let uid_same = Some(&known.entry.uid) == backup.metadata.uid.as_ref();
-            uid_same && is_older(&backup.resource_version().unwrap_or_default(), &known.resource_version)
+            Some(&known.entry.uid) == backup.metadata.uid.as_ref()
+                && is_older(&version, &known.resource_version)
         });
         match item(backup, order) {
             _ if older => {}
@@ -344,4 +367,46 @@ pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
         took: end.duration_since(start).max(SignedDuration::ZERO),
         ended: end,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backup(version: u64, phase: &str) -> Backup {
+        let object = serde_json::json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "Backup",
+            "metadata": {"name": "b", "uid": "u", "resourceVersion": version.to_string()},
+            "spec": {},
+            "status": {"phase": phase},
+        });
+        serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    fn phase(store: &Store) -> Option<Phase> {
+        store.get("b").map(|item| item.entry.phase)
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
+        let store = Store::new(Settings::default());
+        store.observe(Change::All(vec![backup(1, "Queued")]));
+        store.observe_write(&backup(2, "ReadyToStart"));
+        assert_eq!(phase(&store), Some(Phase::ReadyToStart));
+        store.observe(Change::Applied(backup(3, "Completed")));
+        store.observe_write(&backup(2, "ReadyToStart"));
+        assert_eq!(phase(&store), None, "its slot would be gone for ever");
+    }
+
+    #[test]
+    fn a_list_does_not_undo_an_answer_that_is_newer() {
+        let store = Store::new(Settings::default());
+        store.observe(Change::All(vec![backup(1, "Queued")]));
+        store.observe_write(&backup(2, "ReadyToStart"));
+        store.observe(Change::All(vec![backup(1, "Queued")]));
+        assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
+        store.observe(Change::All(Vec::new()));
+        assert_eq!(phase(&store), None);
+    }
 }

@@ -2,10 +2,13 @@
 //! `make bench` runs it. Prints a table and writes `target/bench/results.json`.
 
 mod admission;
+mod burst;
 mod client;
 mod engine;
 mod load;
+mod observer;
 mod planner;
+mod queue;
 mod report;
 mod stock;
 #[path = "../support/mod.rs"]
@@ -38,6 +41,9 @@ struct Args {
     /// How many ConfigMaps and Secrets the engine backs up, one run per size.
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 50_000])]
     sizes: Vec<usize>,
+    /// How many Backups the queue holds, one pair of runs per size.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
+    queues: Vec<usize>,
     /// Leave stock Velero out: it takes most of the time.
     #[arg(long)]
     alone: bool,
@@ -49,6 +55,8 @@ enum Part {
     Webhook,
     Admission,
     Engine,
+    Queue,
+    Burst,
 }
 
 fn main() -> ExitCode {
@@ -62,7 +70,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let Args { berth, only, sizes, alone } = args;
+    let Args { berth, only, sizes, queues, alone } = args;
     let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
     ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
     let wants = |part| only.is_empty() || only.contains(&part);
@@ -81,6 +89,12 @@ fn run(args: Args) -> anyhow::Result<()> {
         for size in sizes {
             engine::measure(&runtime, &berth, size, alone, &mut report)?;
         }
+    }
+    if wants(Part::Queue) {
+        queue::measure(&runtime, &berth, &queues, &mut report)?;
+    }
+    if wants(Part::Burst) {
+        burst::measure(&runtime, &berth, alone, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

@@ -73,35 +73,53 @@ pub fn handicaps(
 
 /// Where a backup stands; smaller goes first. Total: no two are equal.
 ///
-/// 1. those moved to the front, the last one first, 2. by arrival: those the queue knows before those it does not,
-///    3. lower position, or else 2. by arrival shifted by class and share; then 4. enqueued earlier, 5. created
-///    earlier, 6. UID, so that every run agrees.
+/// 1. those moved to the front, the last one first, 2. those the queue knows before those it does not, 3. by arrival:
+///    enqueued earlier, shifted by class and share where there are any, 4. lower position, 5. created earlier, 6. UID,
+///    so that every run agrees.
 ///
-/// A position of 0 on a Queued backup was lost by somebody; it is treated like unknown and so goes by time.
+/// Positions decide only where nobody marked the time: they are rewritten one by one as the queue moves, and an order
+/// that followed them would be wrong while that goes on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing<'a> {
     first: std::cmp::Reverse<Option<Timestamp>>,
     unknown: bool,
-    position: u32,
     shifted: Timestamp,
     enqueued_at: Timestamp,
+    position: u32,
     created_at: Timestamp,
     uid: &'a str,
 }
 
 impl<'a> Standing<'a> {
     pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
-        let enqueued_at = entry.enqueued_at.unwrap_or(entry.created_at);
-        let (unknown, position, shifted) = if order.is_by_arrival() {
-            (entry.phase == Phase::New || entry.position == 0, entry.position, enqueued_at)
-        } else {
+        // A mark on what the queue has not seen is not ours.
+        let unknown = entry.phase == Phase::New;
+        let mark = entry.enqueued_at.filter(|_| !unknown);
+        let enqueued_at = mark.unwrap_or(entry.created_at);
+        let shift = || {
             let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
             let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
-            let shift = behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default();
-            (false, 0, enqueued_at.saturating_add(shift).unwrap_or(enqueued_at))
+            behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default()
         };
-        let first = std::cmp::Reverse(entry.first);
-        Self { first, unknown, position, shifted, enqueued_at, created_at: entry.created_at, uid: &entry.uid }
+        let shifted = if order.is_by_arrival() {
+            enqueued_at
+        } else {
+            enqueued_at.saturating_add(shift()).unwrap_or(enqueued_at)
+        };
+        Self {
+            first: std::cmp::Reverse(entry.first),
+            unknown,
+            shifted,
+            enqueued_at,
+            position: match (mark, entry.position) {
+                (Some(_), _) => 0,
+                // Somebody lost it.
+                (None, 0) => u32::MAX,
+                (None, position) => position,
+            },
+            created_at: entry.created_at,
+            uid: &entry.uid,
+        }
     }
 }
 

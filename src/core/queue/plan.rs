@@ -67,9 +67,19 @@ pub fn plan(view: &View) -> Plan {
     walk(view, Extent::Whole)
 }
 
-/// Those that would start, without the reasons of the rest.
-pub(super) fn starts(view: &View) -> Vec<usize> {
+/// Those that [`plan`] would start, without the reasons of the rest: done as soon as no slot is left.
+pub fn starts(view: &View) -> Vec<usize> {
     walk(view, Extent::WhileSlotsLast).start
+}
+
+/// May a backup that is ReadyToStart begin to run? A second look, by whoever runs it: a write of a leader that was
+/// given up, or is gone, may land after another one has decided. `is_open`: it runs it already, whatever the view says.
+pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
+    let running = || {
+        let others = view.backups.iter().filter(|b| b.uid != entry.uid);
+        others.filter(|b| b.phase == Phase::InProgress || is_open(b))
+    };
+    running().count() < view.slots.max(1) && !running().any(|b| b.namespaces.overlaps(&entry.namespaces))
 }
 
 /// How far to walk.

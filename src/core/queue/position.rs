@@ -1,8 +1,19 @@
 //! Positions: what a newcomer gets, and how many corrections may be written.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::view::{Entry, Phase, View};
+
+/// Time mark of a newcomer: now, or just after the latest mark that is known, so that no clock that stands still,
+/// jumps back or lags behind that of another replica lets it pass those that were here before. Marks of a day
+/// ahead and more are somebody's mistake, and are left behind.
+pub fn mark(view: &View, now: Timestamp) -> Timestamp {
+    let sane = now.saturating_add(SignedDuration::from_hours(24)).unwrap_or(Timestamp::MAX);
+    let known = view.backups.iter().filter(|b| b.phase != Phase::New).filter_map(|b| b.enqueued_at);
+    let latest = known.filter(|mark| *mark < sane).max();
+    let after = latest.and_then(|mark| mark.saturating_add(SignedDuration::from_micros(1)).ok());
+    after.map_or(now, |after| after.max(now))
+}
 
 /// By arrival: one past the last known position of a Queued backup. Otherwise its place among those that wait;
 /// those behind it move up when they are renumbered.

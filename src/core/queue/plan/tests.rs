@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::glob::Glob;
-use crate::queue::{FairShare, Order, position_of_newcomer};
+use crate::queue::{FairShare, Order, mark, position_of_newcomer};
 
 fn set(includes: &[&str]) -> NamespaceSet {
     NamespaceSet::new(includes.iter().filter_map(|t| Glob::parse(t).ok()).collect(), Vec::new())
@@ -131,15 +131,32 @@ fn what_the_webhook_missed_is_queued_first_and_never_overtakes() {
 }
 
 #[test]
-fn equal_positions_go_by_time_and_then_by_uid() {
+fn the_order_is_that_of_time_marks_whatever_the_positions_say() {
     let (mut a, mut b) = (entry("a", Phase::Queued, 1, &[]), entry("b", Phase::Queued, 1, &[]));
     let view = View::default();
     assert!(view.precedence(&a, &b).is_lt());
     Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH - SignedDuration::from_secs(1));
-    assert!(view.precedence(&a, &b).is_gt());
-    Arc::make_mut(&mut a).position = 0;
     Arc::make_mut(&mut b).position = 9;
+    assert!(view.precedence(&a, &b).is_gt(), "a position that is not rewritten yet decides nothing");
+    Arc::make_mut(&mut b).enqueued_at = None;
+    assert!(view.precedence(&a, &b).is_lt(), "without marks it does");
+    Arc::make_mut(&mut a).position = 0;
     assert!(view.precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
+    Arc::make_mut(&mut a).phase = Phase::New;
+    Arc::make_mut(&mut a).enqueued_at = Some(Timestamp::MIN);
+    assert!(view.precedence(&a, &b).is_gt(), "nor does a mark that is not ours");
+}
+
+#[test]
+fn a_newcomer_is_marked_after_all_that_are_known_whatever_the_clock_says() {
+    let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
+    let mut view = worked_example(Phase::Queued);
+    assert_eq!(mark(&view, now), now);
+    let ahead = now + SignedDuration::from_mins(30);
+    Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(ahead);
+    assert_eq!(mark(&view, now), ahead + SignedDuration::from_micros(1), "the clock went back");
+    Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(Timestamp::MAX);
+    assert_eq!(mark(&view, now), now, "nobody follows a mistake");
 }
 
 #[test]
@@ -368,6 +385,10 @@ proptest! {
                 started.push(view.backups[*i].uid.clone());
             }
             for (i, place) in writes {
+                if view.backups[i].phase == Phase::New {
+                    let marked = mark(&view, Timestamp::UNIX_EPOCH);
+                    Arc::make_mut(&mut view.backups[i]).enqueued_at = Some(marked);
+                }
                 Arc::make_mut(&mut view.backups[i]).phase = Phase::Queued;
                 Arc::make_mut(&mut view.backups[i]).position = place;
             }
