@@ -25,6 +25,8 @@ pub enum Command {
     Controller(Box<ControllerArgs>),
     /// See what waits and why, and move it.
     Queue(QueueArgs),
+    /// Read one Backup.
+    Backup(BackupArgs),
     /// Print the CustomResourceDefinitions, or write them to a folder.
     Crd {
         /// Write one file per definition here instead of printing.
@@ -167,14 +169,35 @@ pub struct ControllerArgs {
     pub lease_duration: Duration,
 }
 
+/// What every command of a person takes.
 #[derive(ClapArgs)]
-pub struct QueueArgs {
+pub struct Target {
     /// Namespace of the Backups.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, global = true)]
     pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: BackupCommand,
+}
+
+#[derive(Subcommand)]
+pub enum BackupCommand {
+    /// One Backup: phase, place in the queue and what it waits for, progress, faults.
+    Describe { name: String },
+}
+
+#[derive(ClapArgs)]
+pub struct QueueArgs {
+    #[command(flatten)]
+    pub target: Target,
     #[command(subcommand)]
     pub command: QueueCommand,
 }

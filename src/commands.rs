@@ -1,5 +1,6 @@
 //! The commands: wiring only, each subsystem started by one call.
 
+mod backup;
 mod controller;
 mod queue;
 mod webhook;
@@ -17,6 +18,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Crd { write } => crd(write),
         Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
+        Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
     }

@@ -11,6 +11,7 @@ mod engine;
 mod failure;
 mod guard;
 mod manifests;
+mod pressure;
 mod queue;
 mod steering;
 mod velero;

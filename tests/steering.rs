@@ -268,6 +268,20 @@ fn what_happens_is_told_by_events_metrics_and_expectations() {
     })
     .unwrap();
     berth.kubectl().create(&ns, &[backup_of("behind", &["told-a"])]).unwrap();
+    let kubeconfig = berth.plane().kubeconfig();
+    let described = Command::new(program())
+        .args(["backup", "describe", "behind", "-n", &ns, "--kubeconfig", kubeconfig.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let described = String::from_utf8(described.stdout).unwrap();
+    for wanted in [
+        "Phase:            Queued",
+        "Queue position:   1",
+        "Waits for:        holder",
+        "Expected start:   in 5m (3m to 9m)",
+    ] {
+        assert!(described.contains(wanted), "{wanted:?} is not in\n{described}");
+    }
     let table = berth_queue(&berth, &["list"]);
     assert!(table.contains("EXPECTED") && table.contains("starts in 5m (3m to 9m)"), "{table}");
     let listed: Value = serde_json::from_str(&berth_queue(&berth, &["list", "-o", "json"])).unwrap();

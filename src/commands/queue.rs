@@ -3,6 +3,9 @@
 mod list;
 mod situation;
 
+pub(super) use list::told;
+pub(super) use situation::{Line, read};
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
@@ -21,8 +24,8 @@ use crate::client::Clients;
 use crate::queue::store::entry;
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
-    let clients = Clients::new(args.kubeconfig.as_deref()).await?;
-    let here = Here { client: clients.call.clone(), namespace: args.namespace };
+    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
+    let here = Here { client: clients.call.clone(), namespace: args.target.namespace };
     match args.command {
         QueueCommand::List { output } => list::show(&situation::read(&here).await?, output),
         QueueCommand::Watch { output } => list::watch(&here, &clients.watch, output).await,
@@ -49,9 +52,9 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
 }
 
 /// The namespace that is looked at.
-struct Here {
-    client: Client,
-    namespace: String,
+pub(super) struct Here {
+    pub client: Client,
+    pub namespace: String,
 }
 
 impl Here {

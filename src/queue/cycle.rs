@@ -23,7 +23,9 @@ const PERIOD: Duration = Duration::from_secs(5);
 const WHOLE: Duration = Duration::from_millis(200);
 /// Looks again this soon while there is more to do.
 const SOON: Duration = Duration::from_millis(500);
-const WRITES_AT_ONCE: usize = 8;
+const STARTS_AT_ONCE: usize = 8;
+/// Nobody waits for positions, and whoever waits for a slot would wait behind them.
+const PLACES_AT_ONCE: usize = 2;
 /// Something could start, and nothing moved for so long: what we know of the cluster must be wrong.
 const WATCHDOG: Duration = Duration::from_secs(15);
 
@@ -36,8 +38,6 @@ pub struct Cycle {
     stopped: watch::Receiver<Option<String>>,
     budget: RenumberBudget,
     teller: Teller,
-    /// Started since the budget last earned from it.
-    started: usize,
     /// Since when something should have started.
     overdue: Option<Instant>,
     /// Positions on their way: nobody waits for them.
@@ -52,7 +52,7 @@ impl Cycle {
         teller: Teller,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
-        Self { store, writer, stopped, budget, teller, started: 0, overdue: None, placing: JoinSet::new() }
+        Self { store, writer, stopped, budget, teller, overdue: None, placing: JoinSet::new() }
     }
 
     /// Until `stop`; what is being written then is written to its end, so that whoever leads next sees it.
@@ -101,10 +101,9 @@ impl Cycle {
                 }
                 usize::from(started)
             })
-            .buffer_unordered(WRITES_AT_ONCE)
+            .buffer_unordered(STARTS_AT_ONCE)
             .fold(0, |sum, started| async move { sum + started })
             .await;
-        self.started += started;
         self.watch_over(runnable.len(), started);
         if started == runnable.len() { PERIOD } else { SOON }
     }
@@ -139,7 +138,7 @@ impl Cycle {
             return true;
         }
         let now = Timestamp::now();
-        let budget = self.budget.earn(std::mem::take(&mut self.started), now);
+        let budget = self.budget.earn(now);
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());
@@ -157,7 +156,7 @@ impl Cycle {
             let writer = self.writer.clone();
             self.placing.spawn(async move {
                 futures::stream::iter(&writes)
-                    .for_each_concurrent(WRITES_AT_ONCE, |(entry, place, mark)| {
+                    .for_each_concurrent(PLACES_AT_ONCE, |(entry, place, mark)| {
                         writer.place(entry, *place, *mark)
                     })
                     .await;

@@ -69,8 +69,8 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         return Ok(());
     }
     let expected = |line: &Line| match (line.expected_start, line.expected_end) {
-        (Some(start), _) => format!("starts {}", from_now(start, now)),
-        (None, Some(end)) => format!("ends {}", from_now(end, now)),
+        (Some(start), _) => format!("starts {}", told(start, now)),
+        (None, Some(end)) => format!("ends {}", told(end, now)),
         (None, None) => String::new(),
     };
     let rows: Vec<[String; 7]> = lines
@@ -109,7 +109,7 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
 }
 
 /// `in 5m (3m to 9m)`.
-fn from_now(when: When, now: Timestamp) -> String {
+pub fn told(when: When, now: Timestamp) -> String {
     let [earliest, likely, latest] =
         [when.earliest, when.likely, when.latest].map(|at| age(at.duration_since(now)));
     if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
@@ -141,17 +141,17 @@ pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Res
         _ => writeln!(out, "{name} runs.")?,
     }
     if let Some(start) = line.expected_start {
-        writeln!(out, "  it is expected to start {}", from_now(start, situation.now))?;
+        writeln!(out, "  it is expected to start {}", told(start, situation.now))?;
     }
     if let Some(end) = line.expected_end {
-        writeln!(out, "  it is expected to end {}", from_now(end, situation.now))?;
+        writeln!(out, "  it is expected to end {}", told(end, situation.now))?;
     }
     for blocker in &explained.blockers {
         let state = if blocker.running { "runs" } else { "is ahead" };
         let namespaces = blocker.namespaces.join(", ");
         write!(out, "  {} {state}, and takes {namespaces} too: it must end first", blocker.name)?;
         if let Some(end) = blocker.expected_end {
-            write!(out, ", expected {}", from_now(end, situation.now))?;
+            write!(out, ", expected {}", told(end, situation.now))?;
         }
         if let Some(waits_for) = blocker.waits_for.as_ref().filter(|_| !blocker.running) {
             write!(out, "; it waits for {waits_for}")?;

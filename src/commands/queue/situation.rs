@@ -87,7 +87,7 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     Leader { settings, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()) }
 }
 
-pub(super) async fn read(here: &Here) -> anyhow::Result<Situation> {
+pub async fn read(here: &Here) -> anyhow::Result<Situation> {
     let Leader { settings, stopped } = leader(&here.client, &here.namespace).await;
     let backups = here.backups().list(&ListParams::default()).await.context("failed to list the Backups")?;
     let locations: Api<BackupStorageLocation> = Api::namespaced(here.client.clone(), &here.namespace);

@@ -28,9 +28,9 @@ pub fn position_of_newcomer(view: &View, newcomer: &Entry) -> u32 {
     place.saturating_add(1)
 }
 
-/// How many positions may be rewritten now. Every dequeue earns a write, and so does time, so a start
-/// costs O(1) writes however long the queue is; the head of the queue is exact at once, the tail follows
-/// when the queue is calm. The order is right all the while: positions never swap.
+/// How many positions may be rewritten now. Time alone earns writes, so a start costs none, however long the queue
+/// is: a queue that moves slowly shows exact places soon, from its head on; one that moves fast has better things to
+/// do. The order is right all the while: it does not follow from positions.
 #[derive(Clone, Debug)]
 pub struct RenumberBudget {
     saved: f64,
@@ -38,7 +38,6 @@ pub struct RenumberBudget {
 }
 
 impl RenumberBudget {
-    pub const PER_DEQUEUE: f64 = 1.0;
     pub const PER_SECOND: f64 = 5.0;
     pub const MOST: f64 = 50.0;
 
@@ -46,12 +45,11 @@ impl RenumberBudget {
         Self { saved: Self::PER_SECOND, at: now }
     }
 
-    /// Writes allowed at `now`, after `dequeued` backups have left the queue since the last call.
-    pub fn earn(&mut self, dequeued: usize, now: Timestamp) -> usize {
+    /// Writes allowed at `now`.
+    pub fn earn(&mut self, now: Timestamp) -> usize {
         let seconds = now.duration_since(self.at).as_secs_f64().max(0.0);
         self.at = now;
-        let earned = seconds * Self::PER_SECOND + dequeued as f64 * Self::PER_DEQUEUE;
-        self.saved = (self.saved + earned).min(Self::MOST);
+        self.saved = (self.saved + seconds * Self::PER_SECOND).min(Self::MOST);
         self.saved as usize
     }
 
@@ -65,19 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dequeue_earns_a_write_and_a_second_five() {
+    fn a_second_earns_five_writes_and_an_hour_not_many_more() {
         let start = Timestamp::UNIX_EPOCH;
         let mut budget = RenumberBudget::new(start);
-        let first = budget.earn(0, start);
+        let first = budget.earn(start);
         budget.spend(first);
-        assert_eq!(budget.earn(0, start), 0);
-        assert_eq!(budget.earn(3, start), 3);
-        budget.spend(3);
-        assert_eq!(budget.earn(0, start + jiff::SignedDuration::from_secs(1)), 5);
-        assert_eq!(
-            budget.earn(0, start + jiff::SignedDuration::from_hours(1)),
-            RenumberBudget::MOST as usize
-        );
+        assert_eq!(budget.earn(start), 0);
+        assert_eq!(budget.earn(start + SignedDuration::from_secs(1)), 5);
+        assert_eq!(budget.earn(start + SignedDuration::from_hours(1)), RenumberBudget::MOST as usize);
     }
 
     #[test]
@@ -85,6 +78,6 @@ mod tests {
         let start = Timestamp::UNIX_EPOCH;
         let mut budget = RenumberBudget::new(start);
         budget.spend(10);
-        assert_eq!(budget.earn(0, start - jiff::SignedDuration::from_hours(1)), 0);
+        assert_eq!(budget.earn(start - SignedDuration::from_hours(1)), 0);
     }
 }
