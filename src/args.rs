@@ -47,6 +47,9 @@ pub struct CommonArgs {
     /// Backups that may run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: u16,
+    /// Workers of each running backup.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub item_block_worker_count: u16,
     /// Where /healthz, /readyz and /metrics are served, plain HTTP.
     #[arg(long, default_value = "0.0.0.0:8085")]
     pub health_address: SocketAddr,
@@ -63,6 +66,16 @@ pub struct CommonArgs {
     /// Secret that holds the webhook's CA and leaf.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
+}
+
+impl Executor {
+    /// As the flag has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Berth => "berth",
+            Self::Velero => "velero",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
@@ -94,11 +107,18 @@ pub struct OrderArgs {
     pub fair_share_limit: Duration,
 }
 
-impl OrderArgs {
+impl CommonArgs {
     pub fn order(&self) -> Order {
+        self.order.order(self.item_block_worker_count)
+    }
+}
+
+impl OrderArgs {
+    fn order(&self, workers: u16) -> Order {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         let share = FairShare {
             label: self.fair_share_label.clone(),
+            workers,
             half_life: signed(self.fair_share_half_life),
             most: signed(self.fair_share_limit),
         };
@@ -140,9 +160,6 @@ pub struct WebhookArgs {
 pub struct ControllerArgs {
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Workers of each running backup.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub item_block_worker_count: u16,
     /// How long backups are kept that do not say.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,

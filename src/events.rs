@@ -49,11 +49,18 @@ impl What {
     }
 }
 
+struct Told {
+    what: What,
+    note: String,
+    about: ObjectReference,
+    because_of: Option<ObjectReference>,
+}
+
 /// Where Events are told.
 #[derive(Clone)]
 pub struct Events {
     namespace: String,
-    waiting: mpsc::Sender<(What, String, ObjectReference)>,
+    waiting: mpsc::Sender<Told>,
     dropped: Counter,
 }
 
@@ -64,19 +71,19 @@ impl Events {
         namespace: &str,
         dropped: Counter,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (waiting, mut told) = mpsc::channel::<(What, String, ObjectReference)>(WAITING);
+        let (waiting, mut told) = mpsc::channel::<Told>(WAITING);
         let events = Self { namespace: namespace.to_owned(), waiting, dropped };
         let sending = async move {
             let reporter = Reporter { controller: REPORTING_COMPONENT.to_owned(), instance: None };
             let recorder = Recorder::new(client, reporter);
-            while let Some((what, note, about)) = told.recv().await {
+            while let Some(Told { what, note, about, because_of }) = told.recv().await {
                 let (reason, action, type_) = what.parts();
                 let event = Event {
                     type_,
                     reason: reason.to_owned(),
                     note: Some(note.chars().take(NOTE).collect()),
                     action: action.to_owned(),
-                    secondary: None,
+                    secondary: because_of,
                 };
                 match timeout(WRITE, recorder.publish(&event, &about)).await {
                     Ok(Ok(())) => {}
@@ -91,16 +98,33 @@ impl Events {
     }
 
     pub fn tell(&self, what: What, name: &str, uid: &str, note: impl Into<String>) {
-        let about = ObjectReference {
+        self.tell_because(what, name, uid, note, None);
+    }
+
+    /// `because_of`: another Backup. Events that differ only in their notes are taken for one that is repeated.
+    pub fn tell_because(
+        &self,
+        what: What,
+        name: &str,
+        uid: &str,
+        note: impl Into<String>,
+        because_of: Option<&str>,
+    ) {
+        let about = self.reference(name, uid);
+        let because_of = because_of.map(|name| self.reference(name, ""));
+        if self.waiting.try_send(Told { what, note: note.into(), about, because_of }).is_err() {
+            self.dropped.inc();
+        }
+    }
+
+    fn reference(&self, name: &str, uid: &str) -> ObjectReference {
+        ObjectReference {
             api_version: Some(Backup::api_version(&()).into_owned()),
             kind: Some(Backup::kind(&()).into_owned()),
             name: Some(name.to_owned()),
             namespace: Some(self.namespace.clone()),
             uid: Some(uid.to_owned()).filter(|uid| !uid.is_empty()),
             ..ObjectReference::default()
-        };
-        if self.waiting.try_send((what, note.into(), about)).is_err() {
-            self.dropped.inc();
         }
     }
 }

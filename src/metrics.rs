@@ -37,12 +37,12 @@ pub struct QueueMetrics {
     pub events_dropped: Counter,
 }
 
-/// Milliseconds to a quarter of an hour.
+/// A tenth of a millisecond to 26 s.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 4.0, 10))
 }
 
-/// A tenth of a second to a day and a half.
+/// An eighth of a second to 18 hours.
 fn long() -> Histogram {
     Histogram::new(exponential_buckets(0.125, 2.0, 20))
 }
@@ -75,7 +75,7 @@ impl QueueMetrics {
         queue.register("waiting", "Backups that wait, by what they wait for", metrics.waiting.clone());
         queue.register(
             "passed_over",
-            "Times that a backup began to wait for something, or for something else",
+            "Times that a backup began to wait for something, or near the head of the line for another one",
             metrics.passed_over.clone(),
         );
         queue.register("dequeued", "Backups made ReadyToStart", metrics.dequeued.clone());

@@ -2,6 +2,7 @@
 //! writer of positions and ReadyToStart.
 
 pub mod cycle;
+pub mod definition;
 pub mod gate;
 pub mod store;
 pub mod teller;

@@ -179,12 +179,11 @@ async fn crash(berth: &mut Berth) -> anyhow::Result<()> {
         }
         disturb(&api, &mut dice, created).await?;
         let starts = look().starts;
-        let waiting = |w: &Witness| w.seen.values().any(|(phase, _)| *phase == BackupPhase::Queued);
         // Something must move between two crashes, or nothing is ever in the middle of anything.
         wait_until(&format!("a start after crash {round}"), PATIENCE, async || {
             anyhow::ensure!(!watching.is_finished(), "the watch has ended");
             let witness = look();
-            Ok((witness.starts > starts || !waiting(&witness)).then_some(()))
+            Ok((witness.starts > starts || witness.able_since.is_empty()).then_some(()))
         })
         .await?;
         tokio::time::sleep(Duration::from_millis(u64::try_from(dice.roll(250))?)).await;
@@ -200,7 +199,9 @@ async fn crash(berth: &mut Berth) -> anyhow::Result<()> {
         let all: BTreeMap<String, Backup> =
             api.list(&ListParams::default()).await?.into_iter().map(|b| (b.name_any(), b)).collect();
         // Nobody releases what is held in the end.
-        let over = |b: &Backup| b.phase().is_final() || b.annotations().contains_key("berth.dev/hold");
+        let held =
+            |b: &Backup| b.phase() == BackupPhase::Queued && b.annotations().contains_key("berth.dev/hold");
+        let over = |b: &Backup| b.phase().is_final() || held(b);
         Ok(all.values().all(over).then_some(all))
     })
     .await?;

@@ -121,4 +121,15 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
         }
     }
     assert_eq!(judged, 3 * 7 * (6 + 4));
+    // What a running backup holds is not for its creator to say; a finished one that is copied brings it along.
+    for (phase, legal) in [("Queued", false), ("Completed", true)] {
+        let mut forged = backup_of("forged", &["a"]);
+        forged["metadata"]["annotations"] = json!({"berth.dev/resolved-namespaces": ""});
+        forged["status"] = json!({"phase": phase});
+        let answer = kubectl.create(&ns, &[forged]).unwrap();
+        assert_eq!(answer.status.success(), legal, "{phase}: {}", answer.stderr);
+    }
+    // An update that only spells out that there is no status changes nothing.
+    let api: Api<Backup> = Api::namespaced(client_of(&berth, users[0]).await, &ns);
+    assert!(goes_through(&api, "", &json!({"status": {}, "metadata": {"labels": {"a": "c"}}})).await);
 }

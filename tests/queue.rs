@@ -146,3 +146,46 @@ fn of_two_controllers_one_leads_and_the_other_takes_over() {
     assert_eq!(ended(&berth, &["after"])["after"].phase(), BackupPhase::Completed);
     assert!(other.process.log_text().unwrap().contains("dequeued name=after"));
 }
+
+#[test]
+fn a_create_that_somebody_else_refuses_leaves_no_gap() {
+    let berth = start("refused-later", 1);
+    let ns = berth.namespace().to_owned();
+    let held = |name: &str| {
+        let mut object = backup_of(name, &["default"]);
+        object["metadata"]["annotations"] = json!({"berth.dev/hold": "true"});
+        object
+    };
+    // Judged after berth has given it a place.
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+    "metadata": {"name": "no-later"},
+    "spec": {
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": ["velero.io"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["backups"]}]},
+        "validations": [{"expression": "!object.metadata.name.startsWith('refused')", "message": "not here"}],
+    }});
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+    "metadata": {"name": "no-later"},
+    "spec": {
+        "policyName": "no-later",
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ns}}},
+    }});
+    let objects = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
+    berth.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &objects.to_string()).unwrap();
+    wait_for("the policy to hold", PATIENCE, || {
+        let text = held("refused").to_string();
+        let tried = berth.kubectl().answer(&["create", "--dry-run=server", "-n", &ns, "-f", "-"], &text)?;
+        Ok(tried.stderr.contains("not here").then_some(()))
+    })
+    .unwrap();
+    let answer =
+        berth.kubectl().create(&ns, &[held("a"), held("refused-1"), held("refused-2"), held("b")]).unwrap();
+    assert!(answer.stderr.contains("not here"), "{}", answer.stderr);
+    let place = |name: &str| berth.kubectl().backup(&ns, name).unwrap().status.unwrap().queue_position;
+    assert_eq!(place("a"), Some(1));
+    wait_for("the gap to close", PATIENCE, || Ok((place("b") == Some(2)).then_some(()))).unwrap();
+    // Nor does what was refused stand in anybody's way.
+    berth.kubectl().create(&ns, &[held("c")]).unwrap();
+    wait_for("the next one to stand behind", PATIENCE, || Ok((place("c") == Some(3)).then_some(()))).unwrap();
+}

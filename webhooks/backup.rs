@@ -1,6 +1,6 @@
 //! Backups at admission: a place in line for what is created, and every fault told at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,13 @@ impl Incoming {
         }
     }
 
+    /// What somebody wrote there by hand, or copied from another Backup.
+    fn remove_marks(&self, edit: &mut Edit) {
+        for key in MARKS.into_iter().filter(|key| self.mark(key).is_some()) {
+            edit.remove(&["metadata", "annotations", key]);
+        }
+    }
+
     fn name(&self) -> String {
         let generated = || self.metadata.generate_name.as_ref().map(|base| format!("{base}…"));
         self.metadata.name.clone().or_else(generated).unwrap_or_default()
@@ -110,11 +117,22 @@ pub fn enqueue<K: Known>(
     if question.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
+    if let Some(why) = desk.known().cannot_queue() {
+        return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
+    }
     if !desk.known().ready() {
         // A place worked out from nothing would be the first one. The leader gives it a true one.
-        let warnings =
-            vec!["berth: queued by the controller in a moment: this replica has just started".to_owned()];
-        return Ok(Verdict { warnings, ..Verdict::allow() });
+        let later = "berth: queued by the controller in a moment: this replica has just started";
+        let mut edit = Edit::default();
+        incoming.remove_marks(&mut edit);
+        if incoming.status.is_some() {
+            edit.remove(&["status"]);
+        }
+        return Ok(Verdict {
+            patch: Some(edit.into_patch()),
+            warnings: vec![later.to_owned()],
+            ..Verdict::allow()
+        });
     }
     let readable = incoming.source().namespaces().is_some();
     // A list that cannot be read takes nothing; the validating webhook refuses it.
@@ -141,7 +159,8 @@ pub fn enqueue<K: Known>(
         },
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
-    if let Some(start) = desk.known().expected_start(&view, &question.uid, now) {
+    let start = desk.known().expected_start(&view, &question.uid, now);
+    if let Some(start) = start.filter(|_| reason != Some(Reason::Next)) {
         warnings.push(expectation(start, now));
     }
     if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
@@ -151,6 +170,7 @@ pub fn enqueue<K: Known>(
         ));
     }
     let mut edit = Edit::default();
+    incoming.remove_marks(&mut edit);
     let has_annotations = incoming.metadata.annotations.is_some();
     edit.set(
         &["metadata", "annotations"],
@@ -204,8 +224,10 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     let incoming = Incoming::parse(question)?;
     let old = question.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
     let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
-    let marks_changed =
-        old.as_ref().is_some_and(|old| MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)));
+    let marks_changed = match &old {
+        Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
+        None => incoming.mark(keys::RESOLVED_NAMESPACES).is_some(),
+    };
     let change = Change {
         from: old.as_ref().map(Incoming::phase),
         to: incoming.phase(),
@@ -266,7 +288,9 @@ fn check_class<K: Known>(
         warnings.push(format!("berth: priority class {class:?} is ignored: no classes are configured"));
         return;
     }
-    let known: Vec<&str> = order.classes.keys().map(String::as_str).chain([DEFAULT_CLASS]).collect();
+    let mut known: BTreeSet<&str> = order.classes.keys().map(String::as_str).collect();
+    known.insert(DEFAULT_CLASS);
+    let known: Vec<&str> = known.into_iter().collect();
     let kind = if source.annotations.contains_key(keys::PRIORITY_CLASS) { "annotations" } else { "labels" };
     let field = Field::root("metadata").child(kind).key(keys::PRIORITY_CLASS);
     found.push(field, format!("{class:?} is no priority class: choose one of {}", known.join(", ")));

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 pub trait Known: Send + Sync + 'static {
     /// Has every watch listed once, and is there a key to serve with?
     fn ready(&self) -> bool;
+    /// Why no Backup can be queued in this cluster, whatever is done.
+    fn cannot_queue(&self) -> Option<String>;
     /// Waiting and running backups.
     fn queue(&self) -> View;
     /// Has the watch shown a Backup with this time mark, whatever became of it?

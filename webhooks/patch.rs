@@ -1,7 +1,7 @@
 //! Typed edits to JSON Patch. Missing parents and escaping are handled here, once.
 
 use json_patch::jsonptr::{PointerBuf, Token};
-use json_patch::{AddOperation, Patch, PatchOperation};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 
 /// Collects edits of one object.
@@ -19,6 +19,11 @@ impl Edit {
         }
         let full: Vec<&str> = parent.iter().copied().chain([key]).collect();
         self.0.push(PatchOperation::Add(AddOperation { path: pointer(&full), value }));
+    }
+
+    /// Removes what stands there.
+    pub fn remove(&mut self, path: &[&str]) {
+        self.0.push(PatchOperation::Remove(RemoveOperation { path: pointer(path) }));
     }
 
     pub fn into_patch(self) -> Patch {
@@ -48,8 +53,9 @@ mod tests {
     fn what_is_there_already_stays() {
         let mut edit = Edit::default();
         edit.set(&["status"], true, "phase", json!("Queued"));
-        let mut object = json!({"status": {"phase": "New", "other": 1}});
+        edit.remove(&["metadata", "x"]);
+        let mut object = json!({"status": {"phase": "New", "other": 1}, "metadata": {"x": 1}});
         json_patch::patch(&mut object, &edit.into_patch()).unwrap_or_else(|e| unreachable!("{e}"));
-        assert_eq!(object, json!({"status": {"phase": "Queued", "other": 1}}));
+        assert_eq!(object, json!({"status": {"phase": "Queued", "other": 1}, "metadata": {}}));
     }
 }

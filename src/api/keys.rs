@@ -28,6 +28,8 @@ pub const SUPERSEDE: &str = "berth.dev/supersede";
 pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
 pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
 pub const STOPPED: &str = "berth.dev/stopped";
+/// Annotation of the leader's Lease: who runs what it starts, `berth` or `velero`.
+pub const EXECUTOR: &str = "berth.dev/executor";
 
 /// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
 pub const NUDGED_AT: &str = "berth.dev/nudged-at";

@@ -23,6 +23,7 @@ struct Wire {
 #[serde(rename_all = "camelCase")]
 struct WireShare {
     label: String,
+    workers: u16,
     half_life: i64,
     limit: i64,
 }
@@ -34,6 +35,7 @@ pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
         priority_classes: order.classes.iter().map(|(name, start)| (name.clone(), start.as_secs())).collect(),
         fair_share: order.share.as_ref().map(|share| WireShare {
             label: share.label.clone(),
+            workers: share.workers,
             half_life: share.half_life.as_secs(),
             limit: share.most.as_secs(),
         }),
@@ -52,6 +54,7 @@ pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
             .collect(),
         share: wire.fair_share.map(|share| FairShare {
             label: share.label,
+            workers: share.workers,
             half_life: SignedDuration::from_secs(share.half_life),
             most: SignedDuration::from_secs(share.limit),
         }),
@@ -70,6 +73,10 @@ pub fn parse_class(text: &str) -> Result<(String, SignedDuration), String> {
         return Err(format!("{text:?}: the name of a priority class has 1 to 63 of a-z, 0-9 and -"));
     }
     let (negative, digits) = start.strip_prefix('-').map_or((false, start), |digits| (true, digits));
+    // It would mean zero.
+    if digits.is_empty() {
+        return Err(wrong());
+    }
     let start = GoDuration(digits.to_owned()).get().map_err(|error| format!("{text:?}: {error}"))?;
     let start = SignedDuration::try_from(start.unwrap_or(Duration::ZERO)).map_err(|_| wrong())?;
     Ok((name.to_owned(), if negative { -start } else { start }))
@@ -84,7 +91,7 @@ mod tests {
         assert_eq!(parse_class("high=1h"), Ok(("high".to_owned(), SignedDuration::from_hours(1))));
         assert_eq!(parse_class("low=-30m"), Ok(("low".to_owned(), SignedDuration::from_mins(-30))));
         assert_eq!(parse_class("normal=0"), Ok(("normal".to_owned(), SignedDuration::ZERO)));
-        for wrong in ["high", "=1h", "High=1h", "high=soon", "high=--1h"] {
+        for wrong in ["high", "=1h", "High=1h", "high=soon", "high=--1h", "high=", "high=-"] {
             assert!(
                 parse_class(wrong).is_err_and(|why| why.contains("high=") || why.contains("class")),
                 "{wrong}"
@@ -98,6 +105,7 @@ mod tests {
             classes: parse_class("high=1h").into_iter().collect(),
             share: Some(FairShare {
                 label: "team".to_owned(),
+                workers: 2,
                 half_life: SignedDuration::from_hours(24),
                 most: SignedDuration::from_hours(1),
             }),

@@ -32,9 +32,17 @@ impl Source<'_> {
             supersedes: is_set(self.annotations, keys::SUPERSEDE),
             location: self.spec.storage_location.clone().unwrap_or_default(),
             enqueued_at: self.time(keys::ENQUEUED_AT),
+            includes: self.includes(),
             namespaces: self.namespaces().unwrap_or_default(),
             ..Entry::default()
         }
+    }
+
+    /// As [`Entry::includes`].
+    pub fn includes(&self) -> Vec<String> {
+        let mut includes = self.spec.included_namespaces.clone().unwrap_or_default();
+        includes.sort_unstable();
+        if includes.is_empty() { vec!["*".to_owned()] } else { includes }
     }
 
     /// Its priority class, by annotation or label.

@@ -49,7 +49,7 @@ pub struct Collector<'a> {
     pub lister: Lister,
     pub wanted: &'a Wanted,
     pub types: &'a [ResourceType],
-    /// Every namespace of the cluster.
+    /// Those that the backup may take: the few that it names, or every one of the cluster.
     pub namespaces: &'a [Namespace],
     /// Names of those that the backup takes.
     pub resolved: &'a HashSet<String>,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use berth_core::queue::{Phase, may_open};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -65,9 +66,14 @@ impl Executor {
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
-                                // Sooner than by the watch: somebody waits for the slot.
-                                if let Some(backup) = engine.run(&name, &uid, signals).await {
-                                    store.observe_write(&backup);
+                                let stop = signals.stop.clone();
+                                match engine.run(&name, &uid, signals).await {
+                                    // Sooner than by the watch: somebody waits for the slot.
+                                    Some(backup) => store.observe_write(&backup),
+                                    // Not at once again, whatever it was.
+                                    None => {
+                                        let _ = timeout(PERIOD, stop.cancelled()).await;
+                                    }
                                 }
                             })
                             .id(),

@@ -59,6 +59,8 @@ pub struct Engine {
 enum Failure {
     #[error("failed to read what the backup needs to know of the cluster")]
     Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the API server refused to let the backup begin")]
+    Refused(#[source] kube::Error),
     #[error("failed to list what is to be backed up")]
     List(#[source] ListError),
     #[error("the storage location cannot be used")]
@@ -127,7 +129,14 @@ impl Engine {
             }
             Err(failure) => return self.fail(record, ready, &failure).await,
         };
-        record.merge(&prepared.patch, ready, OPENING).await?;
+        match record.merge(&prepared.patch, ready, OPENING).await {
+            Ok(()) => {}
+            // Whoever refuses that lets it end, maybe: it would be tried for ever otherwise, in its slot.
+            Err(WriteError::Refused(error)) => {
+                return self.fail(record, ready, &Failure::Refused(error)).await;
+            }
+            Err(error) => return Err(error),
+        }
         let running = BackupPhase::InProgress;
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let store = match self.opener.open(&prepared.location).await {

@@ -18,7 +18,7 @@ use crate::events::Events;
 use crate::leader::{Candidate, Notes};
 use crate::metrics::QueueMetrics;
 use crate::queue::cycle::Cycle;
-use crate::queue::gate::Gate;
+use crate::queue::gate::{Gate, Stopped};
 use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
 use crate::queue::writer::Writer;
@@ -42,7 +42,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
-    notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order.order())?);
+    notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
+    notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order())?);
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}
@@ -73,8 +74,7 @@ async fn lead(
     let client = || clients.call.clone();
     let store = Arc::new(Store::new(Settings {
         slots: usize::from(args.common.concurrent_backups),
-        workers: args.item_block_worker_count,
-        order: args.common.order.order(),
+        order: args.common.order(),
     }));
     let keeper = Keeper {
         client: client(),
@@ -83,7 +83,10 @@ async fn lead(
         configuration: args.webhook_configuration.clone(),
         names: certificate_names(&args.webhook_service, namespace, &args.webhook_names),
     };
-    let not_checked = "whether backups can be run here is still being looked into".to_owned();
+    let not_checked = Stopped {
+        why: "whether backups can be run here is still being looked into".to_owned(),
+        can_queue: false,
+    };
     let stopped = Arc::new(watch::Sender::new(Some(not_checked)));
     let gate = Gate {
         client: client(),
@@ -107,9 +110,11 @@ async fn lead(
     };
     let working = async {
         let mut changed = store.changed();
-        while !store.is_synced() {
-            if tokio::time::timeout(SLOW_LIST, changed.changed()).await.is_err() {
-                warn!("the Backups could not be listed yet");
+        while !store.is_synced() && !stop.is_cancelled() {
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = tokio::time::sleep(SLOW_LIST) => warn!("the Backups could not be listed yet"),
+                () = stop.cancelled() => {}
             }
         }
         tokio::join!(executing, cycle.run(stop.clone()));
@@ -130,7 +135,7 @@ async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, s
         opener: Opener::new(client.clone(), namespace),
         client,
         namespace: namespace.to_owned(),
-        workers: usize::from(args.item_block_worker_count),
+        workers: usize::from(args.common.item_block_worker_count),
         page_size: args.client_page_size,
         list_retry: args.list_retry_timeout,
         default_ttl: args.default_backup_ttl,

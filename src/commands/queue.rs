@@ -4,18 +4,19 @@ mod list;
 mod situation;
 
 pub(super) use list::told;
+use situation::Situation;
 pub(super) use situation::{Line, read};
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::queue::Order;
 use jiff::{SignedDuration, Timestamp};
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -32,22 +33,10 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Explain { name, output } => {
             list::explain(&situation::read(&here).await?, &name, output)
         }
-        QueueCommand::Hold(which) => here.mark(which, keys::HOLD, true, "held").await,
-        QueueCommand::Release(which) => here.mark(which, keys::HOLD, false, "released").await,
-        QueueCommand::Cancel(which) => {
-            let names = here.names(which).await?;
-            here.annotate_waiting(&names, keys::CANCEL, |_| json!("true"), "canceled").await
-        }
-        QueueCommand::First(which) => {
-            let names = here.names(which).await?;
-            let now = Timestamp::now();
-            // The last one moved goes first, so the one named first gets the latest time.
-            let at = |i: usize| {
-                let behind = SignedDuration::from_micros(i64::try_from(i).unwrap_or(i64::MAX));
-                json!(format!("{:.6}", now.checked_sub(behind).unwrap_or(now)))
-            };
-            here.annotate_waiting(&names, keys::FIRST, at, "moved to the front").await
-        }
+        QueueCommand::Hold(which) => here.steer(which, Wish::Hold).await,
+        QueueCommand::Release(which) => here.steer(which, Wish::Release).await,
+        QueueCommand::Cancel(which) => here.steer(which, Wish::Cancel).await,
+        QueueCommand::First(which) => here.steer(which, Wish::First).await,
     }
 }
 
@@ -57,54 +46,90 @@ pub(super) struct Here {
     pub namespace: String,
 }
 
+/// What is asked of a Backup by an annotation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Hold,
+    Release,
+    First,
+    Cancel,
+}
+
+impl Wish {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Hold | Self::Release => keys::HOLD,
+            Self::First => keys::FIRST,
+            Self::Cancel => keys::CANCEL,
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Hold => "held",
+            Self::Release => "released",
+            Self::First => "moved to the front",
+            Self::Cancel => "canceled",
+        }
+    }
+
+    /// The last one moved goes first, so the one named first gets the latest time.
+    fn value(self, index: usize, now: Timestamp) -> Value {
+        let behind = SignedDuration::from_micros(i64::try_from(index).unwrap_or(i64::MAX));
+        match self {
+            Self::Hold | Self::Cancel => json!("true"),
+            Self::Release => Value::Null,
+            Self::First => json!(format!("{:.6}", now.checked_sub(behind).unwrap_or(now))),
+        }
+    }
+}
+
 impl Here {
     fn backups(&self) -> Api<Backup> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Backups that are named, or that wait.
-    async fn names(&self, which: Which) -> anyhow::Result<Vec<String>> {
-        if !which.all && which.location.is_none() {
-            return Ok(which.names);
-        }
-        let backups =
-            self.backups().list(&ListParams::default()).await.context("failed to list the Backups")?;
-        let waiting =
-            |backup: &&Backup| entry(backup, &Order::default()).is_some_and(|e| !e.phase.is_running());
-        let there =
-            |backup: &&Backup| which.location.is_none() || which.location == backup.spec.storage_location;
-        Ok(backups.iter().filter(waiting).filter(there).map(ResourceExt::name_any).collect())
-    }
-
-    async fn mark(&self, which: Which, key: &str, set: bool, done: &str) -> anyhow::Result<()> {
-        let value = if set { json!("true") } else { Value::Null };
-        if let Some(location) = which.location {
+    async fn steer(&self, which: Which, wish: Wish) -> anyhow::Result<()> {
+        if let (Some(location), Wish::Hold | Wish::Release) = (&which.location, wish) {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-            annotate(&api, &location, key, &value).await?;
-            println!("storage location {location} {done}");
+            annotate(&api, location, wish.key(), &wish.value(0, Timestamp::now())).await?;
+            println!("storage location {location} {}", wish.done());
             return Ok(());
         }
-        let names = self.names(which).await?;
-        self.annotate_waiting(&names, key, |_| value.clone(), done).await
+        let situation = situation::read(self).await?;
+        let all = which.all || which.location.is_some();
+        let names = if all { situation.waiting_at(which.location.as_deref()) } else { which.names };
+        ensure!(!names.is_empty(), "nothing waits here");
+        let (now, mut failed) = (Timestamp::now(), 0);
+        for (i, name) in names.iter().enumerate() {
+            match self.wish(&situation, name, wish, wish.value(i, now)).await {
+                Ok(()) => println!("{name} {}", wish.done()),
+                // The others are asked for all the same.
+                Err(error) => {
+                    eprintln!("{error:#}");
+                    failed += 1;
+                }
+            }
+        }
+        ensure!(failed == 0, "{failed} of {} could not be {}", names.len(), wish.done());
+        Ok(())
     }
 
-    async fn annotate_waiting(
-        &self,
-        names: &[String],
-        key: &str,
-        value: impl Fn(usize) -> Value,
-        done: &str,
-    ) -> anyhow::Result<()> {
-        ensure!(!names.is_empty(), "nothing waits here");
+    async fn wish(&self, situation: &Situation, name: &str, wish: Wish, value: Value) -> anyhow::Result<()> {
         let api = self.backups();
-        for (i, name) in names.iter().enumerate() {
-            let found = api.get(name).await.with_context(|| format!("failed to get Backup {name}"))?;
-            let is_over = entry(&found, &Order::default()).is_none();
-            ensure!(!is_over, "Backup {name} has ended already ({})", found.phase().as_str());
-            annotate(&api, name, key, &value(i)).await?;
-            println!("{name} {done}");
+        let found = api.get(name).await.with_context(|| format!("failed to get Backup {name}"))?;
+        let Some(entry) = entry(&found, &Order::default()) else {
+            bail!("Backup {name} has ended already ({})", found.phase().as_str());
+        };
+        if entry.phase.is_running() && wish != Wish::Release {
+            let can_cancel = wish == Wish::Cancel && !situation.velero_runs;
+            ensure!(wish == Wish::Cancel, "Backup {name} runs already: let it end, or cancel it");
+            ensure!(
+                can_cancel,
+                "Velero runs Backup {name}, and cannot be told to stop: delete it when it has ended"
+            );
         }
-        Ok(())
+        annotate(&api, name, wish.key(), &value).await
     }
 }
 

@@ -10,13 +10,14 @@ use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::args::{Executor, WebhookArgs};
 use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::queue::store::mirror_queue;
-use crate::queue::{Settings, Store};
+use crate::queue::{Settings, Store, definition};
 use crate::{certificates, health, shutdown};
 
 /// More than these are not looked through to tell one of them when it may start: the API server waits for us.
@@ -26,6 +27,7 @@ struct Caches {
     store: Store,
     key: Arc<CurrentKey>,
     events: Events,
+    cannot_queue: watch::Sender<Option<String>>,
 }
 
 #[derive(Clone)]
@@ -34,6 +36,10 @@ struct Shared(Arc<Caches>);
 impl Known for Shared {
     fn ready(&self) -> bool {
         self.0.store.is_synced() && self.0.key.is_set()
+    }
+
+    fn cannot_queue(&self) -> Option<String> {
+        self.0.cannot_queue.borrow().clone()
     }
 
     fn queue(&self) -> View {
@@ -83,9 +89,9 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let events_dropped = Counter::default();
     registry.register("berth_events_dropped", "Events not sent: too many at once", events_dropped.clone());
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
-    let settings =
-        Settings { slots: usize::from(common.concurrent_backups), workers: 1, order: common.order.order() };
-    let caches = Arc::new(Caches { store: Store::new(settings), key: Arc::default(), events });
+    let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
+    let cannot_queue = watch::Sender::new(None);
+    let caches = Arc::new(Caches { store: Store::new(settings), key: Arc::default(), events, cannot_queue });
     let shared = Shared(Arc::clone(&caches));
     let executor = match common.executor {
         Executor::Berth => "berth-controller",
@@ -110,11 +116,21 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         &common.certificate_secret,
         Arc::clone(&caches.key),
     );
+    let looking = async {
+        loop {
+            let why = definition::check(&clients.call).await.err();
+            let changed = caches.cannot_queue.send_replace(why.clone()) != why;
+            if let Some(why) = why.filter(|_| changed) {
+                warn!(%why, "Backups are let through unqueued");
+            }
+            tokio::time::sleep(definition::PERIOD).await;
+        }
+    };
     let tls = Arc::new(caches.key.server_config()?);
     info!(%listen, %namespace, "answering admission reviews");
     let serving = server::serve(listener, tls, router(desk), stop.clone().cancelled_owned());
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking); } => anyhow::bail!("a watch ended"),
     }
 }

@@ -23,7 +23,7 @@ pub struct Change<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// berth's own marks: enqueued-at, resolved-namespaces.
+    /// berth's own marks: enqueued-at, resolved-namespaces. On create: is there the second one? The first is given then.
     pub marks_changed: bool,
 }
 
@@ -66,7 +66,12 @@ pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
     let Some(from) = change.from else {
         // The mutating webhook has placed what is new; finished ones are copied from a store.
         let legal = waits(change.to) || is_over(change.to) || roles.queue || roles.executor;
-        return if legal { Ok(()) } else { Err(STATUS) };
+        if !legal {
+            return Err(STATUS);
+        }
+        // It says what a running backup holds.
+        let forged = waits(change.to) && change.marks_changed && !(roles.queue || roles.executor);
+        return if forged { Err(MARKS) } else { Ok(()) };
     };
     if change.status_changed && !may_write_status(roles, from, change.to) {
         return Err(STATUS);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_core::queue::{Cause, Plan, RenumberBudget, View, mark, plan, starts};
+use berth_core::queue::{Cause, End, Plan, RenumberBudget, View, mark, plan, starts};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Store;
+use super::gate::Stopped;
 use super::teller::Teller;
 use super::writer::Writer;
 use crate::events::What;
@@ -24,6 +25,8 @@ const WHOLE: Duration = Duration::from_millis(200);
 /// Looks again this soon while there is more to do.
 const SOON: Duration = Duration::from_millis(500);
 const STARTS_AT_ONCE: usize = 8;
+const ENDS: usize = 32;
+const ENDS_AT_ONCE: usize = 8;
 /// Nobody waits for positions, and whoever waits for a slot would wait behind them.
 const PLACES_AT_ONCE: usize = 2;
 /// Something could start, and nothing moved for so long: what we know of the cluster must be wrong.
@@ -35,7 +38,7 @@ pub const CANCELED: &str = "Canceled: somebody asked for it";
 pub struct Cycle {
     store: Arc<Store>,
     writer: Writer,
-    stopped: watch::Receiver<Option<String>>,
+    stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
     teller: Teller,
     /// Since when something should have started.
@@ -48,7 +51,7 @@ impl Cycle {
     pub fn new(
         store: Arc<Store>,
         writer: Writer,
-        stopped: watch::Receiver<Option<String>>,
+        stopped: watch::Receiver<Option<Stopped>>,
         teller: Teller,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
@@ -83,26 +86,25 @@ impl Cycle {
     }
 
     fn view(&self) -> View {
-        self.store.view(self.stopped.borrow().clone(), Timestamp::now())
+        let why = self.stopped.borrow().as_ref().map(|stopped| stopped.why.clone());
+        self.store.view(why, Timestamp::now())
     }
 
-    /// Starts what can be started. What starts together meets nobody, so the order of these writes is nobody's
-    /// business; each has its slot.
+    /// Starts what can be started, in order, a few writes at a time: what starts together meets nobody, and each has
+    /// its slot.
     async fn start(&mut self) -> Duration {
         let view = self.view();
         let runnable = starts(&view);
         let (writer, teller) = (&self.writer, &self.teller);
         let entries = runnable.iter().filter_map(|i| view.backups.get(*i));
         let started = futures::stream::iter(entries)
-            .map(|entry| async move {
-                let started = writer.start(entry).await;
-                if started {
-                    teller.dequeued(entry, Timestamp::now());
-                }
-                usize::from(started)
+            .map(|entry| async move { writer.start(entry).await.then_some(entry) })
+            .buffered(STARTS_AT_ONCE)
+            .fold(0, |count, started| async move {
+                let Some(entry) = started else { return count };
+                teller.dequeued(entry, Timestamp::now());
+                count + 1
             })
-            .buffer_unordered(STARTS_AT_ONCE)
-            .fold(0, |sum, started| async move { sum + started })
             .await;
         self.watch_over(runnable.len(), started);
         if started == runnable.len() { PERIOD } else { SOON }
@@ -113,22 +115,30 @@ impl Cycle {
         let view = self.view();
         let decided = plan(&view);
         self.teller.tell(&view, &decided);
-        for end in &decided.end {
-            let Some(entry) = view.backups.get(end.backup) else { continue };
+        let (writer, teller, all) = (&self.writer, &self.teller, &view);
+        let end = async |end: &End| {
+            let Some(entry) = all.backups.get(end.backup) else { return };
             let (what, reason) = match &end.cause {
                 Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
                 Cause::Superseded { by } => {
-                    let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
+                    let by = all.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
                     let reason =
                         format!("Superseded: {by}, a later backup of the same schedule, takes its place");
                     (What::Superseded, reason)
                 }
             };
-            if self.writer.end(entry, &reason).await {
-                self.teller.ended(entry, what, &reason);
+            if writer.end(entry, &reason).await {
+                teller.ended(entry, what, &reason);
             }
+        };
+        // Not all at once: somebody may wait for a slot.
+        let ends = decided.end.iter().take(ENDS);
+        futures::stream::iter(ends).for_each_concurrent(ENDS_AT_ONCE, end).await;
+        if !decided.end.is_empty() {
+            return SOON;
         }
-        if self.renumber(&view, &decided) { SOON } else { PERIOD }
+        let can_queue = self.stopped.borrow().as_ref().is_none_or(|stopped| stopped.can_queue);
+        if can_queue && self.renumber(&view, &decided) { SOON } else { PERIOD }
     }
 
     /// Are there more places to be written than the budget allows?

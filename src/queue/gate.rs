@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys::{self, FIELD_MANAGER};
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::Backup;
 use berth_core::queue::Phase;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -18,14 +17,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::Store;
+use super::{Store, definition};
 use crate::args::Executor;
 use crate::client::is_not_found;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::telemetry::chain;
 
-const DEFINITION: &str = "backups.velero.io";
 /// While all is well.
 const PERIOD: Duration = Duration::from_secs(60);
 /// While something is missing.
@@ -39,14 +37,21 @@ const LEAST_VERSION: (u64, u64) = (1, 18);
 /// until somebody touches it.
 const NUDGE: Duration = Duration::from_secs(30);
 
+/// Why nothing can start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    pub why: String,
+    /// Can Backups be given places meanwhile?
+    pub can_queue: bool,
+}
+
 pub struct Gate {
     pub client: Client,
     pub namespace: String,
     pub executor: Executor,
     pub store: Arc<Store>,
     pub metrics: QueueMetrics,
-    /// Why nothing can start.
-    pub stopped: Arc<watch::Sender<Option<String>>>,
+    pub stopped: Arc<watch::Sender<Option<Stopped>>>,
     pub notes: Notes,
 }
 
@@ -69,13 +74,14 @@ impl Gate {
         }
     }
 
-    fn set(&self, why: Option<String>) {
-        self.metrics.executor_available.set(i64::from(why.is_none()));
+    fn set(&self, stopped: Option<Stopped>) {
+        self.metrics.executor_available.set(i64::from(stopped.is_none()));
         let changed = self.stopped.send_if_modified(|known| {
-            let changed = *known != why;
-            known.clone_from(&why);
+            let changed = *known != stopped;
+            known.clone_from(&stopped);
             changed
         });
+        let why = stopped.map(|stopped| stopped.why);
         self.notes.put(keys::STOPPED, why.clone().unwrap_or_default());
         match why {
             Some(why) if changed => warn!(%why, "nothing is started"),
@@ -84,40 +90,13 @@ impl Gate {
         }
     }
 
-    async fn check(&self) -> Result<(), String> {
-        self.check_definition().await?;
+    async fn check(&self) -> Result<(), Stopped> {
+        let stopped = |can_queue| move |why| Stopped { why, can_queue };
+        definition::check(&self.client).await.map_err(stopped(false))?;
         match self.executor {
             Executor::Berth => Ok(()),
-            Executor::Velero => self.check_velero().await,
+            Executor::Velero => self.check_velero().await.map_err(stopped(true)),
         }
-    }
-
-    async fn check_definition(&self) -> Result<(), String> {
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let definition = match api.get_opt(DEFINITION).await {
-            Ok(Some(definition)) => definition,
-            Ok(None) => {
-                return Err(format!("the definition {DEFINITION} is missing: apply what `berth crd` prints"));
-            }
-            // Nothing is known to be wrong with it.
-            Err(error) => {
-                warn!(error = chain(&error), "failed to look at the definition of Backups");
-                return Ok(());
-            }
-        };
-        let known = phases(&definition);
-        let missing: Vec<&str> = [BackupPhase::Queued, BackupPhase::ReadyToStart]
-            .map(BackupPhase::as_str)
-            .into_iter()
-            .filter(|phase| known.as_ref().is_some_and(|known| !known.iter().any(|one| one == phase)))
-            .collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(format!(
-            "the definition {DEFINITION} has no phase {}: it is from before Velero 1.18; apply what `berth crd` prints",
-            missing.join(" and no phase ")
-        ))
     }
 
     /// Velero answers a ServerStatusRequest with its version, as it does for `velero version`.
@@ -197,14 +176,6 @@ impl Gate {
             }
         }
     }
-}
-
-/// Values of `status.phase`; `None` where the definition does not list them, and so allows any.
-fn phases(definition: &CustomResourceDefinition) -> Option<Vec<String>> {
-    let version = definition.spec.versions.iter().find(|version| version.name == "v1")?;
-    let schema = serde_json::to_value(version.schema.as_ref()?).ok()?;
-    let values = schema.pointer("/openAPIV3Schema/properties/status/properties/phase/enum")?.as_array()?;
-    Some(values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect())
 }
 
 /// `v1.18.3-rc.1` as (1, 18). `None` for builds without a release.

@@ -67,12 +67,10 @@ impl Marks {
 }
 
 /// What a view is frozen with, besides the Backups.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// `--concurrent-backups`.
     pub slots: usize,
-    /// `--item-block-worker-count`: a second of a run is so many worker-seconds.
-    pub workers: u16,
     pub order: Order,
 }
 
@@ -207,10 +205,10 @@ impl Store {
 
     /// Frozen; `stopped` says why nothing can start at all.
     pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
-        let Settings { slots, workers, order } = &self.settings;
+        let Settings { slots, order } = &self.settings;
         let state = self.state.read();
         let handicaps = match &order.share {
-            Some(share) => handicaps(state.uses(*workers, now), share, now),
+            Some(share) => handicaps(state.uses(share.workers, now), share, now),
             None => HashMap::new(),
         };
         View {
@@ -275,7 +273,8 @@ impl State {
         };
         let ended =
             self.ended.values().filter_map(move |run| Some(used(run.tenant.as_ref()?, run.took, run.ended)));
-        let running = self.items.values().filter_map(move |item| {
+        let in_progress = self.items.values().filter(|item| item.entry.phase == Phase::InProgress);
+        let running = in_progress.filter_map(move |item| {
             let took = now.duration_since(item.entry.started_at?);
             Some(used(item.entry.tenant.as_ref()?, took, now))
         });
@@ -323,6 +322,9 @@ fn mark(backup: &Backup) -> Option<Timestamp> {
     backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
 }
 
+/// How far the clocks of this cluster may differ; a mark that is further off was written by hand.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
+
 /// What the queue sees of a Backup. `None` when it neither waits nor runs.
 pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let phase = match backup.phase() {
@@ -337,13 +339,19 @@ pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let resolved = resolved
         .map(|names| NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok())));
     let read = source(backup).entry(order);
+    let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
+    let long_before = created_at.saturating_sub(CLOCKS_DIFFER).unwrap_or(Timestamp::MIN);
     Some(Entry {
+        // Nobody arrives long before the API server creates him, or is moved in the future.
+        enqueued_at: read.enqueued_at.filter(|mark| *mark >= long_before),
+        first: read.first.filter(|first| *first <= soon),
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
         phase,
         position: u32::try_from(status.and_then(|s| s.queue_position).unwrap_or(0)).unwrap_or(0),
         started_at: status.and_then(|s| s.start_timestamp.as_ref()).map(|time| time.0),
-        created_at: backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        created_at,
         namespaces: resolved.unwrap_or_else(|| read.namespaces.clone()),
         ..read
     })
@@ -363,7 +371,7 @@ pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
     Some(Run {
         schedule: backup.labels().get(keys::SCHEDULE).cloned(),
         tenant: source(backup).tenant(order),
-        namespaces: source(backup).namespaces()?,
+        includes: source(backup).includes(),
         took: end.duration_since(start).max(SignedDuration::ZERO),
         ended: end,
     })

@@ -9,6 +9,9 @@ use tracing::info;
 use crate::events::{Events, What};
 use crate::metrics::{ByReason, QueueMetrics};
 
+/// Places whose turn may come soon.
+const NEAR: u32 = 10;
+
 pub struct Teller {
     pub metrics: QueueMetrics,
     events: Events,
@@ -24,24 +27,33 @@ impl Teller {
     pub fn tell(&mut self, view: &View, decided: &Plan) {
         self.count(view, decided);
         let mut telling = HashMap::with_capacity(decided.waiting.len() + decided.start.len());
-        let waiting = decided.waiting.iter().map(|w| (w.backup, w.place, &w.reason));
-        let starting = decided.start.iter().map(|i| (*i, 1, &Reason::Next));
+        let waiting = decided.waiting.iter().map(|w| (w.backup, Some(w.place), &w.reason));
+        let starting = decided.start.iter().map(|i| (*i, None, &Reason::Next));
         for (index, place, reason) in starting.chain(waiting) {
             let Some(entry) = view.backups.get(index) else { continue };
-            let before = self.told.as_ref().map(|told| told.get(&entry.uid));
-            if let Some(None) = before {
-                self.tell_queued(view, entry, place, reason);
-            }
-            if before.flatten() != Some(reason) {
-                self.tell_passed_over(entry, place, reason);
+            match self.told.as_ref().map(|told| told.get(&entry.uid)) {
+                None => log_passed_over(entry, place, reason),
+                Some(None) => {
+                    self.tell_queued(view, entry, place, reason);
+                    self.tell_passed_over(entry, place, reason);
+                }
+                Some(Some(before)) if before.word() != reason.word() => {
+                    self.tell_passed_over(entry, place, reason);
+                }
+                // Somebody else is in its way now: of interest only where its turn may come soon, for each end
+                // changes that for all who wait behind.
+                Some(Some(before)) if before != reason && place.is_some_and(|place| place <= NEAR) => {
+                    self.tell_passed_over(entry, place, reason);
+                }
+                Some(Some(_)) => {}
             }
             telling.insert(entry.uid.clone(), reason.clone());
         }
         self.told = Some(telling);
     }
 
-    fn tell_queued(&self, view: &View, entry: &Entry, place: u32, reason: &Reason) {
-        let note = format!("at position {place}; waits for {reason}");
+    fn tell_queued(&self, view: &View, entry: &Entry, place: Option<u32>, reason: &Reason) {
+        let note = format!("{}; waits for {reason}", at(place));
         self.events.tell(What::Queued, &entry.name, &entry.uid, note);
         let Some(schedule) = entry.schedule.as_deref().filter(|_| !entry.supersedes) else { return };
         let same = |b: &&std::sync::Arc<Entry>| {
@@ -56,16 +68,15 @@ impl Teller {
         }
     }
 
-    fn tell_passed_over(&self, entry: &Entry, place: u32, reason: &Reason) {
+    fn tell_passed_over(&self, entry: &Entry, place: Option<u32>, reason: &Reason) {
         if *reason == Reason::Next {
             return;
         }
         self.metrics.passed_over.get_or_create(&ByReason { reason: reason.word() }).inc();
-        if let Reason::Overlap { with, namespaces, .. } = reason {
-            let namespaces = namespaces.join(",");
-            info!(name = %entry.name, place, %with, %namespaces, "passed over: namespaces in conflict");
-            let note = format!("at position {place}; waits for {reason}");
-            self.events.tell(What::PassedOver, &entry.name, &entry.uid, note);
+        log_passed_over(entry, place, reason);
+        if let Reason::Overlap { with, .. } = reason {
+            let note = format!("{}; waits for {reason}", at(place));
+            self.events.tell_because(What::PassedOver, &entry.name, &entry.uid, note, Some(with));
         }
     }
 
@@ -93,11 +104,22 @@ impl Teller {
         self.metrics.running.set(gauge(running));
         self.metrics.depth.set(gauge(view.backups.len() - running));
         self.metrics.slots.set(gauge(view.slots));
-        self.metrics.waiting.clear();
-        for waiting in &decided.waiting {
-            self.metrics.waiting.get_or_create(&ByReason { reason: waiting.reason.word() }).inc();
+        for word in Reason::WORDS {
+            let waiting = decided.waiting.iter().filter(|waiting| waiting.reason.word() == word).count();
+            self.metrics.waiting.get_or_create(&ByReason { reason: word }).set(gauge(waiting));
         }
     }
+}
+
+fn log_passed_over(entry: &Entry, place: Option<u32>, reason: &Reason) {
+    if let (Some(place), Reason::Overlap { with, namespaces, .. }) = (place, reason) {
+        let namespaces = namespaces.join(",");
+        info!(name = %entry.name, place, %with, %namespaces, "passed over: namespaces in conflict");
+    }
+}
+
+fn at(place: Option<u32>) -> String {
+    place.map_or_else(|| "first in line".to_owned(), |place| format!("at position {place}"))
 }
 
 impl Drop for Teller {

@@ -4,10 +4,10 @@ use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
 use crate::admission::program;
-use crate::queue::ended;
+use crate::queue::{PATIENCE, ended};
 use crate::support::backup::backup_of;
 use crate::support::peers::install_definitions;
-use crate::support::{Berth, ControlPlane, Options, backup};
+use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 /// berth on a control plane of its own, whose definitions are stock Velero's.
 fn on_stock_definitions(namespace: &str) -> Berth {
@@ -82,4 +82,48 @@ fn fields_that_berth_does_not_know_outlive_its_writes() {
     let stored: Value = serde_json::from_slice(&stored).unwrap();
     assert_eq!(stored["spec"]["laterField"], fields, "the copy in the store has them too");
     assert_eq!(stored["status"]["laterStatus"], json!({"seen": [true]}), "{stored}");
+}
+
+#[test]
+fn on_a_definition_from_before_the_queue_nothing_is_queued_and_nothing_is_lost() {
+    let plane = ControlPlane::start().unwrap();
+    let mut berth = Berth::start(plane, Options::new(program(), "old-definition")).unwrap();
+    let ns = berth.namespace().to_owned();
+    let kubectl = berth.kubectl().clone();
+    let args = ["get", "crd", "backups.velero.io", "-o", "json"];
+    let current: Value = serde_json::from_str(&kubectl.run(&args).unwrap()).unwrap();
+    let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum";
+    let known: Vec<Value> = current.pointer(phases).unwrap().as_array().unwrap().clone();
+    let set = |values: &[Value]| {
+        let patch = json!([{"op": "replace", "path": phases, "value": values}]).to_string();
+        kubectl.run(&["patch", "crd", "backups.velero.io", "--type=json", "-p", &patch]).unwrap();
+    };
+    let old: Vec<Value> = known
+        .iter()
+        .filter(|phase| !["Queued", "ReadyToStart"].contains(&phase.as_str().unwrap()))
+        .cloned()
+        .collect();
+    set(&old);
+    let tried = |wanted: &str| {
+        let text = backup_of("probe", &["default"]).to_string();
+        let tried = kubectl.answer(&["create", "--dry-run=server", "-n", &ns, "-f", "-"], &text)?;
+        Ok((tried.status.success() && tried.warnings().iter().any(|w| w.starts_with(wanted))).then_some(()))
+    };
+    let says = "berth: not queued: the definition backups.velero.io has no phase Queued and no phase ReadyToStart: it is from before Velero 1.18; apply what `berth crd` prints";
+    wait_for("the webhook to see the old definition", PATIENCE, || tried(says)).unwrap();
+    assert!(berth.kubectl().create(&ns, &[backup_of("early", &["default"])]).unwrap().status.success());
+    berth.controller.process.restart().unwrap();
+    wait_for("the controller to see it too", PATIENCE, || {
+        let list = std::process::Command::new(program())
+            .args(["queue", "list", "-n", &ns, "--kubeconfig", berth.plane().kubeconfig().to_str().unwrap()])
+            .output()?;
+        Ok(String::from_utf8_lossy(&list.stdout).contains("has no phase Queued").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(berth.kubectl().phase(&ns, "early").unwrap(), BackupPhase::New);
+    assert!(berth.controller.metrics().unwrap().contains("berth_queue_executor_available 0"));
+    set(&known);
+    let done = ended(&berth, &["early"]);
+    assert_eq!(done["early"].phase(), BackupPhase::Completed, "queued once it can be");
+    wait_for("the webhook to queue again", PATIENCE, || tried("berth: queued at position 1")).unwrap();
 }

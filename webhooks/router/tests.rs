@@ -22,11 +22,15 @@ struct Cluster {
     ready: AtomicBool,
     order: Order,
     foreign: Mutex<Vec<String>>,
+    cannot_queue: Mutex<Option<String>>,
 }
 
 impl Known for Arc<Cluster> {
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+    fn cannot_queue(&self) -> Option<String> {
+        self.cannot_queue.lock().clone()
     }
     fn queue(&self) -> View {
         View { backups: self.backups.lock().clone(), order: self.order.clone(), ..View::default() }
@@ -276,7 +280,12 @@ async fn readiness_follows_the_caches() {
     assert!(stored.get("status").is_none(), "{stored}");
     assert_eq!(warnings, ["berth: queued by the controller in a moment: this replica has just started"]);
     cluster.ready.store(true, Ordering::Relaxed);
-    assert_eq!(get(router).await, StatusCode::OK);
+    assert_eq!(get(router.clone()).await, StatusCode::OK);
+    // A phase that the definition does not know would make the create fail.
+    *cluster.cannot_queue.lock() = Some("too old".to_owned());
+    let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
+    assert!(stored.get("status").is_none(), "{stored}");
+    assert_eq!(warnings, ["berth: not queued: too old"]);
 }
 
 #[tokio::test]

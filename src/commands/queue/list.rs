@@ -1,14 +1,13 @@
 //! The queue as text, JSON or YAML.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::Here;
-use super::situation::{Leader, Line, Situation, When, leader};
+use super::situation::{Leader, Line, Situation, When, leader, read};
 use crate::args::Output;
 use crate::queue::Store;
 use crate::queue::store::mirror_queue;
@@ -29,29 +28,42 @@ pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
 
 /// Shows the list again at every change, for ever: on a terminal in place, elsewhere one after the other.
 pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) -> anyhow::Result<()> {
-    let Leader { settings, stopped } = leader(&here.client, &here.namespace).await;
-    let store = Arc::new(Store::new(settings));
-    let show_changes = async {
-        let mut changed = store.changed();
-        loop {
-            changed.mark_unchanged();
-            if store.is_synced() {
-                if std::io::stdout().is_terminal() {
-                    print!("\x1b[2J\x1b[H");
-                }
-                show(&Situation::new(&store, stopped.clone(), Timestamp::now()), output)?;
-                if output == Output::Table {
-                    println!();
-                }
-            }
-            tokio::time::sleep(CALM).await;
-            let _ = tokio::time::timeout(REFRESH, changed.changed()).await;
+    // Says what is wrong, where a watch would only try again and again.
+    read(here).await?;
+    loop {
+        let known = leader(&here.client, &here.namespace).await;
+        let store = Store::new(known.settings.clone());
+        tokio::select! {
+            shown = show_changes(here, &store, &known, output) => shown?,
+            () = mirror_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
+            _ = tokio::signal::ctrl_c() => return Ok(()),
         }
-    };
-    tokio::select! {
-        shown = show_changes => shown,
-        () = mirror_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
-        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Until the leader tells something else about itself.
+async fn show_changes(here: &Here, store: &Store, known: &Leader, output: Output) -> anyhow::Result<()> {
+    let mut changed = store.changed();
+    let mut asked = Instant::now();
+    loop {
+        changed.mark_unchanged();
+        if store.is_synced() {
+            if std::io::stdout().is_terminal() {
+                print!("\x1b[2J\x1b[H");
+            }
+            show(&Situation::new(store, known.stopped.clone(), Timestamp::now()), output)?;
+            if output == Output::Table {
+                println!();
+            }
+        }
+        tokio::time::sleep(CALM).await;
+        let _ = tokio::time::timeout(REFRESH, changed.changed()).await;
+        if asked.elapsed() >= REFRESH {
+            if leader(&here.client, &here.namespace).await != *known {
+                return Ok(());
+            }
+            asked = Instant::now();
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
+use berth_core::location::{Location, choose};
 use berth_core::queue::{Band, Entry, Expectation, Phase, Plan, Reason, View, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,6 +15,7 @@ use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use super::Here;
+use crate::args::Executor;
 use crate::commands::controller::LEASE;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};
@@ -22,8 +24,11 @@ use crate::queue::{Settings, Store};
 const ESTIMATE_MOST: usize = 400;
 
 /// What the leader tells about itself.
+#[derive(PartialEq)]
 pub struct Leader {
     pub settings: Settings,
+    /// Velero runs what it starts.
+    pub velero_runs: bool,
     /// Why it starts nothing.
     pub stopped: Option<String>,
 }
@@ -33,6 +38,8 @@ pub struct Situation {
     pub view: View,
     pub plan: Plan,
     expected: HashMap<usize, Expectation>,
+    locations: Arc<Vec<Location>>,
+    pub velero_runs: bool,
     pub now: Timestamp,
 }
 
@@ -79,23 +86,26 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
     let settings = Settings {
         slots: told(keys::CONCURRENT_BACKUPS).and_then(|text| text.parse().ok()).unwrap_or(1),
-        workers: 1,
         order: told(keys::QUEUE_ORDER)
             .and_then(|text| berth_api::order::from_json(&text).ok())
             .unwrap_or_default(),
     };
-    Leader { settings, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()) }
+    Leader {
+        settings,
+        velero_runs: told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str()),
+        stopped: told(keys::STOPPED).filter(|why| !why.is_empty()),
+    }
 }
 
 pub async fn read(here: &Here) -> anyhow::Result<Situation> {
-    let Leader { settings, stopped } = leader(&here.client, &here.namespace).await;
+    let Leader { settings, stopped, velero_runs } = leader(&here.client, &here.namespace).await;
     let backups = here.backups().list(&ListParams::default()).await.context("failed to list the Backups")?;
     let locations: Api<BackupStorageLocation> = Api::namespaced(here.client.clone(), &here.namespace);
     let locations = locations.list(&ListParams::default()).await.context("failed to list the locations")?;
     let store = Store::new(settings);
     store.observe(Change::All(backups.items));
     store.observe_location(Change::All(locations.items));
-    Ok(Situation::new(&store, stopped, Timestamp::now()))
+    Ok(Situation { velero_runs, ..Situation::new(&store, stopped, Timestamp::now()) })
 }
 
 impl Situation {
@@ -103,7 +113,19 @@ impl Situation {
         let view = store.view(stopped, now);
         let expected = store.expectations(&view, now, ESTIMATE_MOST);
         let expected = expected.into_iter().map(|expectation| (expectation.backup, expectation)).collect();
-        Self { plan: plan(&view), view, expected, now }
+        let (plan, locations) = (plan(&view), store.locations());
+        Self { plan, view, expected, locations, velero_runs: false, now }
+    }
+
+    /// Names of those that wait, in order; only those that go to this location, where one is named.
+    pub fn waiting_at(&self, location: Option<&str>) -> Vec<String> {
+        let goes_there = |entry: &&Entry| {
+            let chosen = choose(&self.locations, &entry.location);
+            location.is_none() || chosen.map(|chosen| chosen.name.as_str()) == location
+        };
+        let starting = self.plan.start.iter().copied();
+        let line = starting.chain(self.plan.waiting.iter().map(|waiting| waiting.backup));
+        line.map(|i| self.entry(i)).filter(goes_there).map(|entry| entry.name.clone()).collect()
     }
 
     /// What runs, what starts next, what waits: in order.

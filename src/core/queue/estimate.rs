@@ -8,14 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::plan::starts;
 use super::view::{Entry, Phase, View};
-use crate::namespace::NamespaceSet;
 
 /// A run that ended well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub schedule: Option<String>,
     pub tenant: Option<String>,
-    pub namespaces: NamespaceSet,
+    /// As [`Entry::includes`].
+    pub includes: Vec<String>,
     pub took: SignedDuration,
     pub ended: Timestamp,
 }
@@ -24,7 +24,7 @@ pub struct Run {
 #[derive(Clone, Debug, Default)]
 pub struct History<'a> {
     by_schedule: HashMap<&'a str, Vec<&'a Run>>,
-    by_namespaces: HashMap<&'a NamespaceSet, Vec<&'a Run>>,
+    by_includes: HashMap<&'a [String], Vec<&'a Run>>,
 }
 
 /// Three answers to one question: if the queue moves as fast as it ever did lately, as it usually does, and as
@@ -55,10 +55,10 @@ impl<'a> History<'a> {
         for run in runs {
             match &run.schedule {
                 Some(schedule) => history.by_schedule.entry(schedule).or_default().push(run),
-                None => history.by_namespaces.entry(&run.namespaces).or_default().push(run),
+                None => history.by_includes.entry(&run.includes).or_default().push(run),
             }
         }
-        let lists = history.by_schedule.values_mut().chain(history.by_namespaces.values_mut());
+        let lists = history.by_schedule.values_mut().chain(history.by_includes.values_mut());
         for runs in lists {
             runs.sort_by_key(|run| Reverse(run.ended));
             runs.truncate(Self::LAST);
@@ -69,7 +69,7 @@ impl<'a> History<'a> {
     /// How long a run like this takes: shortest, median and longest.
     pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
         let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
-        let runs = schedule.or_else(|| self.by_namespaces.get(&entry.namespaces))?;
+        let runs = schedule.or_else(|| self.by_includes.get(entry.includes.as_slice()))?;
         let mut took: Vec<SignedDuration> = runs.iter().map(|run| run.took).collect();
         took.sort_unstable();
         Some(Band { earliest: *took.first()?, likely: *took.get(took.len() / 2)?, latest: *took.last()? })
@@ -144,6 +144,7 @@ fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<
 mod tests {
     use super::*;
     use crate::glob::Glob;
+    use crate::namespace::NamespaceSet;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
@@ -156,6 +157,7 @@ mod tests {
             phase,
             position,
             started_at: Some(at(0)),
+            includes: vec![namespace.to_owned()],
             namespaces: NamespaceSet::literal(Glob::parse(namespace)),
             ..Entry::default()
         })
@@ -165,7 +167,7 @@ mod tests {
         Run {
             schedule: None,
             tenant: None,
-            namespaces: NamespaceSet::literal(Glob::parse(namespace)),
+            includes: vec![namespace.to_owned()],
             took: SignedDuration::from_secs(took),
             ended: at(ended),
         }

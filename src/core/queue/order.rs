@@ -23,6 +23,8 @@ pub struct Order {
 pub struct FairShare {
     /// Label of a Backup that names its tenant.
     pub label: String,
+    /// Workers of each run: a second of it is so many worker-seconds.
+    pub workers: u16,
     /// Time after which a worker-second counts half.
     pub half_life: SignedDuration,
     /// Largest shift.
@@ -92,10 +94,7 @@ pub struct Standing<'a> {
 
 impl<'a> Standing<'a> {
     pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
-        // A mark on what the queue has not seen is not ours.
-        let unknown = entry.phase == Phase::New;
-        let mark = entry.enqueued_at.filter(|_| !unknown);
-        let enqueued_at = mark.unwrap_or(entry.created_at);
+        let enqueued_at = entry.since();
         let shift = || {
             let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
             let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
@@ -108,10 +107,10 @@ impl<'a> Standing<'a> {
         };
         Self {
             first: std::cmp::Reverse(entry.first),
-            unknown,
+            unknown: entry.phase == Phase::New,
             shifted,
             enqueued_at,
-            position: match (mark, entry.position) {
+            position: match (entry.mark(), entry.position) {
                 (Some(_), _) => 0,
                 // Somebody lost it.
                 (None, 0) => u32::MAX,
@@ -132,6 +131,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(48);
         let share = FairShare {
             label: "team".to_owned(),
+            workers: 1,
             half_life: SignedDuration::from_hours(1),
             most: SignedDuration::from_secs(100),
         };

@@ -151,10 +151,11 @@ fn walk(view: &View, extent: Extent) -> Plan {
 
 /// The last one of each schedule that takes the place of older ones.
 fn superseding<'v>(view: &'v View, line: &[usize]) -> HashMap<&'v str, usize> {
-    let mut last: HashMap<&str, (Timestamp, usize)> = HashMap::new();
+    // What the queue has not seen comes after what it has.
+    let mut last: HashMap<&str, ((bool, Timestamp), usize)> = HashMap::new();
     for (index, entry) in line.iter().filter_map(|i| Some((*i, view.backups.get(*i)?))) {
         let Some(schedule) = entry.schedule.as_deref() else { continue };
-        let at = entry.enqueued_at.unwrap_or(entry.created_at);
+        let at = (entry.phase == Phase::New, entry.since());
         let known = last.entry(schedule).or_insert((at, index));
         if at >= known.0 {
             *known = (at, index);

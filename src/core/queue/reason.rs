@@ -20,6 +20,9 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every [`Reason::word`].
+    pub const WORDS: [&str; 6] = ["Next", "Held", "LocationHeld", "NoExecutor", "NoSlot", "Overlap"];
+
     /// One word, a closed set: for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
         match self {

@@ -58,6 +58,8 @@ pub struct Entry {
     pub started_at: Option<Timestamp>,
     /// `metadata.creationTimestamp`, whole seconds.
     pub created_at: Timestamp,
+    /// `spec.includedNamespaces` as they stand, sorted; all of them is `*`.
+    pub includes: Vec<String>,
     /// What it would take, or, once it runs, what its patterns resolved to.
     pub namespaces: NamespaceSet,
 }
@@ -88,6 +90,17 @@ impl Default for View {
             held_locations: HashSet::new(),
             stopped: None,
         }
+    }
+}
+
+impl Entry {
+    /// When it arrived. A mark on what the queue has not seen is not ours.
+    pub fn since(&self) -> Timestamp {
+        self.mark().unwrap_or(self.created_at)
+    }
+
+    pub(super) fn mark(&self) -> Option<Timestamp> {
+        self.enqueued_at.filter(|_| self.phase != Phase::New)
     }
 }
 

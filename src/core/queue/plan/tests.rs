@@ -274,7 +274,7 @@ fn shifting() -> Order {
     let hour = SignedDuration::from_hours(1);
     Order {
         classes: [("high".to_owned(), hour), ("low".to_owned(), -hour)].into(),
-        share: Some(FairShare { label: "team".to_owned(), half_life: hour, most: hour / 2 }),
+        share: Some(FairShare { label: "team".to_owned(), workers: 1, half_life: hour, most: hour / 2 }),
     }
 }
 

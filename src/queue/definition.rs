@@ -1,0 +1,53 @@
+//! Does the cluster know the phases of the queue? Definitions from before Velero 1.18 do not.
+
+use std::time::Duration;
+
+use berth_api::velero::BackupPhase;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use kube::api::Api;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::telemetry::chain;
+
+const DEFINITION: &str = "backups.velero.io";
+const READ: Duration = Duration::from_secs(10);
+/// Definitions change when somebody upgrades.
+pub const PERIOD: Duration = Duration::from_secs(30);
+
+/// # Errors
+/// What is wrong with the definition of Backups, and the way out. One that cannot be read is taken to be fine.
+pub async fn check(client: &Client) -> Result<(), String> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definition = match timeout(READ, api.get_opt(DEFINITION)).await {
+        Ok(Ok(Some(definition))) => definition,
+        Ok(Ok(None)) => {
+            return Err(format!("the definition {DEFINITION} is missing: apply what `berth crd` prints"));
+        }
+        Ok(Err(error)) => {
+            warn!(error = chain(&error), "failed to look at the definition of Backups");
+            return Ok(());
+        }
+        Err(_) => return Ok(()),
+    };
+    let Some(known) = phases(&definition) else { return Ok(()) };
+    let wanted = [BackupPhase::Queued, BackupPhase::ReadyToStart].map(BackupPhase::as_str);
+    let missing: Vec<&str> =
+        wanted.into_iter().filter(|phase| !known.iter().any(|one| one == phase)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the definition {DEFINITION} has no phase {}: it is from before Velero 1.18; apply what `berth crd` prints",
+        missing.join(" and no phase ")
+    ))
+}
+
+/// Values of `status.phase`; `None` where the definition does not list them, and so allows any.
+fn phases(definition: &CustomResourceDefinition) -> Option<Vec<String>> {
+    let version = definition.spec.versions.iter().find(|version| version.name == "v1")?;
+    let schema = serde_json::to_value(version.schema.as_ref()?).ok()?;
+    let values = schema.pointer("/openAPIV3Schema/properties/status/properties/phase/enum")?.as_array()?;
+    Some(values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect())
+}
