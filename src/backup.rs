@@ -1,7 +1,7 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
-//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run prepares
-//! ([`prepare`]), asks which types there are ([`discovery`]), lists them ([`collect`], [`list`], [`split`]), and hands
+//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
+//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]), and hands
 //! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
@@ -15,4 +15,5 @@ pub mod run;
 mod settle;
 pub mod split;
 pub mod status;
+mod survey;
 pub mod upload;

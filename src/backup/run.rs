@@ -5,17 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_api::parse;
-use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
-use berth_core::namespace::NamespaceSet;
-use berth_core::selection::ResourceType;
+use berth_api::velero::{Backup, BackupPhase, BackupSpec};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -23,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
-use super::collect::{Collector, Counters, FEW_NAMESPACES, Namespace, ResourceList};
+use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
-use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::list::{ListError, Lister};
 use super::log::{About, BackupLog, gzip_json};
-use super::prepare::{Prepared, Situation, prepare};
+use super::prepare::Prepared;
 use super::status::{Record, WriteError};
+use super::survey::Cluster;
 use super::upload::{Part, UploadError, upload};
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Layout, OpenError, Opener, Side};
@@ -56,7 +52,7 @@ pub struct Engine {
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error("failed to read what the backup needs to know of the cluster")]
     Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the API server refused to let the backup begin")]
@@ -119,7 +115,7 @@ impl Engine {
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         log.info("backup begins");
         let ready = BackupPhase::ReadyToStart;
-        let (cluster, prepared) = match self.prepare(record, &log).await {
+        let (cluster, prepared) = match self.survey(record, &log).await {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(violations)) => {
                 let errors: Vec<String> = violations.iter().map(ToString::to_string).collect();
@@ -187,72 +183,8 @@ impl Engine {
         record.merge(&json!({"status": failed(&reason, Timestamp::now())}), from, CLOSING).await
     }
 
-    async fn prepare(
-        &self,
-        record: &Record,
-        log: &BackupLog,
-    ) -> Result<Result<(Cluster, Prepared), berth_core::violation::Violations>, Failure> {
-        let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
-        let ask = async {
-            tokio::try_join!(self.locations(&backup), self.discovery.version(), self.discovery.types(log))
-        };
-        let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup));
-        let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
-        let namespaces = namespaces.map_err(Failure::List)?;
-        let situation = Situation {
-            backup: &backup,
-            locations: &locations,
-            namespaces: &namespaces,
-            server: &server,
-            default_ttl: self.default_ttl,
-            now: Timestamp::now(),
-        };
-        let prepared = prepare(&situation);
-        Ok(prepared.map(|prepared| (Cluster { types, namespaces }, prepared)))
-    }
-
-    /// The one that the backup names, or else all: one of them may be the default.
-    async fn locations(&self, backup: &Backup) -> Result<Vec<BackupStorageLocation>, kube::Error> {
-        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-        match backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) {
-            Some(name) => Ok(api.get_opt(name).await?.into_iter().collect()),
-            None => Ok(api.list(&ListParams::default()).await?.items),
-        }
-    }
-
-    fn lister(&self) -> Lister {
+    pub(super) fn lister(&self) -> Lister {
         Lister { client: self.client.clone(), page_size: self.page_size, retry: self.list_retry }
-    }
-
-    /// Those that the backup may take: the few that it names, or else every one of the cluster.
-    async fn namespaces(&self, backup: &Backup) -> Result<Vec<Namespace>, ListError> {
-        let kind = ResourceType {
-            group: String::new(),
-            version: "v1".into(),
-            kind: "Namespace".into(),
-            resource: "namespaces".into(),
-            singular: "namespace".into(),
-            short_names: Vec::new(),
-            namespaced: false,
-        };
-        let mut namespaces: Vec<Namespace> = Vec::new();
-        let named = parse::backup_namespaces(&backup.spec).filter(NamespaceSet::is_literal);
-        if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
-            let lister = self.lister();
-            let found = try_join_all(named.literals().map(|name| lister.get(&kind, name))).await?;
-            for namespace in found.into_iter().flatten() {
-                namespaces.take(namespace).await?;
-            }
-            return Ok(namespaces);
-        }
-        let mut progress = Progress::default();
-        while !progress.is_done() {
-            self.lister().page(&kind, None, "", &mut progress, &mut namespaces).await?;
-        }
-        // A page that was asked for twice brings a name twice.
-        namespaces.sort_by(|a, b| a.name.cmp(&b.name));
-        namespaces.dedup_by(|a, b| a.name == b.name);
-        Ok(namespaces)
     }
 
     /// Lists, packs and stores everything; returns what was taken.
@@ -369,26 +301,6 @@ impl Engine {
         layout.put_metadata(metadata).await.map_err(Failure::Store)?;
         Ok(status)
     }
-}
-
-impl Taker for Vec<Namespace> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
-        let read: KubernetesNamespace = serde_json::from_slice(&found.json).map_err(ListError::Object)?;
-        self.push(Namespace {
-            name: found.name,
-            labels: read.metadata.labels.unwrap_or_default(),
-            json: found.json,
-            lacks_type: found.lacks_type,
-            deleting: found.deleting,
-            excluded: found.excluded,
-        });
-        Ok(())
-    }
-}
-
-struct Cluster {
-    types: Vec<ResourceType>,
-    namespaces: Vec<Namespace>,
 }
 
 /// The status of a backup that failed.
