@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match berth::commands::run(berth::args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", berth::telemetry::chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -205,7 +205,7 @@ fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
             ],
         )
         .unwrap();
-    let piles = "berth: 1 of schedule daily wait already; annotate it berth.dev/supersede=true to keep only the last one";
+    let piles = "berth: 1 of schedule daily wait already; annotate the Schedule berth.dev/supersede=true to keep only the last one";
     assert_eq!(
         answer.warnings().iter().filter(|warning| warning.contains("wait already")).collect::<Vec<_>>(),
         [&piles]

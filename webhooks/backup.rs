@@ -165,7 +165,7 @@ pub fn enqueue<K: Known>(
     }
     if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
         warnings.push(format!(
-            "berth: {piled_up} of schedule {schedule} wait already; annotate it {}=true to keep only the last one",
+            "berth: {piled_up} of schedule {schedule} wait already; annotate the Schedule {}=true to keep only the last one",
             keys::SUPERSEDE
         ));
     }

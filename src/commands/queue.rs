@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::args::{QueueArgs, QueueCommand, Which};
 use crate::client::Clients;
 use crate::queue::store::entry;
+use crate::telemetry::chain;
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
@@ -106,7 +107,7 @@ impl Here {
                 Ok(()) => println!("{name} {}", wish.done()),
                 // The others are asked for all the same.
                 Err(error) => {
-                    eprintln!("{error:#}");
+                    eprintln!("{}", chain(error.as_ref()));
                     failed += 1;
                 }
             }

@@ -94,7 +94,9 @@ impl Cycle {
     /// its slot.
     async fn start(&mut self) -> Duration {
         let view = self.view();
-        let runnable = starts(&view);
+        let Plan { start: runnable, end, .. } = starts(&view);
+        // First of all: the one that takes the place of another may end before anybody looks again.
+        self.end(&view, &end).await;
         let (writer, teller) = (&self.writer, &self.teller);
         let entries = runnable.iter().filter_map(|i| view.backups.get(*i));
         let started = futures::stream::iter(entries)
@@ -115,13 +117,22 @@ impl Cycle {
         let view = self.view();
         let decided = plan(&view);
         self.teller.tell(&view, &decided);
-        let (writer, teller, all) = (&self.writer, &self.teller, &view);
+        self.end(&view, &decided.end).await;
+        if !decided.end.is_empty() {
+            return SOON;
+        }
+        let can_queue = self.stopped.borrow().as_ref().is_none_or(|stopped| stopped.can_queue);
+        if can_queue && self.renumber(&view, &decided) { SOON } else { PERIOD }
+    }
+
+    async fn end(&self, view: &View, ends: &[End]) {
+        let (writer, teller) = (&self.writer, &self.teller);
         let end = async |end: &End| {
-            let Some(entry) = all.backups.get(end.backup) else { return };
+            let Some(entry) = view.backups.get(end.backup) else { return };
             let (what, reason) = match &end.cause {
                 Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
                 Cause::Superseded { by } => {
-                    let by = all.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
+                    let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
                     let reason =
                         format!("Superseded: {by}, a later backup of the same schedule, takes its place");
                     (What::Superseded, reason)
@@ -132,13 +143,8 @@ impl Cycle {
             }
         };
         // Not all at once: somebody may wait for a slot.
-        let ends = decided.end.iter().take(ENDS);
+        let ends = ends.iter().take(ENDS);
         futures::stream::iter(ends).for_each_concurrent(ENDS_AT_ONCE, end).await;
-        if !decided.end.is_empty() {
-            return SOON;
-        }
-        let can_queue = self.stopped.borrow().as_ref().is_none_or(|stopped| stopped.can_queue);
-        if can_queue && self.renumber(&view, &decided) { SOON } else { PERIOD }
     }
 
     /// Are there more places to be written than the budget allows?

@@ -124,7 +124,7 @@ fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<
     }
     let mut at = now;
     loop {
-        for i in starts(&view) {
+        for i in starts(&view).start {
             let (Some(entry), Some(life)) = (view.backups.get_mut(i), lives.get_mut(i)) else { continue };
             Arc::make_mut(entry).phase = Phase::ReadyToStart;
             *life = Life { start: Some(at), end: end_of(i, at) };

@@ -67,9 +67,10 @@ pub fn plan(view: &View) -> Plan {
     walk(view, Extent::Whole)
 }
 
-/// Those that [`plan`] would start, without the reasons of the rest: done as soon as no slot is left.
-pub fn starts(view: &View) -> Vec<usize> {
-    walk(view, Extent::WhileSlotsLast).start
+/// The beginning of a [`plan`]: done as soon as no slot is left. Holds all that are to start, and those ahead of them
+/// that are to end first; nothing of the rest.
+pub fn starts(view: &View) -> Plan {
+    walk(view, Extent::WhileSlotsLast)
 }
 
 /// May a backup that is ReadyToStart begin to run? A second look, by whoever runs it: a write of a leader that was
@@ -101,8 +102,11 @@ fn walk(view: &View, extent: Extent) -> Plan {
     if view.stopped.is_some() {
         free = 0;
     }
+    if extent == Extent::WhileSlotsLast && free == 0 {
+        return Plan::default();
+    }
     let line = view.line();
-    let superseding = superseding(view, &line);
+    let superseding = superseding(view);
     let mut plan = Plan::default();
     for index in line {
         if extent == Extent::WhileSlotsLast && free == 0 {
@@ -149,11 +153,11 @@ fn walk(view: &View, extent: Extent) -> Plan {
     plan
 }
 
-/// The last one of each schedule that takes the place of older ones.
-fn superseding<'v>(view: &'v View, line: &[usize]) -> HashMap<&'v str, usize> {
+/// The last one of each schedule, waiting or running, if it takes the place of older ones.
+fn superseding(view: &View) -> HashMap<&str, usize> {
     // What the queue has not seen comes after what it has.
     let mut last: HashMap<&str, ((bool, Timestamp), usize)> = HashMap::new();
-    for (index, entry) in line.iter().filter_map(|i| Some((*i, view.backups.get(*i)?))) {
+    for (index, entry) in view.backups.iter().enumerate() {
         let Some(schedule) = entry.schedule.as_deref() else { continue };
         let at = (entry.phase == Phase::New, entry.since());
         let known = last.entry(schedule).or_insert((at, index));
@@ -197,7 +201,7 @@ pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
     }
     let slots = view.slots.max(1);
     let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
-    let free = running < slots && running + starts(view).len() < slots;
+    let free = running < slots && running + starts(view).start.len() < slots;
     if free { Reason::Next } else { Reason::NoSlot { slots } }
 }
 

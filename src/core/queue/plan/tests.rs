@@ -263,6 +263,9 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     };
     let superseded = [1, 2].map(|backup| End { backup, cause: Cause::Superseded { by: 4 } });
     assert_eq!(plan(&view).end, superseded);
+    Arc::make_mut(&mut view.backups[4]).phase = Phase::ReadyToStart;
+    assert_eq!(plan(&view).end, superseded, "it may run already");
+    Arc::make_mut(&mut view.backups[4]).phase = Phase::Queued;
     Arc::make_mut(&mut view.backups[2]).held = true;
     assert_eq!(plan(&view).end, superseded[..1], "what somebody holds is kept");
     Arc::make_mut(&mut view.backups[4]).supersedes = false;
