@@ -54,6 +54,7 @@ impl Witness {
         self.log.push(format!("{name} {} {deleted} {:?}", to.as_str(), now.as_ref().map(|e| e.position)));
         if deleted {
             self.seen.remove(&uid);
+            self.able_since.remove(&uid);
             return;
         }
         let from = self.seen.get(&uid).map(|(phase, _)| *phase);
