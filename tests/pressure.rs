@@ -17,7 +17,7 @@ use crate::support::{Berth, ControlPlane, Options, wait_for};
 const MANY: usize = 10_000;
 const FEW: usize = 100;
 const AT_ONCE: usize = 24;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Ten thousand creates, as fast as the API server takes them (far below a minute): none fails, each is queued, and places end up unique and dense.
 #[test]

@@ -37,7 +37,7 @@ pub struct Recent(Mutex<VecDeque<(Instant, Arc<Entry>)>>);
 
 impl Recent {
     /// An answer that has not shown up by then never will: the create was refused by somebody else.
-    const KEEP: Duration = Duration::from_secs(3);
+    const KEEP: Duration = Duration::from_secs(10);
     /// More creates than these within [`Recent::KEEP`] are not remembered one by one.
     const MOST: usize = 20_000;
 

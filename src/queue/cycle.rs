@@ -24,6 +24,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 const WHOLE: Duration = Duration::from_millis(200);
 /// Looks again this soon while there is more to do.
 const SOON: Duration = Duration::from_millis(500);
+/// Without a start for so long, positions may be corrected faster.
+const CALM: Duration = Duration::from_secs(2);
 const STARTS_AT_ONCE: usize = 8;
 const ENDS: usize = 32;
 const ENDS_AT_ONCE: usize = 8;
@@ -41,6 +43,8 @@ pub struct Cycle {
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
     teller: Teller,
+    /// When something was started last.
+    started: Option<Instant>,
     /// Since when something should have started.
     overdue: Option<Instant>,
     /// Positions on their way: nobody waits for them.
@@ -55,7 +59,7 @@ impl Cycle {
         teller: Teller,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
-        Self { store, writer, stopped, budget, teller, overdue: None, placing: JoinSet::new() }
+        Self { store, writer, stopped, budget, teller, started: None, overdue: None, placing: JoinSet::new() }
     }
 
     /// Until `stop`; what is being written then is written to its end, so that whoever leads next sees it.
@@ -108,6 +112,9 @@ impl Cycle {
                 count + 1
             })
             .await;
+        if started > 0 {
+            self.started = Some(Instant::now());
+        }
         self.watch_over(runnable.len(), started);
         if started == runnable.len() { PERIOD } else { SOON }
     }
@@ -154,7 +161,8 @@ impl Cycle {
             return true;
         }
         let now = Timestamp::now();
-        let budget = self.budget.earn(now);
+        let calm = self.started.is_none_or(|at| at.elapsed() >= CALM);
+        let budget = self.budget.earn(now, calm);
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());

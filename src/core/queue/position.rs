@@ -39,17 +39,20 @@ pub struct RenumberBudget {
 
 impl RenumberBudget {
     pub const PER_SECOND: f64 = 5.0;
+    /// While nothing starts, there is nothing better to do.
+    pub const PER_CALM_SECOND: f64 = 50.0;
     pub const MOST: f64 = 50.0;
 
     pub fn new(now: Timestamp) -> Self {
         Self { saved: Self::PER_SECOND, at: now }
     }
 
-    /// Writes allowed at `now`.
-    pub fn earn(&mut self, now: Timestamp) -> usize {
+    /// Writes allowed at `now`; `calm`: nothing was started lately.
+    pub fn earn(&mut self, now: Timestamp, calm: bool) -> usize {
+        let rate = if calm { Self::PER_CALM_SECOND } else { Self::PER_SECOND };
         let seconds = now.duration_since(self.at).as_secs_f64().max(0.0);
         self.at = now;
-        self.saved = (self.saved + seconds * Self::PER_SECOND).min(Self::MOST);
+        self.saved = (self.saved + seconds * rate).min(Self::MOST);
         self.saved as usize
     }
 
@@ -66,11 +69,13 @@ mod tests {
     fn a_second_earns_five_writes_and_an_hour_not_many_more() {
         let start = Timestamp::UNIX_EPOCH;
         let mut budget = RenumberBudget::new(start);
-        let first = budget.earn(start);
+        let first = budget.earn(start, false);
         budget.spend(first);
-        assert_eq!(budget.earn(start), 0);
-        assert_eq!(budget.earn(start + SignedDuration::from_secs(1)), 5);
-        assert_eq!(budget.earn(start + SignedDuration::from_hours(1)), RenumberBudget::MOST as usize);
+        assert_eq!(budget.earn(start, false), 0);
+        assert_eq!(budget.earn(start + SignedDuration::from_secs(1), false), 5);
+        budget.spend(5);
+        assert_eq!(budget.earn(start + SignedDuration::from_millis(1_500), true), 25);
+        assert_eq!(budget.earn(start + SignedDuration::from_hours(1), true), RenumberBudget::MOST as usize);
     }
 
     #[test]
@@ -78,6 +83,6 @@ mod tests {
         let start = Timestamp::UNIX_EPOCH;
         let mut budget = RenumberBudget::new(start);
         budget.spend(10);
-        assert_eq!(budget.earn(start - SignedDuration::from_hours(1)), 0);
+        assert_eq!(budget.earn(start - SignedDuration::from_hours(1), true), 0);
     }
 }
