@@ -10,7 +10,7 @@ use rcgen::{
 use time::OffsetDateTime;
 
 /// Clocks in a cluster differ: what is issued is valid from this long ago.
-const SKEW: Duration = Duration::from_secs(15 * 60);
+pub(crate) const SKEW: Duration = Duration::from_secs(15 * 60);
 /// Ten years.
 pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Ninety days.

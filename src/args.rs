@@ -9,6 +9,8 @@ use berth_core::queue::{FairShare, Order};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
+use crate::install::Certificates;
+
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
 #[command(name = "berth", version)]
@@ -27,6 +29,14 @@ pub enum Command {
     Queue(QueueArgs),
     /// Read one Backup.
     Backup(BackupArgs),
+    /// Install berth into a cluster, or bring an installation up to date.
+    Install(Box<InstallArgs>),
+    /// Remove berth from a cluster. Backups, locations and archives stay.
+    Uninstall(UninstallArgs),
+    /// Is everything as it should be? Before an installation and after it.
+    Check(CheckArgs),
+    /// The webhooks' certificates.
+    Certificates(CertificatesArgs),
     /// Print the CustomResourceDefinitions, or write them to a folder.
     Crd {
         /// Write one file per definition here instead of printing.
@@ -142,6 +152,9 @@ pub struct WebhookArgs {
     /// Where reviews are answered, HTTPS.
     #[arg(long, default_value = "0.0.0.0:9443")]
     pub listen: SocketAddr,
+    /// How long reviews are still taken once a stop was asked for: until every API server has noticed. Not ready meanwhile.
+    #[arg(long, value_parser = duration)]
+    pub shutdown_delay: Option<Duration>,
     /// User name that may place Backups and make them ReadyToStart. May be given more than once.
     /// Default: service account berth-controller of the namespace.
     #[arg(long = "queue-identity")]
@@ -181,6 +194,16 @@ pub struct ControllerArgs {
     /// Name of the two webhook configurations whose caBundle is kept current.
     #[arg(long, default_value = "berth")]
     pub webhook_configuration: String,
+    /// Who keeps the webhooks' certificates.
+    #[arg(long, value_enum, default_value = "self-managed")]
+    pub certificates: Certificates,
+    /// How long a new authority stands in caBundle before anything that it signed is served: longer than the slowest
+    /// API server takes to notice.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub ca_lead_time: Duration,
+    /// How long running backups may take to end once a stop was asked for. Without: they fail at once.
+    #[arg(long, value_parser = duration)]
+    pub drain_timeout: Option<Duration>,
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
@@ -195,6 +218,89 @@ pub struct Target {
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, global = true)]
     pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct InstallArgs {
+    #[command(flatten)]
+    pub target: Target,
+    /// Image of both Deployments. Default: that of this version.
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Who runs the backups that are started.
+    #[arg(long, value_enum, default_value = "berth")]
+    pub executor: Executor,
+    /// Velero is installed there: bring no definitions and leave the namespace as it is. Default: found out.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub beside_velero: Option<bool>,
+    /// Switch off those controllers of Velero that berth takes the place of. The difference is shown first; `berth
+    /// uninstall` switches them on again.
+    #[arg(long, conflicts_with = "output")]
+    pub adjust_velero: bool,
+    /// Who keeps the webhooks' certificates.
+    #[arg(long, value_enum, default_value = "self-managed")]
+    pub certificates: Certificates,
+    /// Backups that may run at the same time.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub concurrent_backups: Option<u16>,
+    /// Workers of each running backup.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub item_block_worker_count: Option<u16>,
+    /// Let the API server judge everything, and write nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Show what would change, and write nothing.
+    #[arg(long)]
+    pub diff: bool,
+    /// Print the objects instead of applying them, for GitOps. No cluster is asked: say --beside-velero where it applies.
+    #[arg(long, short, value_enum, conflicts_with_all = ["dry_run", "diff"])]
+    pub output: Option<Printed>,
+    /// How long to wait until berth is ready.
+    #[arg(long, default_value = "2m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub enum Printed {
+    Yaml,
+}
+
+#[derive(ClapArgs)]
+pub struct UninstallArgs {
+    #[command(flatten)]
+    pub target: Target,
+    /// Say what would be removed, and remove nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long to wait for running backups to end.
+    #[arg(long, default_value = "10m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+#[derive(ClapArgs)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub target: Target,
+    #[arg(long, short, value_enum, default_value = "table")]
+    pub output: Output,
+}
+
+#[derive(ClapArgs)]
+pub struct CertificatesArgs {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: CertificatesCommand,
+}
+
+#[derive(Subcommand)]
+pub enum CertificatesCommand {
+    /// Issue a new certificate now. No admission is lost meanwhile.
+    Rotate {
+        /// The authority, too. Webhooks go on trusting the old one until nothing it signed is valid any more.
+        #[arg(long)]
+        ca: bool,
+    },
 }
 
 #[derive(ClapArgs)]

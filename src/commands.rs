@@ -1,9 +1,15 @@
 //! The commands: wiring only, each subsystem started by one call.
 
 mod backup;
+mod certificates;
+mod check;
 mod controller;
+mod install;
 mod queue;
+mod uninstall;
 mod webhook;
+
+pub use controller::LEASE;
 
 use std::path::PathBuf;
 
@@ -19,6 +25,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Crd { write } => crd(write),
         Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
         Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
+        Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
+        Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
+        Command::Check(args) => return tokio::runtime::Runtime::new()?.block_on(check::run(args)),
+        Command::Certificates(args) => tokio::runtime::Runtime::new()?.block_on(certificates::run(args)),
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
     }

@@ -1,4 +1,4 @@
-//! Kubernetes Events on Backups. Told in the background: nobody waits for them, and too many are dropped.
+//! Kubernetes Events, most of them on Backups. Told in the background: nobody waits for them, and too many are dropped.
 
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub enum What {
     PiledUp,
     /// Somebody else wanted to move it.
     ForeignQueue,
+    /// What lies in the webhooks' Secret cannot be served.
+    CertificateRejected,
 }
 
 impl What {
@@ -45,6 +47,7 @@ impl What {
             Self::Superseded => ("Superseded", "End", EventType::Warning),
             Self::PiledUp => ("PiledUp", "Enqueue", EventType::Warning),
             Self::ForeignQueue => ("ForeignQueue", "Guard", EventType::Warning),
+            Self::CertificateRejected => ("CertificateRejected", "Follow", EventType::Warning),
         }
     }
 }
@@ -110,9 +113,17 @@ impl Events {
         note: impl Into<String>,
         because_of: Option<&str>,
     ) {
-        let about = self.reference(name, uid);
         let because_of = because_of.map(|name| self.reference(name, ""));
-        if self.waiting.try_send(Told { what, note: note.into(), about, because_of }).is_err() {
+        self.send(Told { what, note: note.into(), about: self.reference(name, uid), because_of });
+    }
+
+    /// About something else than a Backup.
+    pub fn tell_about(&self, what: What, about: ObjectReference, note: impl Into<String>) {
+        self.send(Told { what, note: note.into(), about, because_of: None });
+    }
+
+    fn send(&self, told: Told) {
+        if self.waiting.try_send(told).is_err() {
             self.dropped.inc();
         }
     }

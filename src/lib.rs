@@ -11,6 +11,7 @@ pub mod client;
 pub mod commands;
 pub mod events;
 pub mod health;
+pub mod install;
 pub mod leader;
 pub mod metrics;
 pub mod mirror;

@@ -34,6 +34,7 @@ pub struct QueueMetrics {
     pub superseded: Counter,
     pub piled_up: Counter,
     pub executor_available: Gauge,
+    pub ca_bundles_missing: Gauge,
     pub events_dropped: Counter,
 }
 
@@ -65,6 +66,7 @@ impl QueueMetrics {
             superseded: Counter::default(),
             piled_up: Counter::default(),
             executor_available: Gauge::default(),
+            ca_bundles_missing: Gauge::default(),
             events_dropped: Counter::default(),
         };
         let queue = registry.sub_registry_with_prefix("berth_queue");
@@ -104,6 +106,11 @@ impl QueueMetrics {
             metrics.executor_available.clone(),
         );
         queue.register("events_dropped", "Events not sent: too many at once", metrics.events_dropped.clone());
+        registry.register(
+            "berth_ca_bundles_missing",
+            "Webhooks without a caBundle, where somebody else is to write it",
+            metrics.ca_bundles_missing.clone(),
+        );
         metrics
     }
 }

@@ -34,6 +34,9 @@ pub const EXECUTOR: &str = "berth.dev/executor";
 /// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
 pub const NUDGED_AT: &str = "berth.dev/nudged-at";
 
+/// Annotation of the webhooks' Secret: `leaf` or `ca` is to be issued anew. Taken away when that is done.
+pub const ROTATE: &str = "berth.dev/rotate";
+
 /// Label of a Backup that a schedule made: the schedule's name.
 pub const SCHEDULE: &str = "velero.io/schedule-name";
 

@@ -23,6 +23,8 @@ pub struct Executor {
     pub store: Arc<Store>,
     /// The process is to end.
     pub stop: CancellationToken,
+    /// How long runs may go on after that.
+    pub drain: Duration,
 }
 
 impl Executor {
@@ -32,6 +34,12 @@ impl Executor {
         let mut runs: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<String, Run> = HashMap::new();
         let mut look_for_orphans = true;
+        // What ends the runs: some time after `stop`.
+        let hurry = CancellationToken::new();
+        let mut draining = std::pin::pin!(async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(self.drain).await;
+        });
         let mut ticks = tokio::time::interval(PERIOD);
         loop {
             changed.mark_unchanged();
@@ -59,7 +67,7 @@ impl Executor {
                     }
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let signals = Signals { stop: self.stop.clone(), ..Signals::default() };
+                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
                     let store = Arc::clone(&self.store);
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
@@ -93,7 +101,13 @@ impl Executor {
             tokio::select! {
                 _ = changed.changed() => {}
                 _ = ticks.tick() => look_for_orphans = true,
-                () = self.stop.cancelled(), if !self.stop.is_cancelled() => info!(running = running.len(), "ending the running backups"),
+                () = self.stop.cancelled(), if !self.stop.is_cancelled() => {
+                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "waiting for the running backups");
+                }
+                () = &mut draining, if !hurry.is_cancelled() => {
+                    info!(running = running.len(), "ending the running backups");
+                    hurry.cancel();
+                }
                 Some(ended) = runs.join_next_with_id() => {
                     let task = match ended {
                         Ok((task, ())) => task,

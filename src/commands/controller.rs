@@ -12,9 +12,11 @@ use tracing::{info, warn};
 use crate::args::{ControllerArgs, Executor};
 use crate::backup::discovery::Discovery;
 use crate::backup::run::Engine;
-use crate::certificates::Keeper;
+use crate::certificates::trust::Trust;
+use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
+use crate::install::Certificates;
 use crate::leader::{Candidate, Notes};
 use crate::metrics::QueueMetrics;
 use crate::queue::cycle::Cycle;
@@ -78,10 +80,22 @@ async fn lead(
     }));
     let keeper = Keeper {
         client: client(),
+        watch: clients.watch.clone(),
+        lead_time: args.ca_lead_time,
         namespace: namespace.to_owned(),
         secret: args.common.certificate_secret.clone(),
         configuration: args.webhook_configuration.clone(),
         names: certificate_names(&args.webhook_service, namespace, &args.webhook_names),
+    };
+    let watcher = Watcher {
+        trust: Trust { client: client(), configuration: args.webhook_configuration.clone() },
+        metrics: metrics.clone(),
+    };
+    let certificates = async {
+        match args.certificates {
+            Certificates::SelfManaged => keeper.run().await,
+            Certificates::CertManager => watcher.run().await,
+        }
     };
     let not_checked = Stopped {
         why: "whether backups can be run here is still being looked into".to_owned(),
@@ -95,6 +109,7 @@ async fn lead(
         store: Arc::clone(&store),
         metrics: metrics.clone(),
         stopped: Arc::clone(&stopped),
+        configuration: args.webhook_configuration.clone(),
         notes: notes.clone(),
     };
     let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
@@ -122,7 +137,7 @@ async fn lead(
     tokio::select! {
         () = working => {}
         () = mirror_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
-        () = async { tokio::join!(keeper.run(), gate.keep(), sending); } => {}
+        () = async { tokio::join!(certificates, gate.keep(), sending); } => {}
     }
 }
 
@@ -140,7 +155,12 @@ async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, s
         list_retry: args.list_retry_timeout,
         default_ttl: args.default_backup_ttl,
     };
-    let executor = backup::executor::Executor { engine, store: Arc::clone(store), stop };
+    let executor = backup::executor::Executor {
+        engine,
+        store: Arc::clone(store),
+        stop,
+        drain: args.drain_timeout.unwrap_or_default(),
+    };
     tokio::select! {
         () = executor.run() => {}
         () = checker.run() => {}

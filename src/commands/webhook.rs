@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::{Executor, WebhookArgs};
@@ -78,7 +79,14 @@ impl Known for Shared {
 }
 
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
-    let WebhookArgs { common, listen, queue_identities, executor_identities, lifecycle_identities } = args;
+    let WebhookArgs {
+        common,
+        listen,
+        shutdown_delay,
+        queue_identities,
+        executor_identities,
+        lifecycle_identities,
+    } = args;
     let stop = shutdown::on_signal()?;
     let listener =
         std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
@@ -107,7 +115,20 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
     desk.tally().register(&mut registry);
-    health::serve(common.health_address, move || shared.ready(), registry, stop.clone()).await?;
+    let counts = certificates::follow::Counts::default();
+    counts.register(&mut registry);
+    // Once a stop is asked for: not ready at once, deaf only when the API servers have had time to notice.
+    let (asked, deaf) = (stop.clone(), CancellationToken::new());
+    let ready = move || shared.ready() && !asked.is_cancelled();
+    health::serve(common.health_address, ready, registry, deaf.clone()).await?;
+    tokio::spawn({
+        let deaf = deaf.clone();
+        async move {
+            stop.cancelled_owned().await;
+            tokio::time::sleep(shutdown_delay.unwrap_or_default()).await;
+            deaf.cancel();
+        }
+    });
 
     let watching = mirror_queue(&clients.watch, namespace, &caches.store);
     let keys = certificates::follow(
@@ -115,6 +136,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         namespace,
         &common.certificate_secret,
         Arc::clone(&caches.key),
+        counts,
+        caches.events.clone(),
     );
     let looking = async {
         loop {
@@ -128,7 +151,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let tls = Arc::new(caches.key.server_config()?);
     info!(%listen, %namespace, "answering admission reviews");
-    let serving = server::serve(listener, tls, router(desk), stop.clone().cancelled_owned());
+    let serving = server::serve(listener, tls, router(desk), deaf.cancelled_owned());
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
         () = async { tokio::join!(watching, keys, sending, looking); } => anyhow::bail!("a watch ended"),

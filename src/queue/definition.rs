@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::telemetry::chain;
 
-const DEFINITION: &str = "backups.velero.io";
+pub const DEFINITION: &str = "backups.velero.io";
 const READ: Duration = Duration::from_secs(10);
 /// Definitions change when somebody upgrades.
 pub const PERIOD: Duration = Duration::from_secs(30);
@@ -31,17 +31,21 @@ pub async fn check(client: &Client) -> Result<(), String> {
         }
         Err(_) => return Ok(()),
     };
-    let Some(known) = phases(&definition) else { return Ok(()) };
+    fault(&definition).map_or(Ok(()), Err)
+}
+
+/// What is wrong with a definition of Backups, and the way out.
+pub fn fault(definition: &CustomResourceDefinition) -> Option<String> {
+    let known = phases(definition)?;
     let wanted = [BackupPhase::Queued, BackupPhase::ReadyToStart].map(BackupPhase::as_str);
     let missing: Vec<&str> =
         wanted.into_iter().filter(|phase| !known.iter().any(|one| one == phase)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(format!(
-        "the definition {DEFINITION} has no phase {}: it is from before Velero 1.18; apply what `berth crd` prints",
-        missing.join(" and no phase ")
-    ))
+    (!missing.is_empty()).then(|| {
+        format!(
+            "the definition {DEFINITION} has no phase {}: it is from before Velero 1.18; apply what `berth crd` prints",
+            missing.join(" and no phase ")
+        )
+    })
 }
 
 /// Values of `status.phase`; `None` where the definition does not list them, and so allows any.

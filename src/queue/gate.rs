@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::Backup;
 use berth_core::queue::Phase;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 use super::{Store, definition};
 use crate::args::Executor;
 use crate::client::is_not_found;
+use crate::install::cluster::called;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::telemetry::chain;
@@ -53,6 +55,8 @@ pub struct Gate {
     pub metrics: QueueMetrics,
     pub stopped: Arc<watch::Sender<Option<Stopped>>>,
     pub notes: Notes,
+    /// Name of the webhook configurations.
+    pub configuration: String,
 }
 
 impl Gate {
@@ -93,9 +97,27 @@ impl Gate {
     async fn check(&self) -> Result<(), Stopped> {
         let stopped = |can_queue| move |why| Stopped { why, can_queue };
         definition::check(&self.client).await.map_err(stopped(false))?;
+        self.check_alone().await.map_err(stopped(false))?;
         match self.executor {
             Executor::Berth => Ok(()),
             Executor::Velero => self.check_velero().await.map_err(stopped(true)),
+        }
+    }
+
+    /// The webhooks call one berth. If that is another one, two queues would run, and this one gives way.
+    async fn check_alone(&self) -> Result<(), String> {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let called = match timeout(PATIENCE, api.get_opt(&self.configuration)).await {
+            Ok(Ok(configuration)) => configuration.as_ref().and_then(called),
+            // Who cannot look goes on.
+            Ok(Err(_)) | Err(_) => None,
+        };
+        match called {
+            Some(other) if other != self.namespace => Err(format!(
+                "the webhooks of this cluster call another berth, in namespace {other}: two queues must not run; end one of them by `berth uninstall --namespace {other}` or `--namespace {}`",
+                self.namespace
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -1,12 +1,10 @@
 //! The project's own manifests, fitted to a control plane of the tests.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use anyhow::Context as _;
-use serde_json::{Map, Value, json};
-
-use super::project;
+use berth::args::Executor;
+use berth::install::{Settings, render};
+use serde_json::{Value, json};
 
 /// Namespace for which the manifests are written.
 const WRITTEN_FOR: &str = "velero";
@@ -20,50 +18,35 @@ pub fn suffixed(name: &str, namespace: &str) -> String {
 /// The CustomResourceDefinitions.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// When they cannot be made.
 pub fn definitions() -> anyhow::Result<Vec<Value>> {
-    read_folder(&project().join("manifests/crd"))
+    let mut objects = render(&Settings::new(WRITTEN_FOR))?;
+    objects.retain(|object| object["kind"] == "CustomResourceDefinition");
+    Ok(objects)
 }
 
-/// The Namespace and every object of `manifests/{rbac,webhook}`, for `namespace`, with webhooks that are called at
-/// `webhook_url`, for a berth that runs backups or one that lets Velero run them.
+/// What an installation consists of, but for the definitions and what needs a kubelet: for `namespace`, with webhooks that
+/// are called at `webhook_url`, for a berth that runs backups or one that lets Velero run them.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// When they cannot be made.
 pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<Vec<Value>> {
-    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
-    for folder in ["rbac", "webhook"] {
-        objects.extend(read_folder(&project().join("manifests").join(folder))?);
-    }
+    let executor = if beside_velero { Executor::Velero } else { Executor::Berth };
+    let mut objects = render(&Settings { executor, ..Settings::new(namespace) })?;
+    let left_out = ["CustomResourceDefinition", "Deployment", "PodDisruptionBudget", "NetworkPolicy"];
+    objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| left_out.contains(&kind)));
     for object in &mut objects {
         call_directly(object, webhook_url);
-        if beside_velero {
-            let_velero_run(object);
+        if object["kind"] == "Namespace" {
+            // Stock Velero's pods may be played here, too.
+            object["metadata"]["labels"] = json!({});
         }
     }
     if namespace != WRITTEN_FOR {
         let renamed: BTreeSet<String> = objects.iter().filter(|o| is_renamed(o)).map(name_of).collect();
         for object in &mut objects {
-            move_to(object, namespace, &renamed);
+            suffix(object, namespace, &renamed);
         }
-    }
-    Ok(objects)
-}
-
-fn read_folder(folder: &Path) -> anyhow::Result<Vec<Value>> {
-    let entries =
-        std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
-    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|file| {
-        file.extension().is_some_and(|e| e == "yaml") && !file.ends_with("kustomization.yaml")
-    });
-    files.sort();
-    let mut objects = Vec::new();
-    for file in files {
-        let failed = || format!("failed to read {}", file.display());
-        let text = std::fs::read_to_string(&file).with_context(failed)?;
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(failed)?;
-        objects.extend(documents.into_iter().filter(|document| !document.is_null()));
     }
     Ok(objects)
 }
@@ -79,15 +62,6 @@ fn call_directly(object: &mut Value, webhook_url: &str) {
     }
 }
 
-/// With `--executor=velero` the guard takes Velero for the one that runs backups.
-fn let_velero_run(object: &mut Value) {
-    let variables = object.pointer_mut("/spec/variables").and_then(Value::as_array_mut);
-    for variable in variables.into_iter().flatten().filter(|variable| variable["name"] == "executor") {
-        variable["expression"] =
-            json!(format!("request.userInfo.username in ['system:serviceaccount:{WRITTEN_FOR}:velero']"));
-    }
-}
-
 fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
@@ -99,7 +73,7 @@ fn is_renamed(object: &Value) -> bool {
         || kind.starts_with("ValidatingAdmission")
 }
 
-fn move_to(object: &mut Value, namespace: &str, renamed: &BTreeSet<String>) {
+fn suffix(object: &mut Value, namespace: &str, renamed: &BTreeSet<String>) {
     let is_cluster_scoped = is_renamed(object);
     if is_cluster_scoped {
         object["metadata"]["name"] = json!(suffixed(&name_of(object), namespace));
@@ -121,31 +95,5 @@ fn move_to(object: &mut Value, namespace: &str, renamed: &BTreeSet<String>) {
     }
     if let Some(policy) = object["spec"]["policyName"].as_str() {
         object["spec"]["policyName"] = json!(suffixed(policy, namespace));
-    }
-    rewrite(object, "", false, namespace);
-}
-
-/// Wherever the namespace is named: as a namespace, in a selector of namespaces, in the user name of a service account.
-fn rewrite(value: &mut Value, key: &str, in_selector: bool, namespace: &str) {
-    let in_selector = in_selector || key == "namespaceSelector";
-    match value {
-        Value::Object(fields) => rewrite_fields(fields, in_selector, namespace),
-        Value::Array(items) => items.iter_mut().for_each(|item| rewrite(item, key, in_selector, namespace)),
-        Value::String(text) if text == WRITTEN_FOR && (in_selector || key == "namespace") => {
-            namespace.clone_into(text)
-        }
-        Value::String(text) => {
-            for group in ["serviceaccount", "serviceaccounts"] {
-                let user = |namespace: &str| format!("system:{group}:{namespace}");
-                *text = text.replace(&user(WRITTEN_FOR), &user(namespace));
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-fn rewrite_fields(fields: &mut Map<String, Value>, in_selector: bool, namespace: &str) {
-    for (key, value) in fields {
-        rewrite(value, key, in_selector, namespace);
     }
 }

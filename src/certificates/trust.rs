@@ -1,0 +1,107 @@
+//! `caBundle` of the two webhook configurations: what the API server believes.
+
+use anyhow::Context as _;
+use berth_api::keys::FIELD_MANAGER;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::info;
+
+use crate::client::is_conflict;
+
+/// Name of both configurations.
+pub struct Trust {
+    pub client: Client,
+    pub configuration: String,
+}
+
+/// One webhook of a configuration: its name and its caBundle, as text; empty where there is none.
+pub type Believed = (String, String);
+
+impl Trust {
+    /// Every webhook of both configurations; none where a configuration is missing.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub async fn read(&self) -> anyhow::Result<Vec<Believed>> {
+        let mut all =
+            self.found::<MutatingWebhookConfiguration>().await?.map_or_else(Vec::new, |c| c.believed());
+        all.extend(
+            self.found::<ValidatingWebhookConfiguration>().await?.map_or_else(Vec::new, |c| c.believed()),
+        );
+        Ok(all)
+    }
+
+    /// Every webhook believes exactly `bundle` afterwards, unless somebody else writes meanwhile.
+    ///
+    /// # Errors
+    /// When a configuration cannot be read or written.
+    pub async fn write(&self, bundle: &str) -> anyhow::Result<()> {
+        self.write_one::<MutatingWebhookConfiguration>(bundle).await?;
+        self.write_one::<ValidatingWebhookConfiguration>(bundle).await
+    }
+
+    async fn found<K: Configuration>(&self) -> anyhow::Result<Option<K>> {
+        let api: Api<K> = Api::all(self.client.clone());
+        let found = api.get_opt(&self.configuration).await;
+        found.with_context(|| format!("failed to read {} {}", K::kind(&()), self.configuration))
+    }
+
+    async fn write_one<K: Configuration>(&self, bundle: &str) -> anyhow::Result<()> {
+        let Some(found) = self.found::<K>().await? else { return Ok(()) };
+        let believed = found.believed();
+        if believed.iter().all(|(_, current)| current == bundle) {
+            return Ok(());
+        }
+        let bundle = ByteString(bundle.as_bytes().to_vec());
+        let webhook = |(name, _): &Believed| json!({"name": name, "clientConfig": {"caBundle": bundle}});
+        // Merged by the webhook's name, so everything else about it stays as it is.
+        let patch = json!({
+            "metadata": {"resourceVersion": found.resource_version()},
+            "webhooks": believed.iter().map(webhook).collect::<Vec<Value>>(),
+        });
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let (api, kind): (Api<K>, _) = (Api::all(self.client.clone()), K::kind(&()));
+        match api.patch(&self.configuration, &params, &Patch::Strategic(patch)).await {
+            Ok(_) => {
+                info!(%kind, name = %self.configuration, "wrote caBundle");
+                Ok(())
+            }
+            // Somebody else wrote: that change brings us back here.
+            Err(error) if is_conflict(&error) => Ok(()),
+            Err(error) => Err(error)
+                .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration)),
+        }
+    }
+}
+
+/// Both webhook configurations, alike for us.
+trait Configuration:
+    Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+    + Clone
+    + std::fmt::Debug
+    + DeserializeOwned
+{
+    fn believed(&self) -> Vec<Believed>;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn believed(&self) -> Vec<Believed> {
+        self.webhooks.iter().flatten().map(|w| (w.name.clone(), bundle(&w.client_config))).collect()
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn believed(&self) -> Vec<Believed> {
+        self.webhooks.iter().flatten().map(|w| (w.name.clone(), bundle(&w.client_config))).collect()
+    }
+}
+
+fn bundle(config: &WebhookClientConfig) -> String {
+    config.ca_bundle.as_ref().map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,88 @@
+//! `berth uninstall`: out again, in an order in which nobody waits for a webhook that is gone.
+
+use anyhow::Context as _;
+
+use crate::args::UninstallArgs;
+use crate::client::Clients;
+use crate::install::{Cluster, apply, remove, velero};
+
+/// The Secret that both Deployments are installed with.
+const SECRET: &str = "berth-webhook-certs";
+
+pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
+    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
+    let cluster = Cluster { client: clients.call, namespace: args.target.namespace };
+    let other = cluster.look().await?.called.filter(|called| *called != cluster.namespace);
+    if let Some(other) = other {
+        anyhow::bail!("the berth of this cluster is installed in namespace {other}: say --namespace {other}");
+    }
+    let found = apply::installed(&cluster).await?;
+    if args.dry_run {
+        for reference in &found {
+            println!("{reference} would be removed");
+        }
+        return Ok(());
+    }
+    let (kept, removed): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|one| matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition"));
+    // The list has admission first, then Deployments, then what they live from.
+    let (before, after): (Vec<_>, Vec<_>) = removed
+        .into_iter()
+        .partition(|one| crate::install::render::is_admission(&one.kind) || one.kind == "Deployment");
+    for reference in &before {
+        if remove::delete(&cluster, reference).await? {
+            println!("{reference} removed");
+        }
+    }
+    // With their rights, as long as they run: running backups end, the Lease is released.
+    remove::pods_gone(&cluster, args.timeout).await?;
+    for reference in &after {
+        if remove::delete(&cluster, reference).await? {
+            println!("{reference} removed");
+        }
+    }
+    for reference in remove::delete_written(&cluster, SECRET).await? {
+        println!("{reference} removed");
+    }
+    for released in remove::release_holds(&cluster).await? {
+        println!("{released} released");
+    }
+    put_velero_back(&cluster).await?;
+    for reference in kept.iter().filter(|one| one.kind == "CustomResourceDefinition") {
+        let count = remove::instances(&cluster, reference).await?;
+        if count > 0 {
+            println!("{reference} kept: there are objects of it ({count})");
+        } else if remove::delete(&cluster, reference).await? {
+            println!("{reference} removed");
+        }
+    }
+    for reference in kept.iter().filter(|one| one.kind == "Namespace") {
+        let inhabitants = remove::inhabitants(&cluster).await?;
+        if !inhabitants.is_empty() {
+            println!("{reference} kept: there are {}", inhabitants.join(", "));
+        } else if remove::delete(&cluster, reference).await? {
+            println!("{reference} removed");
+        }
+    }
+    println!(
+        "berth is removed from namespace {}; Backups, locations and archives are as they were",
+        cluster.namespace
+    );
+    Ok(())
+}
+
+async fn put_velero_back(cluster: &Cluster) -> anyhow::Result<()> {
+    let Some(deployment) = cluster.velero().await? else { return Ok(()) };
+    if !velero::is_adjusted(&deployment) {
+        return Ok(());
+    }
+    if let Some(change) = velero::change(&deployment, &[]) {
+        change
+            .write(&cluster.client, &deployment)
+            .await
+            .context("Velero's own queue is still switched off")?;
+        println!("Velero runs backups by itself again");
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Installation: the manifests in this binary, fitted to a cluster, applied, compared, and removed again.
+
+pub mod apply;
+pub mod cluster;
+pub mod diff;
+pub mod remove;
+pub mod render;
+pub mod sources;
+pub mod velero;
+
+pub use cluster::{Cluster, Found};
+pub use render::{Certificates, Settings, render};
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::{GroupVersionKind, TypeMeta};
+use kube::{Api, Client};
+use serde_json::Value;
+
+/// Label of everything that an installation brings, with [`PART_OF_BERTH`] as its value.
+pub const PART_OF: &str = "app.kubernetes.io/part-of";
+pub const PART_OF_BERTH: &str = "berth";
+/// Field manager of what is installed. What the controller writes (caBundle) belongs to another one.
+pub const INSTALLER: &str = "berth-install";
+
+/// `apiVersion`, `kind`, namespace and name of an object, as people name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    pub api_version: String,
+    pub kind: String,
+    /// `None` for cluster-scoped ones.
+    pub namespace: Option<String>,
+    pub name: String,
+}
+
+impl Reference {
+    /// `None` for what is no object.
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        Some(Self {
+            api_version: text("/apiVersion")?,
+            kind: text("/kind")?,
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name")?,
+        })
+    }
+
+    pub fn resource(&self) -> ApiResource {
+        resource(&self.api_version, &self.kind)
+    }
+
+    pub fn api(&self, client: &Client) -> Api<DynamicObject> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &self.resource()),
+            None => Api::all_with(client.clone(), &self.resource()),
+        }
+    }
+}
+
+impl std::fmt::Display for Reference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.kind.to_lowercase(), self.name)?;
+        match &self.namespace {
+            Some(namespace) => write!(f, " in {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The endpoint of a kind that berth ships: their plurals are all regular.
+fn resource(api_version: &str, kind: &str) -> ApiResource {
+    let meta = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
+    let kind = GroupVersionKind::try_from(&meta).unwrap_or_else(|_| GroupVersionKind::gvk("", "v1", kind));
+    ApiResource::from_gvk(&kind)
+}

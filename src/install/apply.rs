@@ -1,0 +1,275 @@
+//! Objects to the API server: server-side apply, so that a second time changes nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use super::render::is_admission;
+use super::{Cluster, INSTALLER, PART_OF, PART_OF_BERTH, Reference, diff};
+use crate::client::is_not_found;
+
+/// How often what has to come about is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// A definition is taken up within a second or two.
+const ESTABLISHED: Duration = Duration::from_secs(60);
+const AT_ONCE: usize = 8;
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Created,
+    Changed,
+    Unchanged,
+}
+
+impl Outcome {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// How objects are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Write,
+    /// The API server judges it and writes nothing.
+    DryRun,
+}
+
+/// One object. Gives what became of it, and the difference.
+///
+/// # Errors
+/// What the API server says.
+pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Result<(Outcome, String)> {
+    let reference = Reference::of(object).context("an object without a name")?;
+    let api = reference.api(client);
+    let name = reference.to_string();
+    let live = match api.get_opt(&reference.name).await {
+        Ok(live) => live,
+        // The kind itself is not there yet.
+        Err(error) if is_not_found(&error) => None,
+        Err(error) => return Err(error).with_context(|| format!("{name} cannot be read")),
+    };
+    let mut params = PatchParams::apply(INSTALLER).force();
+    params.dry_run = mode == Mode::DryRun;
+    let applied = match api.patch(&reference.name, &params, &Patch::Apply(object)).await {
+        Ok(applied) => serde_json::to_value(applied)?,
+        // In a dry run nothing is there that it needs: its namespace, its definition.
+        Err(error) if mode == Mode::DryRun && is_not_found(&error) => object.clone(),
+        Err(error) => return Err(error).with_context(|| format!("{name} cannot be applied")),
+    };
+    let before = live.as_ref().map(serde_json::to_value).transpose()?;
+    let difference = diff::objects(&name, before.as_ref(), &applied)?;
+    let outcome = match live {
+        None => Outcome::Created,
+        Some(_) if difference.is_empty() => Outcome::Unchanged,
+        Some(_) => Outcome::Changed,
+    };
+    Ok((outcome, difference))
+}
+
+/// Waits until the API server serves what a definition defines.
+///
+/// # Errors
+/// When it does not within a minute.
+pub async fn established(client: &Client, definition: &Value) -> anyhow::Result<()> {
+    let reference = Reference::of(definition).context("a definition without a name")?;
+    let api = reference.api(client);
+    let is_established = |object: &DynamicObject| {
+        let conditions = object.data["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|one| one["type"] == "Established" && one["status"] == "True")
+    };
+    let waiting = async {
+        while !api.get(&reference.name).await.is_ok_and(|object| is_established(&object)) {
+            sleep(LOOK).await;
+        }
+    };
+    timeout(ESTABLISHED, waiting)
+        .await
+        .with_context(|| format!("the API server did not take up {reference}: see its conditions"))
+}
+
+/// Waits until both Deployments run as they were applied; tells what changes meanwhile.
+///
+/// # Errors
+/// When that takes longer than `patience`.
+pub async fn rolled_out(
+    cluster: &Cluster,
+    objects: &[Value],
+    patience: Duration,
+    mut tell: impl FnMut(String),
+) -> anyhow::Result<()> {
+    let deployments: Vec<Reference> =
+        objects.iter().filter(|object| object["kind"] == "Deployment").filter_map(Reference::of).collect();
+    let mut told = String::new();
+    let waiting = async {
+        loop {
+            let mut words = Vec::new();
+            for reference in &deployments {
+                let object = reference.api(&cluster.client).get(&reference.name).await;
+                let object = object.with_context(|| format!("{reference} cannot be read"))?;
+                if let Some(word) = missing(&object) {
+                    words.push(format!("{} {word}", reference.name));
+                }
+            }
+            if words.is_empty() {
+                return anyhow::Ok(());
+            }
+            let words = words.join(", ");
+            if words != told {
+                tell(format!("waiting: {words}"));
+                told = words;
+            }
+            sleep(LOOK).await;
+        }
+    };
+    match timeout(patience, waiting).await {
+        Ok(done) => done,
+        Err(_) => bail!(
+            "not ready after {} s: {told}. See `kubectl describe pods --namespace {} -l {PART_OF}={PART_OF_BERTH}`, and `berth check`",
+            patience.as_secs(),
+            cluster.namespace
+        ),
+    }
+}
+
+/// What a Deployment lacks; `None` when it runs as it is written.
+fn missing(deployment: &DynamicObject) -> Option<String> {
+    let number = |pointer: &str| deployment.data.pointer(pointer).and_then(Value::as_i64).unwrap_or_default();
+    let wanted = deployment.data.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1);
+    let seen = number("/status/observedGeneration") >= deployment.metadata.generation.unwrap_or_default();
+    let (updated, available, all) =
+        (number("/status/updatedReplicas"), number("/status/availableReplicas"), number("/status/replicas"));
+    if seen && updated == wanted && available >= wanted && all == wanted {
+        return None;
+    }
+    let updated = if seen { updated } else { 0 };
+    Some(format!("{} of {wanted} ready", updated.min(available)))
+}
+
+/// Which rights we lack to apply these: `verb resource.group`, each once.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn missing_rights(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<String>> {
+    let mut wanted: Vec<(String, String, Option<String>, &str)> = Vec::new();
+    for reference in objects.iter().filter_map(Reference::of) {
+        let resource = reference.resource();
+        for verb in ["get", "create", "patch"] {
+            let right = (resource.group.clone(), resource.plural.clone(), reference.namespace.clone(), verb);
+            if !wanted.contains(&right) {
+                wanted.push(right);
+            }
+        }
+    }
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let asked = futures::stream::iter(wanted).map(|(group, resource, namespace, verb)| {
+        let api = api.clone();
+        async move {
+            let point = if group.is_empty() { String::new() } else { format!(".{group}") };
+            let place = namespace.as_ref().map_or_else(String::new, |namespace| format!(" in {namespace}"));
+            let said = format!("{verb} {resource}{point}{place}");
+            let attributes = ResourceAttributes {
+                group: Some(group),
+                resource: Some(resource),
+                namespace,
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            };
+            let review = SelfSubjectAccessReview {
+                spec: SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(attributes),
+                    ..SelfSubjectAccessReviewSpec::default()
+                },
+                ..SelfSubjectAccessReview::default()
+            };
+            let answer = api.create(&PostParams::default(), &review).await?;
+            let allowed = answer.status.is_some_and(|status| status.allowed);
+            Ok::<_, kube::Error>((!allowed).then_some(said))
+        }
+    });
+    let missing: Vec<Option<String>> =
+        asked.buffered(AT_ONCE).try_collect().await.context("the API server does not tell our rights")?;
+    Ok(missing.into_iter().flatten().collect())
+}
+
+/// What an earlier installation brought and this one does not.
+///
+/// # Errors
+/// When something cannot be listed.
+pub async fn left_over(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
+    let kept: Vec<Reference> = objects.iter().filter_map(Reference::of).collect();
+    let found = installed(cluster).await?;
+    let stays = |one: &Reference| {
+        // Definitions hold people's objects, the namespace everything.
+        matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition")
+            || kept.iter().any(|other| other.kind == one.kind && other.name == one.name)
+    };
+    Ok(found.into_iter().filter(|one| !stays(one)).collect())
+}
+
+/// Every kind that any installation ever brought; cluster-scoped ones last.
+const KINDS: [(&str, &str, bool); 18] = [
+    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", false),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", false),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", false),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", false),
+    ("apps/v1", "Deployment", true),
+    ("policy/v1", "PodDisruptionBudget", true),
+    ("networking.k8s.io/v1", "NetworkPolicy", true),
+    ("v1", "Service", true),
+    ("cert-manager.io/v1", "Certificate", true),
+    ("cert-manager.io/v1", "Issuer", true),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding", true),
+    ("rbac.authorization.k8s.io/v1", "Role", true),
+    ("v1", "ServiceAccount", true),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", false),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole", false),
+    ("scheduling.k8s.io/v1", "PriorityClass", false),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", false),
+    ("v1", "Namespace", false),
+];
+
+/// What carries the label of an installation, in the order in which it can be removed.
+///
+/// # Errors
+/// When something cannot be listed.
+pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
+    let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
+    let mut found = Vec::new();
+    for (api_version, kind, is_namespaced) in KINDS {
+        let of = |name: String| Reference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: is_namespaced.then(|| cluster.namespace.clone()),
+            name,
+        };
+        match of(String::new()).api(&cluster.client).list(&labelled).await {
+            Ok(list) => found.extend(list.items.iter().map(|object| of(object.name_any()))),
+            // No such kind here.
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error).with_context(|| format!("{kind}s cannot be listed")),
+        }
+    }
+    // A namespace of another berth, or of none.
+    found.retain(|one| one.kind != "Namespace" || one.name == cluster.namespace);
+    Ok(found)
+}
+
+/// Admission objects, apart from the others.
+pub fn split_admission(objects: Vec<Value>) -> (Vec<Value>, Vec<Value>) {
+    objects.into_iter().partition(|object| !object["kind"].as_str().is_some_and(is_admission))
+}

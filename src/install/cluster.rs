@@ -1,0 +1,158 @@
+//! What is in a cluster before something is installed there, and what speaks against it.
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+
+use super::{PART_OF, PART_OF_BERTH};
+use crate::queue::definition;
+
+/// Name of both webhook configurations.
+pub const CONFIGURATION: &str = "berth";
+/// The first release with matchConditions that need no feature gate.
+const LEAST_MINOR: u32 = 30;
+
+/// A cluster and the namespace in it that berth serves.
+#[derive(Clone)]
+pub struct Cluster {
+    pub client: Client,
+    pub namespace: String,
+}
+
+/// What is there already.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// As `v1.36.3`.
+    pub version: String,
+    /// 1.x.
+    pub minor: Option<u32>,
+    /// Does the API server know ValidatingAdmissionPolicies?
+    pub has_policies: bool,
+    pub has_cert_manager: bool,
+    /// The Deployment of a Velero server in that namespace.
+    pub velero: Option<Deployment>,
+    pub namespace: Presence,
+    /// Of the definition of Backups.
+    pub definition: Presence,
+    /// What keeps the definition of Backups from being used, and the way out.
+    pub definition_fault: Option<String>,
+    /// Namespace of the berth that the webhook configurations call.
+    pub called: Option<String>,
+    /// The Helm release that brought the webhook configurations.
+    pub helm_release: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    Absent,
+    /// An installation brought it.
+    Ours,
+    /// Somebody else did.
+    Foreign,
+}
+
+impl Presence {
+    fn of(labels: Option<&std::collections::BTreeMap<String, String>>) -> Self {
+        match labels {
+            None => Self::Absent,
+            Some(labels) if labels.get(PART_OF).is_some_and(|part| part == PART_OF_BERTH) => Self::Ours,
+            Some(_) => Self::Foreign,
+        }
+    }
+}
+
+impl Cluster {
+    /// # Errors
+    /// When the API server does not answer, or does not let us look.
+    pub async fn look(&self) -> anyhow::Result<Found> {
+        let info = self.client.apiserver_version().await.context("the API server does not answer")?;
+        let served = |resource: &'static str| async move {
+            let found = self.client.list_api_group_resources("admissionregistration.k8s.io/v1").await?;
+            Ok::<_, kube::Error>(found.resources.iter().any(|one| one.name == resource))
+        };
+        let groups = self.client.list_api_groups().await.context("the API groups cannot be listed")?;
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let definition = definitions
+            .get_opt(definition::DEFINITION)
+            .await
+            .context("the definition of Backups cannot be read")?;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = namespaces.get_opt(&self.namespace).await.context("the namespace cannot be read")?;
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let configuration = configurations
+            .get_opt(CONFIGURATION)
+            .await
+            .context("the webhook configurations cannot be read")?;
+        let helm_release = configuration.as_ref().and_then(|configuration| {
+            let annotations = configuration.annotations();
+            (configuration.labels().get("app.kubernetes.io/managed-by").map(String::as_str) == Some("Helm"))
+                .then(|| annotations.get("meta.helm.sh/release-name").cloned().unwrap_or_default())
+        });
+        Ok(Found {
+            minor: info.minor.trim_end_matches('+').parse().ok(),
+            version: info.git_version,
+            has_policies: served("validatingadmissionpolicies").await?,
+            has_cert_manager: groups.groups.iter().any(|group| group.name == "cert-manager.io"),
+            velero: self.velero().await?,
+            namespace: Presence::of(namespace.as_ref().map(|namespace| namespace.labels())),
+            definition: Presence::of(definition.as_ref().map(|definition| definition.labels())),
+            definition_fault: definition.as_ref().and_then(|definition| definition::fault(definition)),
+            called: configuration.as_ref().and_then(called),
+            helm_release,
+        })
+    }
+
+    /// The Deployment of a Velero server in this namespace.
+    ///
+    /// # Errors
+    /// When Deployments cannot be listed.
+    pub async fn velero(&self) -> anyhow::Result<Option<Deployment>> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = api.list(&ListParams::default()).await.context("Deployments cannot be listed")?;
+        Ok(found.items.into_iter().find(|deployment| {
+            deployment.name_any() == "velero"
+                || deployment.labels().get("component").is_some_and(|component| component == "velero")
+        }))
+    }
+}
+
+/// Namespace of the Service that a webhook configuration calls.
+pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
+    let first = configuration.webhooks.as_ref()?.first()?;
+    Some(first.client_config.service.as_ref()?.namespace.clone())
+}
+
+impl Found {
+    /// # Errors
+    /// What speaks against an installation into `namespace`, with the way out.
+    pub fn ensure_installable(&self, namespace: &str, needs_cert_manager: bool) -> anyhow::Result<()> {
+        if let Some(minor) = self.minor.filter(|minor| *minor < LEAST_MINOR) {
+            bail!("Kubernetes 1.{minor} is too old: berth's webhooks need 1.{LEAST_MINOR} or later");
+        }
+        if let Some(release) = &self.helm_release {
+            bail!(
+                "berth was installed here by Helm: use `helm upgrade {release}`, or uninstall that release first"
+            );
+        }
+        if let Some(other) = self.called.as_ref().filter(|other| *other != namespace) {
+            bail!(
+                "another berth is installed in namespace {other}, and two of them would not know of each other's backups: use that one (`--namespace {other}`), or end it by `berth uninstall --namespace {other}`"
+            );
+        }
+        if needs_cert_manager && !self.has_cert_manager {
+            bail!(
+                "cert-manager is not installed in this cluster: install it first, or leave out --certificates"
+            );
+        }
+        if let Some(fault) = self.definition_fault.as_ref().filter(|_| self.definition == Presence::Foreign) {
+            bail!(
+                "{fault}\nWith a Velero of 1.18 or later: velero install --crds-only --dry-run -o yaml | kubectl apply -f -"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Taking berth out again. No Backup, no location and nothing in a store is touched; what is in use stays, and is named.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::velero::{Backup, BackupStorageLocation};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::core::NamespaceResourceScope;
+use kube::discovery::{Discovery, Scope, verbs};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::{Cluster, PART_OF, PART_OF_BERTH, Reference};
+use crate::client::is_not_found;
+use crate::commands::LEASE;
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Deletes one object. Gives whether it was there.
+///
+/// # Errors
+/// When the API server refuses it.
+pub async fn delete(cluster: &Cluster, reference: &Reference) -> anyhow::Result<bool> {
+    let params =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    match reference.api(&cluster.client).delete(&reference.name, &params).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("{reference} cannot be removed")),
+    }
+}
+
+/// Waits until none of berth's pods is left: they tidy up what they run.
+///
+/// # Errors
+/// When they are still there after `patience`.
+pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
+    let waiting = async {
+        while !api.list(&labelled).await.context("Pods cannot be listed")?.items.is_empty() {
+            sleep(LOOK).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(patience, waiting).await.unwrap_or_else(|_| {
+        anyhow::bail!(
+            "berth's pods are still there after {} s; run `berth uninstall` again when they have ended",
+            patience.as_secs()
+        )
+    })
+}
+
+/// Takes holds off whatever is held: without berth, nobody would know what they mean. Gives what was released.
+///
+/// # Errors
+/// When something cannot be listed or written.
+pub async fn release_holds(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    let mut released = release::<Backup>(cluster).await?;
+    released.extend(release::<BackupStorageLocation>(cluster).await?);
+    Ok(released)
+}
+
+async fn release<K>(cluster: &Cluster) -> anyhow::Result<Vec<String>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned,
+{
+    let kind = K::kind(&());
+    let api: Api<K> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let found = match api.list_metadata(&ListParams::default()).await {
+        Ok(found) => found,
+        Err(error) if is_not_found(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("{kind}s cannot be listed")),
+    };
+    let mut released = Vec::new();
+    for object in found.items.iter().filter(|object| object.annotations().contains_key(keys::HOLD)) {
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = json!({"metadata": {"annotations": {keys::HOLD: null}}});
+        let name = object.name_any();
+        match api.patch_metadata(&name, &params, &Patch::Merge(patch)).await {
+            Ok(_) => released.push(format!("{} {name}", kind.to_lowercase())),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error).with_context(|| format!("{kind} {name} cannot be released")),
+        }
+    }
+    Ok(released)
+}
+
+/// What berth wrote while it ran: its Lease, and its keys.
+///
+/// # Errors
+/// When something cannot be removed.
+pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<Vec<Reference>> {
+    let of = |api_version: &str, kind: &str, name: &str| Reference {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        namespace: Some(cluster.namespace.clone()),
+        name: name.to_owned(),
+    };
+    let mut deleted = Vec::new();
+    for reference in [
+        of(&Lease::api_version(&()), "Lease", LEASE),
+        of(&Secret::api_version(&()), "Secret", secret),
+        // cert-manager leaves the Secrets of Certificates that are deleted.
+        of(&Secret::api_version(&()), "Secret", "berth-webhook-ca"),
+    ] {
+        if delete(cluster, &reference).await? {
+            deleted.push(reference);
+        }
+    }
+    Ok(deleted)
+}
+
+/// How many objects of a definition there are, in all namespaces.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Result<usize> {
+    let object = match definition.api(&cluster.client).get_opt(&definition.name).await? {
+        Some(object) => object,
+        None => return Ok(0),
+    };
+    let text =
+        |pointer: &str| object.data.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let path = format!("{}/v1", text("/spec/group"));
+    let kind = Reference {
+        api_version: path,
+        kind: text("/spec/names/kind").to_owned(),
+        namespace: None,
+        name: String::new(),
+    };
+    let found = kind.api(&cluster.client).list_metadata(&ListParams::default().limit(500)).await;
+    match found {
+        Ok(list) => Ok(list.items.len()),
+        Err(error) if is_not_found(&error) => Ok(0),
+        Err(error) => Err(error).with_context(|| format!("objects of {definition} cannot be listed")),
+    }
+}
+
+/// What else is in the namespace: `kind/name` of the first few. Empty: it can go.
+///
+/// # Errors
+/// When something cannot be listed.
+pub async fn inhabitants(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    const MOST: usize = 5;
+    let discovery =
+        Discovery::new(cluster.client.clone()).run().await.context("the API's types cannot be listed")?;
+    let mut found = Vec::new();
+    for group in discovery.groups() {
+        for (resource, capabilities) in group.recommended_resources() {
+            let is_listed =
+                capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST);
+            if !is_listed || resource.kind == "Event" || group.name() == "metrics.k8s.io" {
+                continue;
+            }
+            let api: Api<kube::core::DynamicObject> =
+                Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource);
+            let list = match api.list_metadata(&ListParams::default().limit(50)).await {
+                Ok(list) => list,
+                Err(error) if is_not_found(&error) => continue,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("{} cannot be listed", resource.plural));
+                }
+            };
+            for object in list.items {
+                let name = object.name_any();
+                // Every namespace has these.
+                let is_usual = matches!(
+                    (resource.kind.as_str(), name.as_str()),
+                    ("ConfigMap", "kube-root-ca.crt") | ("ServiceAccount", "default")
+                );
+                let follows =
+                    object.metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty());
+                if !is_usual && !follows && object.metadata.deletion_timestamp.is_none() {
+                    found.push(format!("{}/{name}", resource.kind.to_lowercase()));
+                }
+                if found.len() == MOST {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+    Ok(found)
+}

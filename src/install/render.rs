@@ -1,0 +1,292 @@
+//! Settings to objects. What `kubectl kustomize` makes of `manifests/`, without kubectl, and for any namespace.
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::sources;
+use crate::args::Executor;
+
+/// Namespace for which the manifests are written.
+const WRITTEN_FOR: &str = "velero";
+
+/// Who keeps the webhooks' certificates.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum Certificates {
+    /// berth: a CA of its own.
+    SelfManaged,
+    /// cert-manager, which must be installed.
+    CertManager,
+}
+
+/// What an installation is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub namespace: String,
+    /// Bring the namespace itself.
+    pub bring_namespace: bool,
+    /// Bring the CustomResourceDefinitions.
+    pub bring_definitions: bool,
+    pub executor: Executor,
+    pub certificates: Certificates,
+    /// Without: as the manifests name it.
+    pub image: Option<String>,
+    /// Added to the arguments of both Deployments.
+    pub args: Vec<String>,
+}
+
+impl Settings {
+    /// A cluster without Velero, everything else as it comes.
+    pub fn new(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            bring_namespace: true,
+            bring_definitions: true,
+            executor: Executor::Berth,
+            certificates: Certificates::SelfManaged,
+            image: None,
+            args: Vec::new(),
+        }
+    }
+}
+
+/// Every object of an installation, in the order in which they are applied.
+///
+/// # Errors
+/// When the manifests in this binary are not what they should be.
+pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    build("base", &mut objects)?;
+    let mut components = vec!["components/alone"];
+    if settings.executor == Executor::Velero {
+        components.push("components/beside-velero");
+    }
+    components.push(match settings.certificates {
+        Certificates::SelfManaged => "components/self-managed",
+        Certificates::CertManager => "components/cert-manager",
+    });
+    for component in components {
+        build(component, &mut objects)?;
+    }
+    objects.retain(|object| match object["kind"].as_str() {
+        Some("Namespace") => settings.bring_namespace,
+        Some("CustomResourceDefinition") => settings.bring_definitions,
+        _ => true,
+    });
+    for object in &mut objects {
+        if object["kind"] == "Deployment" {
+            configure(object, settings)?;
+        }
+        move_to(object, "", &settings.namespace);
+    }
+    objects.sort_by_key(|object| rank(object["kind"].as_str().unwrap_or_default()));
+    Ok(objects)
+}
+
+/// Definitions first; what sends the API server to berth last, when there is a berth.
+fn rank(kind: &str) -> u8 {
+    match kind {
+        "Namespace" | "CustomResourceDefinition" => 0,
+        "Deployment" => 2,
+        _ if is_admission(kind) => 3,
+        _ => 1,
+    }
+}
+
+/// Is it what makes the API server ask berth, or judge by berth's rules?
+pub fn is_admission(kind: &str) -> bool {
+    kind.ends_with("WebhookConfiguration") || kind.starts_with("ValidatingAdmissionPolicy")
+}
+
+/// As much of a kustomization as the manifests use.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Kustomization {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(default)]
+    resources: Vec<String>,
+    #[serde(default)]
+    patches: Vec<Patch>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Patch {
+    /// What a JSON patch is for.
+    target: Option<Target>,
+    /// A JSON patch, or an object with `$patch: delete`.
+    patch: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    kind: String,
+    /// Without: all of that kind.
+    name: Option<String>,
+}
+
+impl Target {
+    fn is(&self, object: &Value) -> bool {
+        object["kind"] == self.kind.as_str()
+            && self.name.as_ref().is_none_or(|name| object["metadata"]["name"] == name.as_str())
+    }
+}
+
+/// Adds the resources of a folder to `objects`, then patches all of them.
+fn build(folder: &str, objects: &mut Vec<Value>) -> anyhow::Result<()> {
+    let path = format!("{folder}/kustomization.yaml");
+    let text = sources::read(&path).with_context(|| format!("there is no {path}"))?;
+    let kustomization: Kustomization =
+        serde_saphyr::from_str(text).with_context(|| format!("{path} cannot be read"))?;
+    for resource in &kustomization.resources {
+        let path = join(folder, resource);
+        match sources::read(&path) {
+            None => build(&path, objects)?,
+            Some(text) => {
+                let documents: Vec<Value> =
+                    serde_saphyr::from_multiple(text).with_context(|| format!("{path} cannot be read"))?;
+                objects.extend(documents.into_iter().filter(|document| !document.is_null()));
+            }
+        }
+    }
+    for patch in &kustomization.patches {
+        apply(patch, objects).with_context(|| format!("a patch of {path} does not fit"))?;
+    }
+    Ok(())
+}
+
+fn apply(patch: &Patch, objects: &mut Vec<Value>) -> anyhow::Result<()> {
+    let body: Value = serde_saphyr::from_str(&patch.patch)?;
+    let before = objects.len();
+    match &patch.target {
+        None if body["$patch"] == "delete" => {
+            let same = |object: &Value| {
+                object["kind"] == body["kind"] && object["metadata"]["name"] == body["metadata"]["name"]
+            };
+            objects.retain(|object| !same(object));
+            if objects.len() == before {
+                bail!("there is no {} {}", body["kind"], body["metadata"]["name"]);
+            }
+        }
+        Some(target) => {
+            let operations: json_patch::Patch = serde_json::from_value(body)?;
+            let mut matched = objects.iter_mut().filter(|object| target.is(object)).peekable();
+            matched.peek().with_context(|| format!("there is no {}", target.kind))?;
+            for object in matched {
+                json_patch::patch(object, &operations)?;
+            }
+        }
+        None => bail!("neither a target nor a deletion"),
+    }
+    Ok(())
+}
+
+/// `folder/../other` as one path.
+fn join(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." => {}
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> {
+    let container = deployment
+        .pointer_mut("/spec/template/spec/containers/0")
+        .context("a Deployment without a container")?;
+    if let Some(image) = &settings.image {
+        container["image"] = json!(image);
+    }
+    let args = container["args"].as_array_mut().context("a container without arguments")?;
+    args.extend(settings.args.iter().map(|arg| json!(arg)));
+    Ok(())
+}
+
+/// Wherever the namespace is named: as a namespace or the name of one, in a selector of namespaces, in DNS names and in
+/// cert-manager's `namespace/name`.
+fn move_to(value: &mut Value, key: &str, namespace: &str) {
+    if value["kind"] == "Namespace" {
+        value["metadata"]["name"] = json!(namespace);
+    }
+    match value {
+        Value::Object(fields) => fields.iter_mut().for_each(|(key, value)| move_to(value, key, namespace)),
+        Value::Array(items) => items.iter_mut().for_each(|item| move_to(item, key, namespace)),
+        Value::String(text) if (key == "namespace" || key == "values") && text == WRITTEN_FOR => {
+            namespace.clone_into(text)
+        }
+        Value::String(text) if key == "dnsNames" => {
+            *text = text.replacen(&format!(".{WRITTEN_FOR}."), &format!(".{namespace}."), 1)
+        }
+        Value::String(text) if key == "cert-manager.io/inject-ca-from" => {
+            *text = text.replacen(&format!("{WRITTEN_FOR}/"), &format!("{namespace}/"), 1)
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(objects: &[Value]) -> Vec<&str> {
+        objects.iter().filter_map(|object| object["kind"].as_str()).collect()
+    }
+
+    #[test]
+    fn nothing_is_left_of_the_namespace_that_the_manifests_are_written_for() {
+        for (executor, certificates) in
+            [(Executor::Berth, Certificates::SelfManaged), (Executor::Velero, Certificates::CertManager)]
+        {
+            let settings = Settings { executor, certificates, ..Settings::new("elsewhere") };
+            for object in render(&settings).unwrap_or_default() {
+                if object["kind"] == "CustomResourceDefinition" {
+                    continue;
+                }
+                let text = object.to_string().replace("velero.io", "").replace("berth-beside-velero", "");
+                // Velero's own service account, in that namespace.
+                let text = text.replace("+ ':velero'", "").replace("--executor=velero", "");
+                assert!(!text.contains("velero"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn definitions_come_first_and_admission_last() {
+        let objects = render(&Settings::new("velero")).unwrap_or_default();
+        let kinds = kinds(&objects);
+        assert_eq!(kinds.first(), Some(&"Namespace"));
+        let deployment = kinds.iter().position(|kind| *kind == "Deployment");
+        let admission = kinds.iter().position(|kind| is_admission(kind));
+        assert!(deployment < admission, "{kinds:?}");
+        assert!(kinds.iter().skip(admission.unwrap_or_default()).all(|kind| is_admission(kind)), "{kinds:?}");
+    }
+
+    #[test]
+    fn what_velero_runs_needs_no_engine() {
+        let settings = Settings { executor: Executor::Velero, ..Settings::new("velero") };
+        let text = json!(render(&settings).unwrap_or_default()).to_string();
+        assert!(!text.contains("berth-engine"));
+        assert!(text.contains("--executor=velero") && text.contains("request.namespace + ':velero'"));
+    }
+
+    #[test]
+    fn the_image_is_of_this_version_unless_said() {
+        let image = |settings: &Settings| {
+            let objects = render(settings).unwrap_or_default();
+            let found = objects.iter().find(|object| object["kind"] == "Deployment").cloned();
+            found.map(|d| d["spec"]["template"]["spec"]["containers"][0]["image"].clone())
+        };
+        assert_eq!(image(&Settings::new("a")), Some(json!(concat!("berth:", env!("CARGO_PKG_VERSION")))));
+        let other = Settings { image: Some("mirror/berth:1".to_owned()), ..Settings::new("a") };
+        assert_eq!(image(&other), Some(json!("mirror/berth:1")));
+    }
+}

@@ -1,0 +1,56 @@
+//! The files of `manifests/`, carried in the binary.
+
+/// Path below `manifests/`, and text.
+pub const FILES: &[(&str, &str)] = &[
+    ("base/kustomization.yaml", include_str!("../../manifests/base/kustomization.yaml")),
+    (
+        "components/alone/kustomization.yaml",
+        include_str!("../../manifests/components/alone/kustomization.yaml"),
+    ),
+    ("components/alone/namespace.yaml", include_str!("../../manifests/components/alone/namespace.yaml")),
+    (
+        "components/beside-velero/kustomization.yaml",
+        include_str!("../../manifests/components/beside-velero/kustomization.yaml"),
+    ),
+    (
+        "components/beside-velero/rbac.yaml",
+        include_str!("../../manifests/components/beside-velero/rbac.yaml"),
+    ),
+    (
+        "components/cert-manager/certificates.yaml",
+        include_str!("../../manifests/components/cert-manager/certificates.yaml"),
+    ),
+    (
+        "components/cert-manager/kustomization.yaml",
+        include_str!("../../manifests/components/cert-manager/kustomization.yaml"),
+    ),
+    (
+        "components/self-managed/kustomization.yaml",
+        include_str!("../../manifests/components/self-managed/kustomization.yaml"),
+    ),
+    ("components/self-managed/rbac.yaml", include_str!("../../manifests/components/self-managed/rbac.yaml")),
+    ("crd/backups.velero.io.yaml", include_str!("../../manifests/crd/backups.velero.io.yaml")),
+    (
+        "crd/backupstoragelocations.velero.io.yaml",
+        include_str!("../../manifests/crd/backupstoragelocations.velero.io.yaml"),
+    ),
+    ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
+    ("manager/controller.yaml", include_str!("../../manifests/manager/controller.yaml")),
+    ("manager/kustomization.yaml", include_str!("../../manifests/manager/kustomization.yaml")),
+    ("manager/priority.yaml", include_str!("../../manifests/manager/priority.yaml")),
+    ("manager/webhook.yaml", include_str!("../../manifests/manager/webhook.yaml")),
+    ("rbac/controller.yaml", include_str!("../../manifests/rbac/controller.yaml")),
+    ("rbac/engine.yaml", include_str!("../../manifests/rbac/engine.yaml")),
+    ("rbac/kustomization.yaml", include_str!("../../manifests/rbac/kustomization.yaml")),
+    ("rbac/people.yaml", include_str!("../../manifests/rbac/people.yaml")),
+    ("rbac/webhook.yaml", include_str!("../../manifests/rbac/webhook.yaml")),
+    ("webhook/guard.yaml", include_str!("../../manifests/webhook/guard.yaml")),
+    ("webhook/kustomization.yaml", include_str!("../../manifests/webhook/kustomization.yaml")),
+    ("webhook/mutating.yaml", include_str!("../../manifests/webhook/mutating.yaml")),
+    ("webhook/validating.yaml", include_str!("../../manifests/webhook/validating.yaml")),
+];
+
+/// Text of a file; `None` where there is no such file.
+pub fn read(path: &str) -> Option<&'static str> {
+    FILES.iter().find(|(name, _)| *name == path).map(|(_, text)| *text)
+}

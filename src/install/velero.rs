@@ -1,0 +1,188 @@
+//! A Velero server beside berth: which of its controllers have to be off, and how they are put back.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+
+use super::INSTALLER;
+use crate::args::Executor;
+
+/// Annotation of Velero's Deployment: which of its controllers berth switched off, comma separated. The way back.
+const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";
+const FLAG: &str = "--disable-controllers";
+
+/// What has to be off beside berth.
+pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
+    match executor {
+        Executor::Berth => &["backup-queue", "backup"],
+        Executor::Velero => &["backup-queue"],
+    }
+}
+
+/// A change of Velero's Deployment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Change {
+    pub before: Vec<String>,
+    pub after: Vec<String>,
+    /// What berth will have switched off.
+    switched_off: BTreeSet<String>,
+}
+
+/// What has to change so that exactly `wanted` is off on berth's behalf; `None` when all is as it should be. What somebody
+/// else switched off stays off.
+pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
+    let before = args(deployment)?;
+    let ours: BTreeSet<String> =
+        deployment.annotations().get(SWITCHED_OFF).map_or_else(BTreeSet::new, |text| names(text));
+    let (rest, off) = take_flag(&before);
+    let theirs: Vec<String> = off.iter().filter(|name| !ours.contains(*name)).cloned().collect();
+    let switched_off: BTreeSet<String> = wanted
+        .iter()
+        .filter(|name| !theirs.iter().any(|one| one == *name))
+        .map(|name| (*name).to_owned())
+        .collect();
+    let all: Vec<String> = theirs.into_iter().chain(switched_off.iter().cloned()).collect();
+    let is_off: BTreeSet<&String> = off.iter().collect();
+    if is_off == all.iter().collect() && ours == switched_off {
+        return None;
+    }
+    let mut after = rest;
+    if !all.is_empty() {
+        after.push(format!("{FLAG}={}", all.join(",")));
+    }
+    Some(Change { before, after, switched_off })
+}
+
+/// Which of `wanted` are on.
+pub fn still_on<'w>(deployment: &Deployment, wanted: &[&'w str]) -> Vec<&'w str> {
+    let off = args(deployment).map(|args| take_flag(&args).1).unwrap_or_default();
+    wanted.iter().filter(|name| !off.iter().any(|one| one == *name)).copied().collect()
+}
+
+impl Change {
+    /// Writes it, if the Deployment is still what was looked at.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn write(&self, client: &Client, deployment: &Deployment) -> anyhow::Result<()> {
+        let namespace = deployment.namespace().unwrap_or_default();
+        let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+        let name = server(deployment).map(|container| container.name.clone()).unwrap_or_default();
+        let mark: Vec<&str> = self.switched_off.iter().map(String::as_str).collect();
+        let mark = if mark.is_empty() { json!(null) } else { json!(mark.join(",")) };
+        let patch = json!({
+            "metadata": {"resourceVersion": deployment.resource_version(), "annotations": {SWITCHED_OFF: mark}},
+            "spec": {"template": {"spec": {"containers": [{"name": name, "args": self.after}]}}},
+        });
+        let params = PatchParams { field_manager: Some(INSTALLER.to_owned()), ..PatchParams::default() };
+        api.patch(&deployment.name_any(), &params, &Patch::Strategic(patch))
+            .await
+            .with_context(|| format!("Velero's Deployment {} cannot be changed", deployment.name_any()))?;
+        Ok(())
+    }
+}
+
+/// Did berth switch anything off here?
+pub fn is_adjusted(deployment: &Deployment) -> bool {
+    deployment.annotations().contains_key(SWITCHED_OFF)
+}
+
+fn server(deployment: &Deployment) -> Option<&k8s_openapi::api::core::v1::Container> {
+    let containers = &deployment.spec.as_ref()?.template.spec.as_ref()?.containers;
+    containers.iter().find(|container| container.name == "velero").or(containers.first())
+}
+
+fn args(deployment: &Deployment) -> Option<Vec<String>> {
+    Some(server(deployment)?.args.clone().unwrap_or_default())
+}
+
+fn names(text: &str) -> BTreeSet<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The arguments without the flag, and what it says, in both of its spellings.
+fn take_flag(args: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut rest, mut off) = (Vec::new(), Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let value = match arg.strip_prefix(FLAG) {
+            Some("") => args.next().map(String::as_str),
+            Some(value) => value.strip_prefix('='),
+            None => None,
+        };
+        match value {
+            Some(value) => off.extend(names(value)),
+            None => rest.push(arg.clone()),
+        }
+    }
+    (rest, off)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment(args: &[&str], mark: Option<&str>) -> Deployment {
+        let annotations = mark.map(|mark| json!({SWITCHED_OFF: mark}));
+        serde_json::from_value(json!({
+            "metadata": {"name": "velero", "annotations": annotations},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [
+                {"name": "sidecar"}, {"name": "velero", "args": args},
+            ]}}},
+        }))
+        .unwrap_or_default()
+    }
+
+    fn after(args: &[&str], mark: Option<&str>, wanted: &[&str]) -> Option<(Vec<String>, String)> {
+        let change = change(&deployment(args, mark), wanted)?;
+        Some((change.after, change.switched_off.into_iter().collect::<Vec<_>>().join(",")))
+    }
+
+    fn said(args: &[&str], mark: &str) -> Option<(Vec<String>, String)> {
+        Some((args.iter().map(|arg| (*arg).to_owned()).collect(), mark.to_owned()))
+    }
+
+    #[test]
+    fn what_has_to_be_off_is_added_and_everything_else_stays() {
+        let both = ["backup-queue", "backup"];
+        assert_eq!(
+            after(&["server", "--features="], None, &both),
+            said(
+                &["server", "--features=", "--disable-controllers=backup,backup-queue"],
+                "backup,backup-queue"
+            )
+        );
+        assert_eq!(
+            after(&["server", "--disable-controllers", "gc,backup"], None, &both),
+            said(&["server", "--disable-controllers=backup,gc,backup-queue"], "backup-queue")
+        );
+        assert_eq!(after(&["server", "--disable-controllers=backup,backup-queue"], None, &both), None);
+    }
+
+    #[test]
+    fn there_is_a_way_back_and_a_way_over() {
+        let both = "backup,backup-queue";
+        let args = ["server", "--disable-controllers=gc,backup,backup-queue"];
+        assert_eq!(after(&args, Some(both), &[]), said(&["server", "--disable-controllers=gc"], ""));
+        assert_eq!(
+            after(&["server", "--disable-controllers=backup,backup-queue"], Some(both), &[]),
+            said(&["server"], "")
+        );
+        assert_eq!(
+            after(&args, Some(both), &["backup-queue"]),
+            said(&["server", "--disable-controllers=gc,backup-queue"], "backup-queue")
+        );
+        assert_eq!(after(&args, Some(both), &["backup-queue", "backup"]), None);
+    }
+
+    #[test]
+    fn what_is_still_on_is_named() {
+        let on = |args: &[&str]| still_on(&deployment(args, None), &["backup-queue", "backup"]);
+        assert_eq!(on(&["server"]), ["backup-queue", "backup"]);
+        assert_eq!(on(&["server", "--disable-controllers=backup-queue"]), ["backup"]);
+    }
+}
