@@ -17,11 +17,11 @@ use k8s_openapi::api::core::v1::Secret;
 /// Keys of the Secret, as cert-manager has them, too.
 const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
-const LEAF_CERTIFICATE: &str = "tls.crt";
-const LEAF_KEY: &str = "tls.key";
+pub(crate) const LEAF_CERTIFICATE: &str = "tls.crt";
+pub(crate) const LEAF_KEY: &str = "tls.key";
 
 /// One value of a Secret as text; empty where there is none.
-fn text<'s>(secret: &'s Secret, key: &str) -> &'s str {
+pub(crate) fn text<'s>(secret: &'s Secret, key: &str) -> &'s str {
     let bytes = secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
     bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
 }

@@ -10,8 +10,13 @@ mod uninstall;
 mod webhook;
 
 pub use controller::LEASE;
+pub use install::{Probe, probe};
+
+/// The Secret that holds the webhooks' certificate, unless a flag says otherwise.
+pub const SECRET: &str = "berth-webhook-certs";
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 
@@ -20,18 +25,19 @@ use crate::telemetry;
 
 /// # Errors
 /// What keeps a command from doing its work; the message says what to change.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    match args.command {
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let done = match args.command {
         Command::Crd { write } => crd(write),
         Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
         Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
-        Command::Check(args) => return tokio::runtime::Runtime::new()?.block_on(check::run(args)),
+        Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
         Command::Certificates(args) => tokio::runtime::Runtime::new()?.block_on(certificates::run(args)),
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn serve(common: &CommonArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@
 pub mod args;
 pub mod backup;
 pub mod certificates;
+pub mod check;
 pub mod client;
 pub mod commands;
 pub mod events;

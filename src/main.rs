@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     // One crypto provider for everything; a second installation would only report that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match berth::commands::run(berth::args::Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {}", berth::telemetry::chain(error.as_ref()));
             ExitCode::FAILURE

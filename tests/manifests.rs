@@ -78,16 +78,19 @@ fn kustomize_and_the_binary_agree() {
         (Executor::Velero, Certificates::SelfManaged, "beside-velero self-managed"),
         (Executor::Velero, Certificates::CertManager, "beside-velero cert-manager"),
     ] {
-        let folder = tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
+        let folder =
+            tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
         let manifests = "../../manifests";
         let mut text = format!("resources:\n- {manifests}/base\ncomponents:\n");
         for component in components.split(' ') {
             text += &format!("- {manifests}/components/{component}\n");
         }
         std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
-        let output = std::process::Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
+        let output =
+            std::process::Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let theirs: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let theirs: Vec<Value> =
+            serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
         let alone = executor == Executor::Berth;
         let settings = Settings {
             executor,

@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::args::{CertificatesArgs, CertificatesCommand};
 use crate::client::Clients;
+use crate::commands::SECRET;
 
 const LOOK: Duration = Duration::from_millis(100);
 /// A new authority is trusted for a while before it is used.
 const PATIENCE: Duration = Duration::from_secs(120);
-const SECRET: &str = "berth-webhook-certs";
 
 pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;

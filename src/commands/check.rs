@@ -1,6 +1,44 @@
-use crate::args::CheckArgs;
+//! `berth check`: what [`crate::check`] finds, as a table or for machines.
+
 use std::process::ExitCode;
-pub async fn run(_args: CheckArgs) -> anyhow::Result<()> {
-    let _ = ExitCode::SUCCESS;
-    Ok(())
+
+use crate::args::{CheckArgs, Output};
+use crate::check::{self, Finding, Outcome};
+use crate::client::Clients;
+use crate::install::Cluster;
+
+/// 0: nothing is wrong. 1: something is. 2: it could not be looked at.
+pub async fn run(args: CheckArgs) -> ExitCode {
+    match look(&args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("berth: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
+    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
+    let cluster = Cluster { client: clients.call, namespace: args.target.namespace.clone() };
+    let findings = check::all(&cluster).await?;
+    match args.output {
+        Output::Table => findings.iter().for_each(print),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&findings)?),
+    }
+    Ok(findings.iter().all(|finding| finding.outcome != Outcome::Fault))
+}
+
+fn print(finding: &Finding) {
+    let word = match finding.outcome {
+        Outcome::Ok => "ok",
+        Outcome::Warning => "warning",
+        Outcome::Fault => "FAULT",
+    };
+    println!("{word:<8} {:<17} {}", finding.check, finding.message);
+    if let Some(fix) = &finding.fix {
+        println!("{:<26} -> {fix}", "");
+    }
 }

@@ -4,10 +4,8 @@ use anyhow::Context as _;
 
 use crate::args::UninstallArgs;
 use crate::client::Clients;
+use crate::commands::SECRET;
 use crate::install::{Cluster, apply, remove, velero};
-
-/// The Secret that both Deployments are installed with.
-const SECRET: &str = "berth-webhook-certs";
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;

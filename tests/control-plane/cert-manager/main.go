@@ -1,8 +1,8 @@
 // Command cert-manager runs the real controllers of cert-manager and its cainjector in one process.
 //
-// Its own commands are Go modules apart, which nobody publishes; what they put together is public
-// packages. This puts together those that issue from SelfSigned and CA issuers. It takes no lease and
-// listens nowhere. SIGTERM or SIGINT ends it.
+// Its own commands are Go modules apart that cannot be fetched, but what they put together is public
+// packages. Here it is those that issue from SelfSigned and CA issuers. It takes no lease and listens
+// nowhere. SIGTERM or SIGINT ends it.
 package main
 
 import (

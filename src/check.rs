@@ -1,0 +1,90 @@
+//! Is everything as it should be? Findings, each with one way out.
+
+mod admission;
+mod installation;
+mod operation;
+
+use kube::runtime::reflector::Lookup as _;
+use serde::Serialize;
+
+use crate::args::Executor;
+use crate::install::{Certificates, Cluster, Found};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Ok,
+    /// Worth knowing; backups run.
+    Warning,
+    /// Backups do not run as they should.
+    Fault,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// What was looked at.
+    pub check: &'static str,
+    pub outcome: Outcome,
+    pub message: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self { check, outcome: Outcome::Ok, message: message.into(), fix: None }
+    }
+
+    fn warning(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { check, outcome: Outcome::Warning, message: message.into(), fix: Some(fix.into()) }
+    }
+
+    fn fault(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { check, outcome: Outcome::Fault, message: message.into(), fix: Some(fix.into()) }
+    }
+}
+
+/// How this berth was installed, as its Deployments tell.
+pub struct Installed {
+    pub executor: Executor,
+    pub certificates: Certificates,
+    pub deployments: Vec<k8s_openapi::api::apps::v1::Deployment>,
+}
+
+impl Installed {
+    fn deployment(&self, name: &str) -> Option<&k8s_openapi::api::apps::v1::Deployment> {
+        self.deployments.iter().find(|one| one.name().is_some_and(|found| found == name))
+    }
+}
+
+/// Everything that can be looked at, in the order in which one would.
+///
+/// # Errors
+/// When the API server does not answer, or does not let us look at the least.
+pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
+    let found = cluster.look().await?;
+    let mut findings = vec![installation::api_server(&found)];
+    findings.push(installation::definition(&found, &cluster.namespace));
+    let Some(installed) = installation::installed(cluster).await? else {
+        findings.extend(installation::before(cluster, &found).await?);
+        return Ok(findings);
+    };
+    findings.extend(installation::after(cluster, &found, &installed).await?);
+    findings.extend(admission::all(cluster, &installed).await?);
+    findings.extend(operation::all(cluster, &found, &installed).await?);
+    Ok(findings)
+}
+
+/// Did Helm or another berth bring what is there?
+fn stranger(found: &Found, namespace: &str) -> Option<Finding> {
+    let other = found.called.as_ref().filter(|other| *other != namespace)?;
+    Some(Finding::fault(
+        "other berths",
+        format!(
+            "the webhooks of this cluster call another berth, in namespace {other}: two queues must not run"
+        ),
+        format!("use that one (--namespace {other}), or end it: berth uninstall --namespace {other}"),
+    ))
+}

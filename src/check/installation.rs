@@ -1,0 +1,299 @@
+//! Versions, definitions, Deployments, rights.
+
+use anyhow::Context as _;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PostParams};
+use serde_json::Value;
+
+use super::{Finding, Installed, stranger};
+use crate::args::Executor;
+use crate::install::cluster::Presence;
+use crate::install::{Certificates, Cluster, Found, PART_OF, PART_OF_BERTH, Settings, apply, render};
+
+const AT_ONCE: usize = 8;
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(super) fn api_server(found: &Found) -> Finding {
+    if found.has_policies {
+        return Finding::ok("API server", format!("Kubernetes {}", found.version));
+    }
+    Finding::warning(
+        "API server",
+        format!(
+            "Kubernetes {} knows no ValidatingAdmissionPolicy: while berth is away nothing guards phases and places",
+            found.version
+        ),
+        "upgrade to Kubernetes 1.30 or later",
+    )
+}
+
+pub(super) fn definition(found: &Found, namespace: &str) -> Finding {
+    const CHECK: &str = "definitions";
+    match (&found.definition_fault, found.definition) {
+        (Some(fault), Presence::Ours) => {
+            Finding::fault(CHECK, fault, format!("berth install --namespace {namespace}"))
+        }
+        (Some(fault), _) => Finding::fault(
+            CHECK,
+            fault,
+            "with a Velero of 1.18 or later: velero install --crds-only --dry-run -o yaml | kubectl apply -f -",
+        ),
+        (None, Presence::Absent) => {
+            Finding::warning(CHECK, "there are no Backups here yet", "`berth install` brings them")
+        }
+        (None, Presence::Ours) => Finding::ok(CHECK, "berth's own"),
+        (None, Presence::Foreign) => Finding::ok(CHECK, "Velero's, with the phases of the queue"),
+    }
+}
+
+/// `None` when berth is not installed in this namespace.
+pub(super) async fn installed(cluster: &Cluster) -> anyhow::Result<Option<Installed>> {
+    let api: Api<Deployment> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
+    let deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
+    if deployments.is_empty() {
+        return Ok(None);
+    }
+    let has = |flag: &str| {
+        let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_ref());
+        args.flatten().any(|arg| arg == flag)
+    };
+    let executor = if has("--executor=velero") { Executor::Velero } else { Executor::Berth };
+    let certificates = if has("--certificates=cert-manager") {
+        Certificates::CertManager
+    } else {
+        Certificates::SelfManaged
+    };
+    Ok(Some(Installed { executor, certificates, deployments }))
+}
+
+fn containers(deployment: &Deployment) -> impl Iterator<Item = &k8s_openapi::api::core::v1::Container> {
+    let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    spec.into_iter().flat_map(|spec| &spec.containers)
+}
+
+/// May it be installed here?
+pub(super) async fn before(cluster: &Cluster, found: &Found) -> anyhow::Result<Vec<Finding>> {
+    const CHECK: &str = "installation";
+    let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
+    let objects = render(&Settings::new(&cluster.namespace))?;
+    let missing = apply::missing_rights(&cluster.client, &objects).await?;
+    if !missing.is_empty() {
+        let message = format!("you lack rights to install: {}", missing.join(", "));
+        findings.push(Finding::fault(
+            "your rights",
+            message,
+            "have somebody grant them, or be a cluster admin",
+        ));
+    }
+    let install = format!("berth install --namespace {}", cluster.namespace);
+    findings.push(match &found.velero {
+        None => Finding::warning(
+            CHECK,
+            format!("berth is not installed in namespace {}", cluster.namespace),
+            install,
+        ),
+        Some(velero) => Finding::warning(
+            CHECK,
+            format!(
+                "berth is not installed in namespace {}; there is a Velero (Deployment {})",
+                cluster.namespace,
+                velero.name_any()
+            ),
+            format!("{install} --adjust-velero"),
+        ),
+    });
+    Ok(findings)
+}
+
+pub(super) async fn after(
+    cluster: &Cluster,
+    found: &Found,
+    installed: &Installed,
+) -> anyhow::Result<Vec<Finding>> {
+    let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
+    findings.push(versions(installed, &cluster.namespace));
+    for name in ["berth-webhook", "berth-controller"] {
+        findings.push(deployment(installed, name, &cluster.namespace));
+    }
+    findings.push(rights(cluster, installed).await?);
+    Ok(findings)
+}
+
+fn versions(installed: &Installed, namespace: &str) -> Finding {
+    const CHECK: &str = "versions";
+    let mut images: Vec<&str> =
+        installed.deployments.iter().flat_map(containers).filter_map(|c| c.image.as_deref()).collect();
+    images.sort_unstable();
+    images.dedup();
+    let said = images.join(", ");
+    if images.len() > 1 {
+        return Finding::warning(
+            CHECK,
+            format!("the Deployments run different images: {said}"),
+            format!("berth install --namespace {namespace}, with the --image that you want"),
+        );
+    }
+    let tag = said.rsplit_once(':').map(|(_, tag)| tag.trim_start_matches('v').to_owned());
+    match tag {
+        Some(tag) if tag.starts_with(|c: char| c.is_ascii_digit()) && tag != VERSION => Finding::warning(
+            CHECK,
+            format!("this is berth {VERSION}, the cluster runs {said}"),
+            format!(
+                "berth install --namespace {namespace} brings it to {VERSION}; or use a berth of that version here"
+            ),
+        ),
+        _ => Finding::ok(CHECK, format!("berth {VERSION} here, {said} there")),
+    }
+}
+
+fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Finding {
+    let Some(found) = installed.deployment(name) else {
+        return Finding::fault(
+            name,
+            "its Deployment is missing",
+            format!("berth install --namespace {namespace}"),
+        );
+    };
+    let wanted = found.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let ready = found.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or_default();
+    let look = format!("kubectl describe pods --namespace {namespace} -l app.kubernetes.io/name={name}");
+    match ready {
+        0 => Finding::fault(name, format!("none of {wanted} replicas is ready"), look),
+        _ if ready < wanted => {
+            Finding::warning(name, format!("{ready} of {wanted} replicas are ready"), look)
+        }
+        1 => Finding::warning(
+            name,
+            "one replica: while its node is drained or upgraded, Backups are queued late",
+            format!("kubectl scale --namespace {namespace} --replicas=2 deployment/{name}"),
+        ),
+        _ => Finding::ok(name, format!("{ready} replicas are ready")),
+    }
+}
+
+/// One thing that a service account must be allowed.
+struct Right {
+    user: String,
+    attributes: ResourceAttributes,
+}
+
+impl Right {
+    fn said(&self) -> String {
+        let of = |part: &Option<String>| part.clone().unwrap_or_default();
+        let (verb, group, resource) =
+            (of(&self.attributes.verb), of(&self.attributes.group), of(&self.attributes.resource));
+        let point = if group.is_empty() { "" } else { "." };
+        let name = self.attributes.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+        let account = self.user.rsplit(':').next().unwrap_or_default();
+        format!("{account} may not {verb} {resource}{point}{group}{name}")
+    }
+}
+
+/// May the service accounts what the manifests say they may?
+async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Finding> {
+    const CHECK: &str = "rights";
+    let settings = Settings {
+        executor: installed.executor,
+        certificates: installed.certificates,
+        ..Settings::new(&cluster.namespace)
+    };
+    let wanted = granted(&render(&settings)?, &cluster.namespace);
+    let count = wanted.len();
+    let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
+    let asked = futures::stream::iter(wanted).map(|right| {
+        let api = api.clone();
+        async move {
+            let review = SubjectAccessReview {
+                spec: SubjectAccessReviewSpec {
+                    user: Some(right.user.clone()),
+                    groups: Some(vec![
+                        "system:serviceaccounts".to_owned(),
+                        "system:authenticated".to_owned(),
+                    ]),
+                    resource_attributes: Some(right.attributes.clone()),
+                    ..SubjectAccessReviewSpec::default()
+                },
+                ..SubjectAccessReview::default()
+            };
+            let answer = api.create(&PostParams::default(), &review).await?;
+            Ok::<_, kube::Error>((!answer.status.is_some_and(|status| status.allowed)).then(|| right.said()))
+        }
+    });
+    let missing: Vec<String> =
+        match asked.buffered(AT_ONCE).try_filter_map(|one| async { Ok(one) }).try_collect().await {
+            Ok(missing) => missing,
+            Err(error) => {
+                let message = format!("cannot be looked at: {}", crate::telemetry::chain(&error));
+                return Ok(Finding::warning(
+                    CHECK,
+                    message,
+                    "run this as somebody who may create subjectaccessreviews",
+                ));
+            }
+        };
+    if missing.is_empty() {
+        return Ok(Finding::ok(CHECK, format!("the service accounts have all {count} of theirs")));
+    }
+    let install = format!("berth install --namespace {}", cluster.namespace);
+    Ok(Finding::fault(CHECK, missing.join("; "), install))
+}
+
+/// Every right that the roles among `objects` give to service accounts.
+fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for binding in objects.iter().filter(|object| object["roleRef"].is_object()) {
+        let role = objects.iter().find(|role| {
+            role["kind"] == binding["roleRef"]["kind"]
+                && role["metadata"]["name"] == binding["roleRef"]["name"]
+        });
+        let is_everywhere = binding["kind"] == "ClusterRoleBinding";
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let accounts: Vec<&str> = binding["subjects"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|one| one["name"].as_str())
+            .collect();
+        for rule in role.and_then(|role| role["rules"].as_array()).into_iter().flatten() {
+            let names = texts(&rule["resourceNames"]);
+            let names: Vec<Option<String>> =
+                if names.is_empty() { vec![None] } else { names.into_iter().map(Some).collect() };
+            for account in &accounts {
+                for (group, resource, verb, name) in texts(&rule["apiGroups"]).iter().flat_map(|group| {
+                    let (resources, verbs, names) =
+                        (texts(&rule["resources"]), texts(&rule["verbs"]), names.clone());
+                    let group = group.clone();
+                    resources.into_iter().flat_map(move |resource| {
+                        let (group, names) = (group.clone(), names.clone());
+                        verbs.clone().into_iter().flat_map(move |verb| {
+                            let (group, resource) = (group.clone(), resource.clone());
+                            names
+                                .clone()
+                                .into_iter()
+                                .map(move |name| (group.clone(), resource.clone(), verb.clone(), name))
+                        })
+                    })
+                }) {
+                    rights.push(Right {
+                        user: format!("system:serviceaccount:{namespace}:{account}"),
+                        attributes: ResourceAttributes {
+                            group: Some(group),
+                            resource: Some(resource),
+                            verb: Some(verb),
+                            name,
+                            namespace: (!is_everywhere).then(|| namespace.to_owned()),
+                            ..ResourceAttributes::default()
+                        },
+                    });
+                }
+            }
+        }
+    }
+    rights
+}

@@ -1,0 +1,172 @@
+//! Who leads, what time it is, what Velero does, where backups go.
+
+use anyhow::Context as _;
+use berth_api::keys;
+use berth_api::velero::BackupStorageLocation;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use kube::client::Body;
+
+use super::{Finding, Installed};
+use crate::args::Executor;
+use crate::commands::LEASE;
+use crate::install::{Cluster, Found, velero};
+use crate::telemetry::chain;
+
+/// A leader that was silent for so long is none.
+const SILENT: SignedDuration = SignedDuration::from_secs(60);
+/// Certificates are made for clocks that are this far apart.
+const FAR: SignedDuration = SignedDuration::from_mins(10);
+/// Worth a word.
+const APART: SignedDuration = SignedDuration::from_secs(30);
+
+pub(super) async fn all(
+    cluster: &Cluster,
+    found: &Found,
+    installed: &Installed,
+) -> anyhow::Result<Vec<Finding>> {
+    let server_time = server_time(cluster).await;
+    let mut findings =
+        leader(cluster, server_time.as_ref().map_or_else(|_| Timestamp::now(), |time| *time)).await;
+    findings.push(clock(server_time.map_err(|error| format!("{error:#}"))));
+    findings.extend(other_queue(found, installed, &cluster.namespace));
+    findings.push(locations(cluster).await?);
+    Ok(findings)
+}
+
+/// The API server's clock, in whole seconds.
+async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
+    let request = http::Request::get("/version").body(Body::empty())?;
+    let response = cluster.client.send(request).await?;
+    let date = response.headers().get(http::header::DATE).context("the API server tells no time")?;
+    let date = jiff::fmt::rfc2822::parse(date.to_str()?)?;
+    Ok(date.timestamp())
+}
+
+async fn leader(cluster: &Cluster, now: Timestamp) -> Vec<Finding> {
+    const CHECK: &str = "leader";
+    let look = format!("kubectl logs --namespace {} deployment/berth-controller", cluster.namespace);
+    let api: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let lease = match api.get_opt(LEASE).await {
+        Ok(Some(lease)) => lease,
+        Ok(None) => return vec![Finding::fault(CHECK, "no controller ever led", look)],
+        Err(error) => {
+            let message = format!("the Lease cannot be read: {}", chain(&error));
+            return vec![Finding::warning(CHECK, message, "bind the Role berth-viewer")];
+        }
+    };
+    let spec = lease.spec.clone().unwrap_or_default();
+    let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+    let renewed = spec.renew_time.map(|time| time.0).unwrap_or_default();
+    let age = now.duration_since(renewed);
+    let mut findings = Vec::new();
+    match holder {
+        None => findings.push(Finding::fault(CHECK, "nobody leads: nothing is started", look)),
+        Some(holder) if age > SILENT => findings.push(Finding::fault(
+            CHECK,
+            format!("{holder} is silent since {renewed}: nothing is started (or its clock is wrong)"),
+            look,
+        )),
+        Some(holder) if age < -APART => findings.push(Finding::warning(
+            CHECK,
+            format!("the clock of {holder} is ahead of the API server's by {} s", -age.as_secs()),
+            "set its node's clock (NTP)",
+        )),
+        Some(holder) => findings.push(Finding::ok(CHECK, holder)),
+    }
+    if let Some(why) = lease.annotations().get(keys::STOPPED).filter(|why| !why.is_empty()) {
+        findings.push(Finding::fault(
+            "queue",
+            format!("nothing is started: {why}"),
+            "do as the message says",
+        ));
+    }
+    findings
+}
+
+fn clock(server_time: Result<Timestamp, String>) -> Finding {
+    const CHECK: &str = "clock";
+    let server_time = match server_time {
+        Ok(server_time) => server_time,
+        Err(why) => return Finding::warning(CHECK, why, "compare the clocks by hand"),
+    };
+    let apart = Timestamp::now().duration_since(server_time).abs();
+    let said = format!("this machine and the API server are {} s apart", apart.as_secs());
+    if apart > FAR {
+        Finding::fault(CHECK, said, "set the clocks (NTP): certificates tolerate ten minutes")
+    } else if apart > APART {
+        Finding::warning(CHECK, said, "set the clocks (NTP)")
+    } else {
+        Finding::ok(CHECK, said)
+    }
+}
+
+fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<Finding> {
+    const CHECK: &str = "Velero";
+    let velero = match (&found.velero, installed.executor) {
+        (Some(velero), _) => velero,
+        (None, Executor::Berth) => return None,
+        (None, Executor::Velero) => {
+            return Some(Finding::fault(
+                CHECK,
+                format!(
+                    "there is no Velero in namespace {namespace}, and with --executor=velero nothing else runs backups"
+                ),
+                format!("install Velero there, or: berth install --namespace {namespace} --executor=berth"),
+            ));
+        }
+    };
+    let on = velero::still_on(velero, velero::to_switch_off(installed.executor));
+    Some(if on.is_empty() {
+        Finding::ok(CHECK, format!("Deployment {} leaves the queue to berth", velero.name_any()))
+    } else {
+        Finding::fault(
+            CHECK,
+            format!(
+                "Deployment {} still runs what berth takes the place of: {}",
+                velero.name_any(),
+                on.join(", ")
+            ),
+            format!(
+                "berth install --namespace {namespace} --executor={} --adjust-velero",
+                installed.executor.as_str()
+            ),
+        )
+    })
+}
+
+async fn locations(cluster: &Cluster) -> anyhow::Result<Finding> {
+    const CHECK: &str = "locations";
+    let api: Api<BackupStorageLocation> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let found =
+        api.list(&ListParams::default()).await.context("the storage locations cannot be listed")?.items;
+    if found.is_empty() {
+        return Ok(Finding::warning(
+            CHECK,
+            "there is no BackupStorageLocation yet: backups have nowhere to go",
+            "create one: see manifests/samples/backupstoragelocation-accepted.yaml",
+        ));
+    }
+    let said = |location: &BackupStorageLocation| {
+        let status = location.status.clone().unwrap_or_default();
+        let phase =
+            status.phase.map(|phase| format!("{phase:?}")).unwrap_or_else(|| "not checked yet".to_owned());
+        (
+            phase == "Available",
+            format!("{} is {phase} {}", location.name_any(), status.message.unwrap_or_default()),
+        )
+    };
+    let (good, bad): (Vec<_>, Vec<_>) = found.iter().map(said).partition(|(available, _)| *available);
+    let text = |all: &[(bool, String)]| {
+        all.iter().map(|(_, said)| said.trim_end().to_owned()).collect::<Vec<_>>().join("; ")
+    };
+    Ok(if bad.is_empty() {
+        Finding::ok(CHECK, text(&good))
+    } else if good.is_empty() {
+        Finding::fault(CHECK, text(&bad), "see the message; credentials and bucket are the usual causes")
+    } else {
+        Finding::warning(CHECK, text(&bad), "see the message; credentials and bucket are the usual causes")
+    })
+}
