@@ -32,5 +32,12 @@ bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON i
 	$(CARGO) build --locked --release --bin berth --example bench
 	@$(CURDIR)/target/release/examples/bench --berth $(CURDIR)/target/release/berth
 
-manifests: ## Writes manifests/crd from the types.
-	$(CARGO) run --quiet --locked -- crd --write manifests/crd
+manifests: ## Writes manifests/crd from the types, and what the chart carries from manifests.
+	$(CARGO) build --quiet --locked
+	$(BERTH) crd --write manifests/crd
+	$(CARGO) build --quiet --locked # It carries them.
+	@for executor in berth velero; do for certificates in self-managed cert-manager; do \
+		$(BERTH) install --output yaml --namespace release-namespace --beside-velero=true --executor $$executor \
+			--certificates $$certificates > manifests/chart/objects/$$executor-$$certificates.yaml || exit; \
+	done; done
+	$(BERTH) crd > manifests/chart/objects/definitions.yaml

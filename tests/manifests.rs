@@ -102,3 +102,103 @@ fn kustomize_and_the_binary_agree() {
         assert_same(theirs, render(&settings).unwrap(), components);
     }
 }
+
+const COMBINATIONS: [(&str, &str); 4] = [
+    ("berth", "self-managed"),
+    ("berth", "cert-manager"),
+    ("velero", "self-managed"),
+    ("velero", "cert-manager"),
+];
+
+fn printed(executor: &str, certificates: &str, namespace: &str) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["install", "--output=yaml", "--beside-velero", "--namespace", namespace])
+        .args(["--executor", executor, "--certificates", certificates])
+        .args(["--concurrent-backups=1", "--item-block-worker-count=1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+fn helm(args: &[&str]) -> std::process::Output {
+    let [helm] = binaries::get(["helm"]).unwrap();
+    let chart = project().join("manifests/chart");
+    std::process::Command::new(helm).arg("template").arg("berth").arg(chart).args(args).output().unwrap()
+}
+
+/// Helm renders what `berth install` applies.
+#[test]
+fn the_chart_and_the_binary_agree() {
+    for (executor, certificates) in COMBINATIONS {
+        let (executor_is, certificates_are) =
+            (format!("executor={executor}"), format!("certificates={certificates}"));
+        let output = helm(&["--namespace=elsewhere", "--set", &executor_is, "--set", &certificates_are]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut theirs = documents(&String::from_utf8(output.stdout).unwrap());
+        for object in &mut theirs {
+            if object["kind"] == "CustomResourceDefinition" {
+                assert_eq!(object["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+                object["metadata"].as_object_mut().unwrap().remove("annotations");
+            }
+            if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
+                // Helm's users choose these by values, where others change the manifests.
+                container.as_object_mut().unwrap().remove("imagePullPolicy");
+                let is_log = |arg: &Value| arg.as_str().unwrap().starts_with("--log-");
+                container["args"].as_array_mut().unwrap().retain(|arg| !is_log(arg));
+            }
+        }
+        let mut ours = documents(&printed(executor, certificates, "elsewhere"));
+        for crd in berth_api::crd::all() {
+            ours.push(serde_json::to_value(crd).unwrap());
+        }
+        assert_same(theirs, ours, &format!("{executor} {certificates}"));
+    }
+}
+
+#[test]
+fn what_the_chart_carries_is_up_to_date() {
+    for (executor, certificates) in COMBINATIONS {
+        let path = project().join(format!("manifests/chart/objects/{executor}-{certificates}.yaml"));
+        let mut ours = documents(&printed(executor, certificates, "release-namespace"));
+        for object in &mut ours {
+            if let Some(args) = object.pointer_mut("/spec/template/spec/containers/0/args") {
+                let settings = ["--concurrent-backups=1", "--item-block-worker-count=1"];
+                args.as_array_mut().unwrap().retain(|arg| !settings.contains(&arg.as_str().unwrap()));
+            }
+        }
+        let theirs = documents(&std::fs::read_to_string(&path).unwrap());
+        assert_same(theirs, ours, &format!("run `make manifests`: {}", path.display()));
+    }
+    let definitions =
+        std::fs::read_to_string(project().join("manifests/chart/objects/definitions.yaml")).unwrap();
+    let ours = berth_api::crd::all().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    assert_same(documents(&definitions), ours, "run `make manifests`");
+}
+
+/// Values that cannot work are refused before anything reaches a cluster.
+#[test]
+fn the_chart_refuses_values_that_cannot_work() {
+    for (value, field) in [
+        ("executor=helm", "executor"),
+        ("certificates=letsencrypt", "certificates"),
+        ("concurrentBackups=0", "concurrentBackups"),
+        ("itemBlockWorkerCount=257", "itemBlockWorkerCount"),
+        ("webhook.replicas=0", "replicas"),
+        ("image.repository=", "repository"),
+        ("image.repository=berth:1", "repository"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("logFormat=xml", "logFormat"),
+        ("definitions=perhaps", "definitions"),
+        ("webhook.extraArgs={-x}", "extraArgs"),
+        ("replicas=2", "replicas"),
+    ] {
+        let output = helm(&["--set", value]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(field), "{value}: {said}");
+    }
+}

@@ -14,7 +14,9 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 }
 
 fn as_velero_has_it(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    crd.metadata.labels = Some([("component".to_owned(), "velero".to_owned())].into());
+    // The first is Velero's; by the second, an installation knows its own again.
+    let labels = [("component", "velero"), ("app.kubernetes.io/part-of", "berth")];
+    crd.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
     for version in &mut crd.spec.versions {
         version.subresources = None;
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
