@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::queue::{PATIENCE, start};
 use crate::support::backup::backup_of;
-use crate::support::{Berth, wait_until};
+use crate::support::{Berth, manifest, wait_until};
 
 const PHASES: [&str; 7] = ["", "New", "Queued", "ReadyToStart", "InProgress", "Completed", "Deleting"];
 
@@ -69,7 +69,7 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
     let named: Vec<String> = users.iter().map(|user| format!("--user={user}")).collect();
     bind.extend(named.iter().map(String::as_str));
     kubectl.run(&bind).unwrap();
-    berth.plane().install(&ns, "https://127.0.0.1:1", false).unwrap();
+    berth.plane().install(manifest::objects(&ns, "https://127.0.0.1:1", false).unwrap()).unwrap();
     let nobody = Roles::default();
     let berth_itself = Roles { queue: true, executor: true, lifecycle: false };
     let velero = Roles { lifecycle: true, ..nobody };

@@ -13,5 +13,6 @@ mod guard;
 mod manifests;
 mod pressure;
 mod queue;
+mod rights;
 mod steering;
 mod velero;

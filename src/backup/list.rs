@@ -194,11 +194,7 @@ impl Lister {
         if !answer.status().is_success() {
             let code = answer.status().as_u16();
             let body = within(answer.into_body().collect_bytes()).await?;
-            let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
-                let text = String::from_utf8_lossy(body.get(..200).unwrap_or(&body)).into_owned();
-                Status { code, message: text, ..Status::default() }
-            });
-            return Err(ListError::Refused(Box::new(Status { code, ..status })));
+            return Err(refusal(code, &body));
         }
         let mut body = answer.into_body();
         let mut splitter = Splitter::default();
@@ -239,9 +235,18 @@ impl Lister {
         match code {
             200 => Found::parse(body).map(Some).map_err(ListError::Object),
             404 => Ok(None),
-            _ => Err(ListError::Refused(Box::new(Status { code, ..Status::default() }))),
+            _ => Err(refusal(code, &body)),
         }
     }
+}
+
+/// What the API server said, be it a Status or the text of something in front of it.
+fn refusal(code: u16, body: &[u8]) -> ListError {
+    let status = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned();
+        Status { message: text, ..Status::default() }
+    });
+    ListError::Refused(Box::new(Status { code, ..status }))
 }
 
 /// How long one request is tried.

@@ -30,6 +30,10 @@ pub struct Options {
     pub controller_args: Vec<String>,
     /// For both.
     pub env: Vec<(String, String)>,
+    /// A rule that is taken out of the manifests: kind and name of its role, and which.
+    pub without_rule: Option<(&'static str, &'static str, usize)>,
+    /// How long to wait until it is ready.
+    pub patience: Duration,
 }
 
 impl Options {
@@ -43,6 +47,8 @@ impl Options {
             webhook_args: Vec::new(),
             controller_args: Vec::new(),
             env: Vec::new(),
+            without_rule: None,
+            patience: PATIENCE,
         }
     }
 }
@@ -114,7 +120,17 @@ impl Berth {
     pub fn start(plane: impl Into<Plane>, options: Options) -> anyhow::Result<Self> {
         let plane = plane.into();
         let webhook_address = loopback()?;
-        plane.install(&options.namespace, &format!("https://{webhook_address}"), options.beside_velero)?;
+        let url = format!("https://{webhook_address}");
+        let mut objects = manifest::objects(&options.namespace, &url, options.beside_velero)?;
+        if let Some((kind, role, index)) = options.without_rule {
+            manifest::take_rule(
+                &mut objects,
+                kind,
+                &manifest::suffixed_role(kind, role, &options.namespace),
+                index,
+            )?;
+        }
+        plane.install(objects)?;
         let folder = plane.folder().join(&options.namespace);
         std::fs::create_dir_all(folder.join("archives").join(BUCKET))?;
         let controller = start_controller(&plane, &options, "controller", &folder)?;
@@ -150,6 +166,7 @@ impl Berth {
     /// When one of them ends, or it takes too long.
     pub fn wait_ready(&mut self) -> anyhow::Result<()> {
         let configuration = manifest::suffixed("berth", &self.options.namespace);
+        let patience = self.options.patience;
         let mut seen = "nothing yet".to_owned();
         let mut step = || {
             self.ensure_runs()?;
@@ -169,7 +186,7 @@ impl Berth {
             seen = format!("a Backup would not be queued: {} {}", object["status"], queued.stderr.trim_end());
             Ok((object["status"]["phase"] == "Queued" && !refused.status.success()).then_some(()))
         };
-        wait_for("berth to be ready", PATIENCE, &mut step)
+        wait_for("berth to be ready", patience, &mut step)
             .with_context(|| format!("berth is not ready ({seen})"))
     }
 

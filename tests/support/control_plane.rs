@@ -143,13 +143,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Makes the namespace and applies the project's manifests for it. The webhooks are called at `webhook_url`.
+    /// Applies the project's definitions, and these.
     ///
     /// # Errors
     /// When the API server refuses something.
-    pub fn install(&self, namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<()> {
+    pub fn install(&self, objects: Vec<Value>) -> anyhow::Result<()> {
         self.define()?;
-        self.apply(manifest::objects(namespace, webhook_url, beside_velero)?)
+        self.apply(objects)
     }
 
     fn apply(&self, objects: Vec<Value>) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::{Context as _, ensure};
 use berth::args::Executor;
 use berth::install::{Settings, render};
 use serde_json::{Value, json};
@@ -49,6 +50,25 @@ pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyho
         }
     }
     Ok(objects)
+}
+
+/// What a role is called in that namespace's copy.
+pub fn suffixed_role(kind: &str, name: &str, namespace: &str) -> String {
+    if kind.starts_with("Cluster") { suffixed(name, namespace) } else { name.to_owned() }
+}
+
+/// Takes one rule out of a role.
+///
+/// # Errors
+/// When there is no such rule.
+pub fn take_rule(objects: &mut [Value], kind: &str, role: &str, index: usize) -> anyhow::Result<()> {
+    let found =
+        objects.iter_mut().find(|object| object["kind"] == kind && object["metadata"]["name"] == role);
+    let rules =
+        found.and_then(|role| role["rules"].as_array_mut()).with_context(|| format!("no {kind} {role}"))?;
+    ensure!(index < rules.len(), "{kind} {role} has {} rules", rules.len());
+    rules.remove(index);
+    Ok(())
 }
 
 /// No Service leads to a process on this machine: the API server calls it by URL.
