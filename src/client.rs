@@ -23,16 +23,32 @@ impl Clients {
     /// # Errors
     /// When there is no usable configuration.
     pub async fn new(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
-        let config = match kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path)
-                    .with_context(|| format!("--kubeconfig {}", path.display()))?;
-                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
-            }
-            None => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,
-        };
+        let config = config(kubeconfig).await?;
         Ok(Self { watch: client(config.clone(), WATCH)?, call: client(config, CALL)? })
     }
+}
+
+/// For a person who waits: what the API server puts off (a definition that it is just taking up) is tried again.
+///
+/// # Errors
+/// When there is no usable configuration.
+pub async fn persistent(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let mut config = config(kubeconfig).await?;
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(CALL);
+    config.write_timeout = Some(CALL);
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    Ok(match kubeconfig {
+        Some(path) => {
+            let file =
+                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,
+    })
 }
 
 fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {

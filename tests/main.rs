@@ -10,6 +10,7 @@ mod crash;
 mod engine;
 mod failure;
 mod guard;
+mod install;
 mod manifests;
 mod pressure;
 mod queue;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::args::{CheckArgs, Output};
 use crate::check::{self, Finding, Outcome};
-use crate::client::Clients;
+use crate::client::persistent;
 use crate::install::Cluster;
 
 /// 0: nothing is wrong. 1: something is. 2: it could not be looked at.
@@ -20,8 +20,8 @@ pub async fn run(args: CheckArgs) -> ExitCode {
 }
 
 async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
-    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
-    let cluster = Cluster { client: clients.call, namespace: args.target.namespace.clone() };
+    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let findings = check::all(&cluster).await?;
     match args.output {
         Output::Table => findings.iter().for_each(print),

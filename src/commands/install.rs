@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::args::{Executor, InstallArgs};
-use crate::client::Clients;
+use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
 use crate::install::{Certificates, Cluster, Found, Settings, diff, remove, render, velero};
@@ -29,8 +29,8 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
-    let cluster = Cluster { client: clients.call, namespace: args.target.namespace.clone() };
+    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
     found.ensure_installable(&cluster.namespace, args.certificates == Certificates::CertManager)?;
     fit(&mut settings, &found, &args)?;

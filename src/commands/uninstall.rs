@@ -3,13 +3,13 @@
 use anyhow::Context as _;
 
 use crate::args::UninstallArgs;
-use crate::client::Clients;
+use crate::client::persistent;
 use crate::commands::SECRET;
 use crate::install::{Cluster, apply, remove, velero};
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
-    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
-    let cluster = Cluster { client: clients.call, namespace: args.target.namespace };
+    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let cluster = Cluster { client, namespace: args.target.namespace };
     let other = cluster.look().await?.called.filter(|called| *called != cluster.namespace);
     if let Some(other) = other {
         anyhow::bail!("the berth of this cluster is installed in namespace {other}: say --namespace {other}");

@@ -1,0 +1,307 @@
+//! `berth install`, `uninstall` and `check` against an API server that runs no pods: what is written, what is refused, what
+//! is left. Whether it works once installed: `cluster.rs`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::support::ControlPlane;
+
+/// What a command said on both streams.
+pub fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+pub fn berth(kubeconfig: &Path, args: &[&str]) -> Output {
+    Command::new(program()).args(args).arg("--kubeconfig").arg(kubeconfig).output().unwrap()
+}
+
+fn apply(plane: &ControlPlane, objects: &[Value]) {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    plane.kubectl().run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list).unwrap();
+}
+
+/// Everything of an installation, applied as GitOps would.
+fn apply_printed(plane: &ControlPlane, args: &[&str]) {
+    let output = Command::new(program()).args(["install", "--output=yaml"]).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (definitions, others): (Vec<Value>, Vec<Value>) = serde_saphyr::from_multiple::<Value>(&text)
+        .unwrap()
+        .into_iter()
+        .partition(|o| o["kind"] == "CustomResourceDefinition");
+    apply(plane, &definitions);
+    apply(plane, &others);
+}
+
+fn names(plane: &ControlPlane, kinds: &str) -> Vec<String> {
+    let args = ["get", kinds, "--all-namespaces", "-l", "app.kubernetes.io/part-of=berth", "-o", "name"];
+    plane.kubectl().run(&args).unwrap().lines().map(str::to_owned).collect()
+}
+
+const KINDS: &str = "deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,networkpolicies,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,customresourcedefinitions,namespaces";
+
+fn velero_deployment(args: &[&str]) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "velero", "namespace": "velero", "labels": {"component": "velero"}},
+        "spec": {
+            "selector": {"matchLabels": {"deploy": "velero"}},
+            "template": {
+                "metadata": {"labels": {"deploy": "velero"}},
+                "spec": {"containers": [{"name": "velero", "image": "velero/velero:v1.18.3", "command": ["/velero"], "args": args}]},
+            },
+        },
+    })
+}
+
+/// One control plane for all of these, one after another: what is installed is cluster-wide.
+#[test]
+fn installation_and_removal_without_pods() {
+    let plane = ControlPlane::start().unwrap();
+    let _report = plane.report_on_panic();
+    let admin = plane.kubeconfig();
+    a_dry_run_writes_nothing(&plane, &admin);
+    missing_rights_are_named(&plane);
+    a_stranger_is_left_alone(&plane, &admin);
+    what_is_half_gone_is_removed(&plane, &admin);
+    backups_and_what_holds_them_stay(&plane, &admin);
+    an_old_definition_is_named(&plane, &admin);
+    velero_is_found_and_adjusted_and_put_back(&plane, &admin);
+}
+
+fn a_dry_run_writes_nothing(plane: &ControlPlane, admin: &Path) {
+    let before = berth(admin, &["check"]);
+    assert!(before.status.success(), "{}", said(&before));
+    assert!(said(&before).contains("berth is not installed in namespace velero"), "{}", said(&before));
+    let output = berth(admin, &["install", "--dry-run"]);
+    assert!(output.status.success(), "{}", said(&output));
+    for line in ["namespace/velero created (dry run)", "deployment/berth-webhook in velero created (dry run)"]
+    {
+        assert!(said(&output).contains(line), "{}", said(&output));
+    }
+    let output = berth(admin, &["install", "--diff", "--concurrent-backups=3"]);
+    let is_added = |line: &str| line.starts_with('+') && line.contains("--concurrent-backups=3");
+    assert!(said(&output).lines().any(is_added), "{}", said(&output));
+    assert_eq!(names(plane, KINDS), Vec::<String>::new());
+    let refused = berth(admin, &["install", "--certificates=cert-manager"]);
+    assert!(
+        !refused.status.success() && said(&refused).contains("cert-manager is not installed"),
+        "{}",
+        said(&refused)
+    );
+    let refused = berth(admin, &["install", "--beside-velero"]);
+    assert!(
+        !refused.status.success() && said(&refused).contains("there is no Velero here"),
+        "{}",
+        said(&refused)
+    );
+}
+
+fn missing_rights_are_named(plane: &ControlPlane) {
+    let kubectl = plane.kubectl();
+    kubectl.run(&["create", "serviceaccount", "reader", "-n", "default"]).unwrap();
+    let (role, account) = ("--clusterrole=reader", "--serviceaccount=default:reader");
+    kubectl.run(&["create", "clusterrole", "reader", "--verb=get,list", "--resource=*.*"]).unwrap();
+    kubectl.run(&["create", "clusterrolebinding", "reader", role, account]).unwrap();
+    let reader = plane.service_account_kubeconfig("default", "reader").unwrap();
+    let output = berth(&reader, &["install"]);
+    let text = said(&output);
+    assert!(!output.status.success(), "{text}");
+    for right in [
+        "nothing was changed",
+        "patch customresourcedefinitions.apiextensions.k8s.io",
+        "create deployments.apps in velero",
+        "patch mutatingwebhookconfigurations.admissionregistration.k8s.io",
+    ] {
+        assert!(text.contains(right), "{right}: {text}");
+    }
+    assert_eq!(names(plane, KINDS), Vec::<String>::new());
+    let output = berth(&reader, &["check"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("you lack rights to install"), "{}", said(&output));
+    let nobody = berth(Path::new("/nonexistent"), &["check"]);
+    assert_eq!(nobody.status.code(), Some(2), "{}", said(&nobody));
+    kubectl.run(&["delete", "clusterrolebinding,clusterrole", "reader"]).unwrap();
+}
+
+fn a_stranger_is_left_alone(plane: &ControlPlane, admin: &Path) {
+    let webhook = |service_namespace: &str| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "berth", "labels": {}, "annotations": {}},
+            "webhooks": [{
+                "name": "backups.mutate.berth.dev",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": {"service": {"name": "berth-webhook", "namespace": service_namespace}},
+            }],
+        })
+    };
+    apply(plane, &[webhook("elsewhere")]);
+    for command in ["install", "uninstall"] {
+        let output = berth(admin, &[command]);
+        assert!(
+            !output.status.success() && said(&output).contains("--namespace elsewhere"),
+            "{}",
+            said(&output)
+        );
+    }
+    let mut of_helm = webhook("velero");
+    of_helm["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"});
+    of_helm["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "berth"});
+    apply(plane, &[of_helm]);
+    let output = berth(admin, &["install"]);
+    assert!(!output.status.success() && said(&output).contains("helm upgrade berth"), "{}", said(&output));
+    plane.kubectl().run(&["delete", "mutatingwebhookconfiguration", "berth"]).unwrap();
+}
+
+fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
+    let kubectl = plane.kubectl();
+    for missing in [
+        "deployment/berth-webhook",
+        "clusterrole/berth-engine",
+        "role/berth-controller",
+        "crd/backups.velero.io",
+    ] {
+        apply_printed(plane, &[]);
+        assert!(names(plane, KINDS).len() > 25);
+        kubectl.run(&["delete", missing, "-n", "velero"]).unwrap();
+        let output = berth(admin, &["uninstall"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let left: Vec<String> =
+            names(plane, KINDS).into_iter().filter(|name| name != "namespace/velero").collect();
+        assert_eq!(left, Vec::<String>::new(), "{missing}: {}", said(&output));
+        // Nobody ends a namespace here.
+        kubectl
+            .run(&["get", "namespace", "velero", "-o", "jsonpath={.metadata.deletionTimestamp}"])
+            .map(|at| assert!(!at.is_empty()))
+            .unwrap();
+        finish_namespace(plane);
+    }
+    let again = berth(admin, &["uninstall"]);
+    assert!(again.status.success(), "{}", said(&again));
+}
+
+/// What kube-controller-manager would do.
+fn finish_namespace(plane: &ControlPlane) {
+    let mut namespace: Value =
+        serde_json::from_str(&plane.kubectl().run(&["get", "namespace", "velero", "-o", "json"]).unwrap())
+            .unwrap();
+    namespace["spec"]["finalizers"] = json!([]);
+    let args = ["replace", "--raw", "/api/v1/namespaces/velero/finalize", "-f", "-"];
+    plane.kubectl().run_with(&args, &namespace.to_string()).unwrap();
+}
+
+fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {
+    apply_printed(plane, &[]);
+    let kubectl = plane.kubectl();
+    let samples = crate::support::project().join("manifests/samples");
+    let sample = |name: &str| samples.join(name).to_str().unwrap().to_owned();
+    kubectl.run(&["create", "-f", &sample("backupstoragelocation-accepted.yaml")]).unwrap();
+    kubectl.run(&["create", "-f", &sample("backup-accepted.yaml")]).unwrap();
+    kubectl
+        .run(&["annotate", "backup.velero.io", "sample-accepted", "-n", "velero", "berth.dev/hold=true"])
+        .unwrap();
+    kubectl.run(&["annotate", "bsl", "sample-accepted", "-n", "velero", "berth.dev/hold=true"]).unwrap();
+    let refused =
+        kubectl.answer(&["create", "-f", &sample("backupstoragelocation-refused.yaml")], "").unwrap();
+    assert!(!refused.status.success() && refused.stderr.contains("accessMode"), "{}", refused.stderr);
+    let output = berth(admin, &["uninstall"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    for line in [
+        "customresourcedefinition/backups.velero.io kept",
+        "customresourcedefinition/backupstoragelocations.velero.io kept",
+        "namespace/velero kept: there are backup",
+        "backup sample-accepted released",
+        "backupstoragelocation sample-accepted released",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let left = names(plane, KINDS);
+    assert_eq!(left.len(), 3, "{left:?}");
+    kubectl.run(&["delete", "backup.velero.io,bsl", "sample-accepted", "-n", "velero"]).unwrap();
+    let output = berth(admin, &["uninstall"]);
+    assert!(said(&output).contains("namespace/velero removed"), "{}", said(&output));
+    finish_namespace(plane);
+}
+
+fn an_old_definition_is_named(plane: &ControlPlane, admin: &Path) {
+    let mut old = serde_json::to_value(&berth_api::crd::all()[0]).unwrap();
+    old["metadata"]["labels"] = json!({"component": "velero"});
+    let phases = old
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum")
+        .unwrap();
+    phases.as_array_mut().unwrap().retain(|phase| phase != "Queued" && phase != "ReadyToStart");
+    apply(plane, &[old]);
+    let output = berth(admin, &["install"]);
+    let text = said(&output);
+    assert!(
+        !output.status.success() && text.contains("no phase Queued") && text.contains("--crds-only"),
+        "{text}"
+    );
+    let output = berth(admin, &["check"]);
+    assert!(output.status.code() == Some(1) && said(&output).contains("--crds-only"), "{}", said(&output));
+    plane.kubectl().run(&["delete", "crd", "backups.velero.io"]).unwrap();
+}
+
+fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path) {
+    let kubectl = plane.kubectl();
+    kubectl.run(&["create", "namespace", "velero"]).unwrap();
+    let mut definitions: Vec<Value> =
+        berth_api::crd::all().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    for definition in &mut definitions {
+        definition["metadata"]["labels"] = json!({"component": "velero"});
+    }
+    apply(plane, &definitions);
+    apply(plane, &[velero_deployment(&["server", "--features=", "--disable-controllers=gc"])]);
+    let args = || -> Value {
+        let text = kubectl.run(&["get", "deployment", "velero", "-n", "velero", "-o", "json"]).unwrap();
+        let found: Value = serde_json::from_str(&text).unwrap();
+        found["spec"]["template"]["spec"]["containers"][0]["args"].clone()
+    };
+    let plain = json!(["server", "--features=", "--disable-controllers=gc"]);
+    let output = berth(admin, &["install", "--dry-run"]);
+    let text = said(&output);
+    assert!(
+        text.contains("found Velero (Deployment velero)") && text.contains("backup-queue, backup"),
+        "{text}"
+    );
+    assert!(!text.contains("namespace/velero") && !text.contains("customresourcedefinition"), "{text}");
+    let output = berth(admin, &["install", "--dry-run", "--adjust-velero", "--executor=velero"]);
+    assert!(said(&output).contains("+--disable-controllers=gc,backup-queue"), "{}", said(&output));
+    assert_eq!(args(), plain);
+    // Nothing runs pods here: the wait is given up, what was applied is there.
+    let output = berth(admin, &["install", "--adjust-velero", "--timeout=1s"]);
+    assert!(
+        !output.status.success() && said(&output).contains("berth-webhook 0 of 2 ready"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(args(), plain, "an installation that fails changes nothing of Velero");
+    // As an earlier one that went through would have left it.
+    kubectl
+        .run(&[
+            "annotate",
+            "deployment",
+            "velero",
+            "-n",
+            "velero",
+            "berth.dev/disabled-controllers=backup,backup-queue",
+        ])
+        .unwrap();
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "velero", "args": ["server", "--features=", "--disable-controllers=gc,backup,backup-queue"]}]}}}});
+    kubectl.run(&["patch", "deployment", "velero", "-n", "velero", "-p", &patch.to_string()]).unwrap();
+    let output = berth(admin, &["uninstall"]);
+    let text = said(&output);
+    assert!(output.status.success() && text.contains("Velero runs backups by itself again"), "{text}");
+    assert_eq!(args(), plain);
+    assert_eq!(names(plane, KINDS), Vec::<String>::new());
+    kubectl.run(&["get", "crd", "backups.velero.io"]).unwrap();
+    kubectl.run(&["get", "namespace", "velero"]).unwrap();
+}
