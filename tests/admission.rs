@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::queue::PATIENCE;
-use crate::support::{Berth, ControlPlane, Options, backup, backup::backup_of, wait_for};
+use crate::support::{Berth, ControlPlane, Options, backup, backup::backup_of};
 
 pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_berth"))
@@ -164,37 +163,4 @@ fn finished_backups_that_are_copied_from_a_store_keep_their_phase() {
     let answer = berth.kubectl().answer(&args, &copied.to_string()).unwrap();
     assert_eq!(stored(&answer.stdout)["status"], json!({"phase": "Completed"}), "{}", answer.stderr);
     assert!(answer.warnings().is_empty());
-}
-
-#[test]
-fn a_lost_certificate_secret_is_made_again_and_served_without_a_restart() {
-    let plane = ControlPlane::shared().unwrap();
-    let mut berth = Berth::start(plane, Options::new(program(), "certificates")).unwrap();
-    let ns = berth.namespace().to_owned();
-    let authority = |berth: &Berth| -> anyhow::Result<Option<String>> {
-        let args = [
-            "get",
-            "secret",
-            "berth-webhook-certs",
-            "-n",
-            &ns,
-            "-o",
-            "jsonpath={.data.ca\\.crt}",
-            "--ignore-not-found",
-        ];
-        Ok(Some(berth.kubectl().run(&args)?).filter(|text| !text.is_empty()))
-    };
-    let before = authority(&berth).unwrap();
-    berth.kubectl().run(&["delete", "secret", "berth-webhook-certs", "-n", &ns]).unwrap();
-    wait_for("another certificate authority", PATIENCE, || {
-        Ok(authority(&berth)?.filter(|now| Some(now) != before.as_ref()))
-    })
-    .unwrap();
-    wait_for("the webhook to serve it", PATIENCE, || {
-        let log = berth.webhook.process.log_text()?;
-        Ok((log.matches("serving the certificate of the Secret").count() > 1).then_some(()))
-    })
-    .unwrap();
-    // The new authority is in caBundle, and a create is queued through it.
-    berth.wait_ready().unwrap();
 }

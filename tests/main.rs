@@ -6,6 +6,7 @@ mod support;
 
 mod admission;
 mod archive;
+mod certificates;
 mod crash;
 mod engine;
 mod failure;
