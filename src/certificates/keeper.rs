@@ -99,7 +99,7 @@ impl Keeper {
         };
         let trust = self.trust();
         let believed: String = trust.read().await?.into_iter().map(|(_, bundle)| bundle + "\n").collect();
-        let asked = found.as_ref().and_then(|secret| asked(secret));
+        let asked = found.as_ref().and_then(asked);
         let provider = rustls::crypto::ring::default_provider();
         let step = rotation::next(&present, &believed, &self.names, asked, Timestamp::now(), &provider)?;
         let keys = match step {

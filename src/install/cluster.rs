@@ -100,7 +100,7 @@ impl Cluster {
             velero: self.velero().await?,
             namespace: Presence::of(namespace.as_ref().map(|namespace| namespace.labels())),
             definition: Presence::of(definition.as_ref().map(|definition| definition.labels())),
-            definition_fault: definition.as_ref().and_then(|definition| definition::fault(definition)),
+            definition_fault: definition.as_ref().and_then(definition::fault),
             called: configuration.as_ref().and_then(called),
             helm_release,
         })

@@ -1,32 +1,45 @@
-//! A real control plane for one process: etcd and kube-apiserver on loopback, nothing else.
+//! A real control plane for one process: etcd and kube-apiserver on loopback, or all that runs pods.
 
-use std::net::{Ipv4Addr, TcpStream};
+mod keys;
+mod programs;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context as _, anyhow};
-use berth_certs::Authority;
-use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use super::janitor::Janitor;
 use super::log::ReportOnPanic;
-use super::process::in_own_session;
-use super::{Kubectl, Process, binaries, manifest, port, wait_for, wait_until};
+use super::network::Network;
+use super::{Kubectl, Process, binaries, manifest, wait_until};
+use keys::Keys;
+use programs::PATIENCE;
 
-/// Much longer than the three seconds it takes: a machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How much of a control plane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// etcd and kube-apiserver on loopback: objects are kept, nobody acts on them.
+    Objects,
+    /// Besides, kube-controller-manager, kube-scheduler, and a network of their own for pods, on which the API server
+    /// listens. Takes root.
+    Pods,
+}
 
 pub struct ControlPlane {
     folder: PathBuf,
+    address: SocketAddr,
     url: String,
     kubectl: Kubectl,
     is_defined: Mutex<bool>,
     etcd: Process,
     api_server: Process,
+    /// That make use of them.
+    others: Vec<Process>,
+    network: Option<Arc<Network>>,
     /// Last: removes the folder.
     janitor: Janitor,
 }
@@ -37,19 +50,46 @@ impl ControlPlane {
     /// # Errors
     /// When a program is missing or does not come up: with the end of its log.
     pub fn start() -> anyhow::Result<Self> {
+        Self::start_with(Scope::Objects)
+    }
+
+    /// From nothing to ready.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::start`]; for pods also when we may not make a network.
+    pub fn start_with(scope: Scope) -> anyhow::Result<Self> {
         let [etcd, api_server, kubectl] = binaries::get(["etcd", "kube-apiserver", "kubectl"])?;
+        let more = match scope {
+            Scope::Objects => None,
+            Scope::Pods => Some(binaries::get(["kube-controller-manager", "kube-scheduler"])?),
+        };
         let janitor = Janitor::start()?;
         let folder = janitor.folder().to_owned();
-        let keys = Keys::make(&folder.join("pki"))?;
-        let (etcd, etcd_url) = start_etcd(&etcd, &folder)?;
-        let (api_server, url) = start_api_server(&api_server, &folder, &keys, &etcd_url)?;
+        let network = match scope {
+            Scope::Objects => None,
+            Scope::Pods => Some(Arc::new(Network::start(&folder)?)),
+        };
+        let address = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
+        let keys = Keys::make(&folder.join("pki"), &address.to_string())?;
+        let (etcd, etcd_url) = programs::start_etcd(&etcd, &folder)?;
+        let (api_server, address) =
+            programs::start_api_server(&api_server, &folder, &keys, &etcd_url, IpAddr::from(address), scope)?;
+        let url = format!("https://{address}");
         let user =
             json!({"client-certificate": keys.path("admin.crt"), "client-key": keys.path("admin.key")});
         let kubeconfig = folder.join("kubeconfig");
         write_kubeconfig(&kubeconfig, &url, &keys.path("ca.crt"), user)?;
+        let others = match more {
+            None => Vec::new(),
+            Some([controllers, scheduler]) => vec![
+                programs::start_controllers(&controllers, &folder, &keys, &kubeconfig)?,
+                programs::start_scheduler(&scheduler, &folder, &kubeconfig)?,
+            ],
+        };
         let kubectl = Kubectl::new(kubectl, kubeconfig, &folder);
+        let is_defined = Mutex::default();
         let mut plane =
-            Self { folder, url, kubectl, is_defined: Mutex::default(), etcd, api_server, janitor };
+            Self { folder, address, url, kubectl, is_defined, etcd, api_server, others, network, janitor };
         plane.wait_ready()?;
         Ok(plane)
     }
@@ -66,16 +106,26 @@ impl ControlPlane {
 
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let kubeconfig = self.kubeconfig();
-        let (etcd, api_server) = (&mut self.etcd, &mut self.api_server);
+        let mut paths = vec!["/readyz"];
+        if !self.others.is_empty() {
+            // No pod can be created before. What is made for one namespace will be made for all.
+            paths.push("/api/v1/namespaces/default/serviceaccounts/default");
+            paths.push("/api/v1/namespaces/default/configmaps/kube-root-ca.crt");
+        }
+        let (etcd, api_server, others) = (&mut self.etcd, &mut self.api_server, &mut self.others);
         on_own_runtime(async || {
             let client = client(&kubeconfig).await?;
-            wait_until("the API server to be ready", PATIENCE, async || {
-                etcd.ensure_runs()?;
-                api_server.ensure_runs()?;
-                let request = http::Request::get("/readyz").body(Vec::new())?;
-                Ok(client.request_text(request).await.ok().map(drop))
-            })
-            .await
+            for path in paths {
+                wait_until(&format!("{path} of the API server"), PATIENCE, async || {
+                    etcd.ensure_runs()?;
+                    api_server.ensure_runs()?;
+                    others.iter_mut().try_for_each(Process::ensure_runs)?;
+                    let request = http::Request::get(path).body(Vec::new())?;
+                    Ok(client.request_text(request).await.ok().map(drop))
+                })
+                .await?;
+            }
+            Ok(())
         })
     }
 
@@ -87,6 +137,16 @@ impl ControlPlane {
     /// Where the API server answers.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The same, as pods are told it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where pods are, if there can be any.
+    pub fn network(&self) -> Option<&Arc<Network>> {
+        self.network.as_ref()
     }
 
     /// Of an admin whom no rule binds.
@@ -112,9 +172,10 @@ impl ControlPlane {
         &self.api_server
     }
 
-    /// Where etcd and kube-apiserver write.
+    /// Where its programs write.
     pub fn logs(&self) -> Vec<PathBuf> {
-        vec![self.etcd.log().to_owned(), self.api_server.log().to_owned()]
+        let processes = [&self.etcd, &self.api_server].into_iter().chain(&self.others);
+        processes.map(|process| process.log().to_owned()).collect()
     }
 
     /// Hold it in a test: should that fail, the logs are shown and kept.
@@ -152,7 +213,9 @@ impl ControlPlane {
         self.apply(objects)
     }
 
-    fn apply(&self, objects: Vec<Value>) -> anyhow::Result<()> {
+    /// # Errors
+    /// When the API server refuses one.
+    pub fn apply(&self, objects: Vec<Value>) -> anyhow::Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         self.kubectl.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list)?;
         Ok(())
@@ -178,6 +241,7 @@ impl ControlPlane {
     pub fn leave_running(&mut self, save: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
         self.etcd.leave_running();
         self.api_server.leave_running();
+        self.others.iter_mut().for_each(Process::leave_running);
         self.janitor.detach(save)
     }
 }
@@ -212,119 +276,4 @@ fn write_kubeconfig(file: &Path, url: &str, ca: &Path, user: Value) -> anyhow::R
     });
     let text = serde_json::to_string_pretty(&kubeconfig)?;
     std::fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
-}
-
-/// Keys and certificates of one control plane, as files.
-struct Keys(PathBuf);
-
-impl Keys {
-    fn make(folder: &Path) -> anyhow::Result<Self> {
-        let now = Timestamp::now();
-        let ca = Authority::new("throw-away", now)?;
-        let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
-        let server = ca.issue("kube-apiserver", &[], &names, now)?;
-        let admin = ca.issue("admin", &["system:masters"], &[], now)?;
-        let accounts = Authority::new("service-accounts", now)?;
-        std::fs::create_dir_all(folder)?;
-        for (name, text) in [
-            ("ca.crt", &ca.certificate),
-            ("server.crt", &server.certificate),
-            ("server.key", &server.key),
-            ("admin.crt", &admin.certificate),
-            ("admin.key", &admin.key),
-            ("service-accounts.crt", &accounts.certificate),
-            ("service-accounts.key", &accounts.key),
-        ] {
-            std::fs::write(folder.join(name), text)?;
-        }
-        Ok(Self(folder.to_owned()))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn flag(&self, flag: &str, name: &str) -> String {
-        format!("{flag}={}", self.path(name).display())
-    }
-}
-
-fn start_etcd(program: &Path, folder: &Path) -> anyhow::Result<(Process, String)> {
-    let (process, [client, _]) = on_free_ports(|[client, peer]| {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let mut command = in_own_session(program);
-        command.args(["--name=test", "--unsafe-no-fsync", "--log-level=warn"]);
-        command.arg(format!("--data-dir={}", folder.join("etcd").display()));
-        command.args([
-            format!("--listen-client-urls={}", url(client)),
-            format!("--advertise-client-urls={}", url(client)),
-        ]);
-        command.args([
-            format!("--listen-peer-urls={}", url(peer)),
-            format!("--initial-advertise-peer-urls={}", url(peer)),
-        ]);
-        command.arg(format!("--initial-cluster=test={}", url(peer)));
-        Process::start("etcd", command, &folder.join("etcd.log"))
-    })?;
-    Ok((process, format!("http://127.0.0.1:{client}")))
-}
-
-fn start_api_server(
-    program: &Path,
-    folder: &Path,
-    keys: &Keys,
-    etcd: &str,
-) -> anyhow::Result<(Process, String)> {
-    let (process, [port]) = on_free_ports(|[port]| {
-        let mut command = in_own_session(program);
-        command.args([
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",
-        ]);
-        command.args([format!("--secure-port={port}"), format!("--etcd-servers={etcd}")]);
-        command.args([
-            "--authorization-mode=RBAC",
-            "--allow-privileged",
-            "--service-cluster-ip-range=10.0.0.0/24",
-        ]);
-        command.arg("--service-account-issuer=https://kubernetes.default.svc");
-        // Without kube-controller-manager nobody makes the accounts that it would put on pods.
-        command.arg("--disable-admission-plugins=ServiceAccount");
-        command.arg(keys.flag("--client-ca-file", "ca.crt"));
-        command.args([
-            keys.flag("--tls-cert-file", "server.crt"),
-            keys.flag("--tls-private-key-file", "server.key"),
-        ]);
-        command.arg(keys.flag("--service-account-key-file", "service-accounts.crt"));
-        command.arg(keys.flag("--service-account-signing-key-file", "service-accounts.key"));
-        Process::start("kube-apiserver", command, &folder.join("kube-apiserver.log"))
-    })?;
-    Ok((process, format!("https://127.0.0.1:{port}")))
-}
-
-/// Starts a program and waits until it listens on the first of its ports; on others, if somebody took one meanwhile.
-fn on_free_ports<const N: usize>(
-    start: impl Fn([u16; N]) -> anyhow::Result<Process>,
-) -> anyhow::Result<(Process, [u16; N])> {
-    let mut tries = 3;
-    loop {
-        let mut ports = [0; N];
-        for port in &mut ports {
-            *port = port::free()?;
-        }
-        let mut process = start(ports)?;
-        let what = format!("{} to listen", process.name());
-        let first = ports.first().copied().unwrap_or_default();
-        let listens = wait_for(&what, PATIENCE, || {
-            process.ensure_runs()?;
-            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, first)).ok().map(drop))
-        });
-        tries -= 1;
-        match listens {
-            Ok(()) => return Ok((process, ports)),
-            Err(error) if tries > 0 && error.to_string().contains("address already in use") => {}
-            Err(error) => return Err(error),
-        }
-    }
 }

@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail};
 use berth_api::velero::{Backup, BackupPhase};
 use serde::Deserialize;
 
+use super::process::without_proxies;
+
 /// kubectl with one kubeconfig, and so with one identity.
 #[derive(Clone)]
 pub struct Kubectl {
@@ -47,6 +49,7 @@ impl Kubectl {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache).args(args);
+        without_proxies(&mut command);
         command
     }
 

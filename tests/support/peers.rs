@@ -69,7 +69,8 @@ impl S3 {
         for wanted in [&root.join(&bucket), &sidecar] {
             std::fs::create_dir_all(wanted)?;
         }
-        let address: SocketAddr = (Ipv4Addr::LOCALHOST, port::free()?).into();
+        let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
+        let address: SocketAddr = (host, port::free()?).into();
         let keys = Keys::new(name);
         let mut command = in_own_session(&program);
         command.args(["--port", &address.to_string(), "--region", REGION, "--health", "/health", "--quiet"]);

@@ -25,11 +25,15 @@ pub struct Process {
 pub fn in_own_session(program: &Path) -> Command {
     let mut command = Command::new("setsid");
     command.arg(program);
-    // All that it talks to is on loopback.
+    without_proxies(&mut command);
+    command
+}
+
+/// All that we talk to is on this machine.
+pub fn without_proxies(command: &mut Command) {
     for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
         command.env_remove(proxy);
     }
-    command
 }
 
 impl Process {

@@ -1,0 +1,177 @@
+//! berth as it is installed: its Deployments run as the manifests say, the API server reaches them through their Service.
+//!
+//! What is done here is what `docs/install.md` tells people to do: the commands are taken from that page.
+
+pub mod load;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use berth_api::velero::BackupPhase;
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::install::said;
+use crate::support::peers::S3;
+use crate::support::pods::Cluster;
+use crate::support::{binaries, project, wait_for};
+use load::Load;
+
+pub const NAMESPACE: &str = "velero";
+pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const IMAGE: &str = concat!("berth:", env!("CARGO_PKG_VERSION"));
+/// What the upgrade goes to.
+const NEXT: &str = "berth:next";
+
+pub fn images() -> BTreeMap<String, PathBuf> {
+    BTreeMap::from([(IMAGE.to_owned(), program()), (NEXT.to_owned(), program())])
+}
+
+/// Runs a command line of the documentation, with this berth and this kubectl on its PATH.
+pub fn run(cluster: &Cluster, line: &str) -> String {
+    let [kubectl] = binaries::get(["kubectl"]).unwrap();
+    let folders = [program().parent().unwrap().to_owned(), kubectl.parent().unwrap().to_owned()];
+    let path = format!("{}:{}:/usr/bin:/bin", folders[0].display(), folders[1].display());
+    let mut command = Command::new("bash");
+    command.args(["-euc", line]).current_dir(project()).env("PATH", path);
+    command.env("KUBECONFIG", cluster.plane().kubeconfig());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{line}: {}", said(&output));
+    said(&output)
+}
+
+/// The commands of a page's blocks marked `sh`, in order.
+fn commands(page: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(project().join(page)).unwrap();
+    let blocks = text.split("\n```sh\n").skip(1).map(|block| block.split("\n```").next().unwrap());
+    blocks.flat_map(str::lines).map(str::to_owned).collect()
+}
+
+/// Every object that the API server has, but for what comes and goes by itself.
+fn objects(cluster: &Cluster) -> Vec<String> {
+    let kubectl = cluster.kubectl();
+    let kinds = kubectl.run(&["api-resources", "--verbs=list", "-o", "name"]).unwrap();
+    let passing = ["events", "events.events.k8s.io", "leases.coordination.k8s.io", "endpoints", "nodes"];
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !passing.contains(kind)).collect();
+    let all = kubectl
+        .run(&[
+            "get",
+            &kinds.join(","),
+            "--all-namespaces",
+            "--ignore-not-found",
+            "--no-headers",
+            "-o",
+            "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name",
+        ])
+        .unwrap();
+    let mut all: Vec<String> = all
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.starts_with("ComponentStatus"))
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// A bucket that pods can reach, as the default location.
+pub fn make_location(cluster: &Cluster) -> S3 {
+    let s3 = S3::start(cluster.plane(), "cluster").unwrap();
+    let mut location = s3.location("default", "");
+    location["spec"]["default"] = json!(true);
+    location["metadata"]["namespace"] = json!(NAMESPACE);
+    cluster.plane().apply(vec![s3.keys.secret_object(NAMESPACE), location]).unwrap();
+    s3
+}
+
+/// Creates the five Backups of the demo, and waits until all are Completed.
+pub fn demo(cluster: &Cluster) {
+    let kubectl = cluster.kubectl();
+    for number in 1..=9 {
+        kubectl.answer(&["create", "namespace", &format!("ns{number}")], "").unwrap();
+    }
+    let backups = project().join("tests/demo/backups.yaml");
+    let made = kubectl.run(&["create", "-o", "json", "-f", backups.to_str().unwrap()]).unwrap();
+    for made in serde_json::Deserializer::from_str(&made).into_iter::<Value>() {
+        let made = made.unwrap();
+        for made in made["items"].as_array().unwrap_or(&vec![made.clone()]) {
+            assert_eq!(made["status"]["phase"], "Queued", "{made}");
+        }
+    }
+    wait_for("the five backups", PATIENCE, || {
+        let all = kubectl.backups(NAMESPACE)?;
+        let five: Vec<BackupPhase> = (1..=5).map(|i| all[&format!("backup{i}")].phase()).collect();
+        assert!(five.iter().all(|p| !p.is_final() || *p == BackupPhase::Completed), "{five:?}");
+        Ok(five.iter().all(|phase| *phase == BackupPhase::Completed).then_some(()))
+    })
+    .unwrap();
+}
+
+/// Install, back up, rotate, upgrade, remove: nothing is lost on the way, and nothing is left but the Backups.
+#[test]
+fn the_page_about_installing_does_what_it_says() {
+    let cluster = Cluster::start(images()).unwrap();
+    let before = objects(&cluster);
+    let commands = commands("docs/install.md");
+    assert!(commands.len() >= 10, "{commands:?}");
+    let mut s3 = None;
+    let mut load: Option<Load> = None;
+    for command in commands {
+        let is_removal = command == "berth uninstall";
+        if command.starts_with("berth uninstall --dry-run") {
+            // Every create while certificates were rotated and replicas replaced got its place in the very answer.
+            let done = load.take().unwrap().finish();
+            assert!(done.created > 50, "{done:?}");
+            done.ensure_all_queued();
+        }
+        let begun = Instant::now();
+        let text = run(&cluster, &command);
+        println!("{:.1} s  {command}", begun.elapsed().as_secs_f64());
+        if command.starts_with("berth install") && !command.contains("dry-run") && s3.is_none() {
+            s3 = Some(make_location(&cluster));
+            demo(&cluster);
+            let again = run(&cluster, &command);
+            assert!(!again.contains(" created") && !again.contains(" changed"), "not idempotent: {again}");
+            load = Some(Load::start(&cluster, 20));
+        }
+        if command.contains("dry-run") {
+            assert!(text.contains("dry run") || text.contains("would be removed"), "{text}");
+        }
+        if is_removal {
+            assert!(text.contains("kept"), "{text}");
+        }
+    }
+    // What people made, and what comes with every namespace.
+    let is_theirs = |line: &String| {
+        line.contains("velero.io")
+            || ["Backup velero", "BackupStorageLocation velero", "Secret velero cloud-credentials"]
+                .iter()
+                .any(|theirs| line.starts_with(theirs))
+            || line.starts_with("Namespace ")
+            || line.ends_with(" kube-root-ca.crt")
+            || (line.starts_with("ServiceAccount ") && line.ends_with(" default"))
+    };
+    let mut left = Vec::new();
+    wait_for("nothing else to be left", PATIENCE, || {
+        left =
+            objects(&cluster).into_iter().filter(|line| !before.contains(line) && !is_theirs(line)).collect();
+        Ok(left.is_empty().then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {left:?}"));
+    let backups = cluster.kubectl().backups(NAMESPACE).unwrap();
+    assert!((1..=5).all(|i| backups[&format!("backup{i}")].phase() == BackupPhase::Completed));
+    // Without them, everything goes.
+    let kubectl = cluster.kubectl();
+    kubectl.run(&["delete", "backups.velero.io,bsl", "--all", "-n", NAMESPACE]).unwrap();
+    kubectl.run(&["delete", "secret", "cloud-credentials", "-n", NAMESPACE]).unwrap();
+    run(&cluster, "berth uninstall");
+    for number in 1..=9 {
+        kubectl.run(&["delete", "namespace", &format!("ns{number}"), "--wait=false"]).unwrap();
+    }
+    wait_for("the list of objects to be as before", PATIENCE, || {
+        Ok((objects(&cluster) == before).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", objects(&cluster)));
+}

@@ -1,0 +1,144 @@
+//! The programs of a control plane and their flags.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use super::Scope;
+use super::keys::Keys;
+use crate::support::process::in_own_session;
+use crate::support::{Process, port, wait_for};
+
+/// Much longer than the three seconds it takes: a machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Those that Deployments, Services, service accounts and namespaces need, by the names that the flag has.
+const CONTROLLERS: [&str; 8] = [
+    "deployment-controller",
+    "replicaset-controller",
+    "endpointslice-controller",
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "disruption-controller",
+];
+
+/// Gives its URL, too.
+///
+/// # Errors
+/// When it does not come up.
+pub fn start_etcd(program: &Path, folder: &Path) -> anyhow::Result<(Process, String)> {
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let (process, [client, _]) = on_free_ports(loopback, |[client, peer]| {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let mut command = in_own_session(program);
+        command.args(["--name=test", "--unsafe-no-fsync", "--log-level=warn"]);
+        command.arg(format!("--data-dir={}", folder.join("etcd").display()));
+        command.args([
+            format!("--listen-client-urls={}", url(client)),
+            format!("--advertise-client-urls={}", url(client)),
+        ]);
+        command.args([
+            format!("--listen-peer-urls={}", url(peer)),
+            format!("--initial-advertise-peer-urls={}", url(peer)),
+        ]);
+        command.arg(format!("--initial-cluster=test={}", url(peer)));
+        Process::start("etcd", command, &folder.join("etcd.log"))
+    })?;
+    Ok((process, format!("http://127.0.0.1:{client}")))
+}
+
+/// Gives where it answers, too.
+///
+/// # Errors
+/// When it does not come up.
+pub fn start_api_server(
+    program: &Path,
+    folder: &Path,
+    keys: &Keys,
+    etcd: &str,
+    address: IpAddr,
+    scope: Scope,
+) -> anyhow::Result<(Process, SocketAddr)> {
+    let (process, [port]) = on_free_ports(address, |[port]| {
+        let mut command = in_own_session(program);
+        command.args([format!("--bind-address={address}"), format!("--advertise-address={address}")]);
+        command.arg("--endpoint-reconciler-type=none");
+        command.args([format!("--secure-port={port}"), format!("--etcd-servers={etcd}")]);
+        command.args([
+            "--authorization-mode=RBAC",
+            "--allow-privileged",
+            "--service-cluster-ip-range=10.0.0.0/24",
+        ]);
+        command.arg("--service-account-issuer=https://kubernetes.default.svc");
+        match scope {
+            // Without kube-controller-manager nobody makes the accounts that it would put on pods.
+            Scope::Objects => command.arg("--disable-admission-plugins=ServiceAccount"),
+            // No kube-proxy makes a Service's address lead anywhere: webhooks are called at the pods' own.
+            Scope::Pods => command.arg("--enable-aggregator-routing=true"),
+        };
+        command.arg(keys.flag("--client-ca-file", "ca.crt"));
+        command.args([
+            keys.flag("--tls-cert-file", "server.crt"),
+            keys.flag("--tls-private-key-file", "server.key"),
+        ]);
+        command.arg(keys.flag("--service-account-key-file", "service-accounts.crt"));
+        command.arg(keys.flag("--service-account-signing-key-file", "service-accounts.key"));
+        Process::start("kube-apiserver", command, &folder.join("kube-apiserver.log"))
+    })?;
+    Ok((process, SocketAddr::new(address, port)))
+}
+
+/// # Errors
+/// When it cannot be started.
+pub fn start_controllers(
+    program: &Path,
+    folder: &Path,
+    keys: &Keys,
+    kubeconfig: &Path,
+) -> anyhow::Result<Process> {
+    let mut command = in_own_session(program);
+    command.arg(format!("--kubeconfig={}", kubeconfig.display()));
+    command.arg(format!("--controllers={}", CONTROLLERS.join(",")));
+    command.args(["--leader-elect=false", "--secure-port=0", "--kube-api-qps=200", "--kube-api-burst=400"]);
+    command.arg(keys.flag("--root-ca-file", "ca.crt"));
+    command.arg(keys.flag("--service-account-private-key-file", "service-accounts.key"));
+    Process::start("kube-controller-manager", command, &folder.join("kube-controller-manager.log"))
+}
+
+/// # Errors
+/// When it cannot be started.
+pub fn start_scheduler(program: &Path, folder: &Path, kubeconfig: &Path) -> anyhow::Result<Process> {
+    let mut command = in_own_session(program);
+    command.arg(format!("--kubeconfig={}", kubeconfig.display()));
+    command.args(["--leader-elect=false", "--secure-port=0"]);
+    Process::start("kube-scheduler", command, &folder.join("kube-scheduler.log"))
+}
+
+/// Starts a program and waits until it listens on the first of its ports; on others, if somebody took one meanwhile.
+fn on_free_ports<const N: usize>(
+    address: IpAddr,
+    start: impl Fn([u16; N]) -> anyhow::Result<Process>,
+) -> anyhow::Result<(Process, [u16; N])> {
+    let mut tries = 3;
+    loop {
+        let mut ports = [0; N];
+        for port in &mut ports {
+            *port = port::free()?;
+        }
+        let mut process = start(ports)?;
+        let what = format!("{} to listen", process.name());
+        let first = ports.first().copied().unwrap_or_default();
+        let listens = wait_for(&what, PATIENCE, || {
+            process.ensure_runs()?;
+            Ok(TcpStream::connect((address, first)).ok().map(drop))
+        });
+        tries -= 1;
+        match listens {
+            Ok(()) => return Ok((process, ports)),
+            Err(error) if tries > 0 && error.to_string().contains("address already in use") => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

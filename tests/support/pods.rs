@@ -1,0 +1,127 @@
+//! Deployments that really run: a control plane with controllers and a scheduler, and this process in the place of the
+//! kubelet and the container engine of its two nodes.
+//!
+//! A container is a program of this machine in a network namespace, a file system and an identity of its own, as its
+//! manifest asks for. Left out are images' own files (but for the program at `/berth` and the libraries of this machine),
+//! cgroups, seccomp, name resolution, Events, init containers, and everything that [`unsupported`](limits::unsupported)
+//! tells. Mounted Secrets, ConfigMaps and tokens are written once.
+
+mod container;
+mod environment;
+mod identity;
+mod kubelet;
+mod launch;
+mod limits;
+mod node;
+mod pod;
+mod probe;
+mod site;
+mod status;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+use super::control_plane::Scope;
+use super::{ControlPlane, Kubectl, log};
+use kubelet::Kubelet;
+use site::Site;
+
+/// A control plane and two nodes. All pods end when it is dropped, and nothing of them stays.
+pub struct Cluster {
+    site: Arc<Site>,
+    /// Before the control plane, which it talks to.
+    kubelet: Kubelet,
+    plane: ControlPlane,
+}
+
+impl Cluster {
+    /// From nothing to two ready nodes. `images` are the programs that containers with those images run.
+    ///
+    /// # Errors
+    /// When a program is missing or does not come up, or we are not root.
+    pub fn start(images: BTreeMap<String, PathBuf>) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start_with(Scope::Pods)?;
+        let network = plane.network().context("a control plane for pods has a network")?;
+        let site = Arc::new(Site::new(plane.folder(), plane.address(), Arc::clone(network), images));
+        let kubelet = Kubelet::start(Arc::clone(&site), plane.kubeconfig())?;
+        Ok(Self { site, kubelet, plane })
+    }
+
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    pub fn kubectl(&self) -> &Kubectl {
+        self.plane.kubectl()
+    }
+
+    /// From now on containers with this image run that program. Those that run stay as they are.
+    pub fn set_image(&self, image: &str, program: impl Into<PathBuf>) {
+        self.site.images.send_modify(|images| drop(images.insert(image.to_owned(), program.into())));
+    }
+
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn pods(&self, namespace: &str, selector: &str) -> anyhow::Result<Vec<Pod>> {
+        #[derive(Deserialize)]
+        struct Found {
+            items: Vec<Pod>,
+        }
+        let args = ["get", "pods", "--namespace", namespace, "--selector", selector, "-o", "json"];
+        let found: Found = serde_json::from_str(&self.kubectl().run(&args)?)?;
+        Ok(found.items)
+    }
+
+    /// Of the program in the pod's first container, on this machine.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pid(&self, namespace: &str, pod: &str) -> anyhow::Result<Pid> {
+        let running = self.site.running();
+        let key = (namespace.to_owned(), pod.to_owned());
+        let first = running.get(&key).and_then(|containers| containers.first_key_value());
+        first.map(|(_, (_, pid))| *pid).with_context(|| format!("{namespace}/{pod} runs no program"))
+    }
+
+    /// Sends a signal to the program in the pod's first container.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, namespace: &str, pod: &str, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.pid(namespace, pod)?;
+        kill(pid, signal).with_context(|| format!("failed to signal {namespace}/{pod}"))
+    }
+
+    /// Of this machine, as pods see it: what listens here can be reached by them.
+    pub fn address(&self) -> Ipv4Addr {
+        self.site.network.address()
+    }
+
+    /// What a container has written, over all its restarts.
+    pub fn log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
+        self.site.log_of(namespace, pod, container)
+    }
+
+    /// Of the control plane, the nodes, and every container there was.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        let mut logs = self.plane.logs();
+        logs.push(self.site.own_log());
+        logs.extend(self.site.container_logs());
+        logs
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        log::report_if_panicking(&self.logs());
+    }
+}

@@ -1,0 +1,77 @@
+//! The command line that becomes a container's program. See the script `container` beside this folder.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+
+use super::environment::{Environment, expand};
+use super::identity::Identity;
+use super::site::{self, Site};
+use super::volumes::Volume;
+use crate::support::network::Place;
+use crate::support::process::in_own_session;
+use crate::support::project;
+
+/// Where every image has its program.
+const ENTRYPOINT: &str = "/berth";
+/// For the programs that lead there. It is not handed on.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// # Errors
+/// When it is not allowed to run, a volume is missing, or its log cannot be written.
+pub fn command(
+    site: &Site,
+    pod: &Pod,
+    container: &Container,
+    place: &Place,
+    volumes: &BTreeMap<String, Volume>,
+    program: &Path,
+    env: &Environment,
+) -> anyhow::Result<Command> {
+    let spec = pod.spec.as_ref().context("the pod has no spec")?;
+    let identity = Identity::of(spec, container);
+    identity.ensure_allowed(spec, container)?;
+    let root = site.folder_of(pod).join("containers").join(&container.name);
+    std::fs::create_dir_all(&root)?;
+
+    let mut command = in_own_session(Path::new("nsenter"));
+    command.arg(format!("--net=/run/netns/{}", place.namespace));
+    command.args(["unshare", "--mount", "--propagation", "private", "bash"]);
+    command.arg(project().join("tests/support/container")).arg(root).arg(program);
+    let mut mounts: Vec<&VolumeMount> = container.volume_mounts.iter().flatten().collect();
+    // What is mounted inside another mount comes after it.
+    mounts.sort_by(|a, b| a.mount_path.cmp(&b.mount_path));
+    for mount in mounts {
+        let volume = volumes.get(&mount.name).with_context(|| format!("no volume {}", mount.name))?;
+        let is_read_only = volume.is_read_only || mount.read_only == Some(true);
+        command.arg(if is_read_only { "ro" } else { "rw" }).arg(&volume.source).arg(&mount.mount_path);
+    }
+    if identity.is_sealed {
+        command.arg("sealed");
+    }
+    command.arg("--").args(identity.flags());
+    let folder = container.working_dir.as_deref().unwrap_or("/");
+    command.args(["./env", "--ignore-environment", "--chdir", folder]);
+    command.args(env.iter().map(|(name, value)| format!("{name}={value}")));
+    let own = container.command.as_deref().unwrap_or_default();
+    if own.is_empty() {
+        command.arg(ENTRYPOINT);
+    }
+    let words = own.iter().chain(container.args.iter().flatten());
+    command.args(words.map(|word| expand(word, env)));
+
+    let (namespace, name) = site::key(pod);
+    let log = site.log_of(&namespace, &name, &container.name);
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&log)
+        .with_context(|| format!("failed to open {}", log.display()))?;
+    command.env_clear().env("PATH", PATH);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Ok(command)
+}

@@ -1,0 +1,95 @@
+//! What everything that runs pods here has in common.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use nix::unistd::Pid;
+use tokio::sync::watch;
+
+use crate::support::network::Network;
+
+/// Namespace and name of a pod.
+pub type Key = (String, String);
+/// Containers by their order in the manifest, with their names.
+pub type Running = BTreeMap<Key, BTreeMap<usize, (String, Pid)>>;
+
+pub struct Site {
+    folder: PathBuf,
+    /// As pods are told it.
+    pub api_server: SocketAddr,
+    pub network: Arc<Network>,
+    /// Programs by image.
+    pub images: watch::Sender<BTreeMap<String, PathBuf>>,
+    running: Mutex<Running>,
+}
+
+impl Site {
+    pub fn new(
+        folder: &Path,
+        api_server: SocketAddr,
+        network: Arc<Network>,
+        images: BTreeMap<String, PathBuf>,
+    ) -> Self {
+        let images = watch::Sender::new(images);
+        Self { folder: folder.to_owned(), api_server, network, images, running: Mutex::default() }
+    }
+
+    pub fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a pod has on this machine.
+    pub fn folder_of(&self, pod: &Pod) -> PathBuf {
+        self.folder.join("pods").join(pod.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    pub fn log_of(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
+        self.folder.join(format!("{namespace}_{pod}_{container}.log"))
+    }
+
+    /// No other log here has such a name.
+    pub fn container_logs(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(&self.folder).into_iter().flatten();
+        let mut logs: Vec<_> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+        logs.retain(|file| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            name.ends_with(".log") && name.matches('_').count() == 2
+        });
+        logs.sort();
+        logs
+    }
+
+    pub fn own_log(&self) -> PathBuf {
+        self.folder.join("kubelet.log")
+    }
+
+    /// For whoever wonders why a pod does not run.
+    pub fn note(&self, pod: &Pod, text: &str) {
+        let (namespace, name) = key(pod);
+        self.note_general(&format!("{namespace}/{name}: {text}"));
+    }
+
+    pub fn note_general(&self, text: &str) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(self.own_log());
+        if let Ok(mut file) = file {
+            let _ = writeln!(file, "{} {text}", Timestamp::now());
+        }
+    }
+}
+
+/// A [`Site`] and a client that belongs to the runtime of the pods' tasks.
+pub struct Host {
+    pub site: Arc<Site>,
+    pub client: Client,
+}
+
+pub fn key(pod: &Pod) -> Key {
+    let metadata = &pod.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
