@@ -3,6 +3,7 @@
 //! What is done here is what `docs/install.md` tells people to do: the commands are taken from that page.
 
 pub mod load;
+mod rotation;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,11 +7,13 @@
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
 //! - [`server`]: the HTTPS listener.
+//! - [`linger`]: connections that end without losing a request.
 //! - [`tally`]: what was answered, counted.
 
 pub mod backup;
 pub mod desk;
 pub mod known;
+pub mod linger;
 pub mod patch;
 pub mod review;
 pub mod router;

@@ -117,18 +117,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     desk.tally().register(&mut registry);
     let counts = certificates::follow::Counts::default();
     counts.register(&mut registry);
-    // Once a stop is asked for: not ready at once, deaf only when the API servers have had time to notice.
-    let (asked, deaf) = (stop.clone(), CancellationToken::new());
+    // Once a stop is asked for it is not ready at once, and alive to the end.
+    let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
-    health::serve(common.health_address, ready, registry, deaf.clone()).await?;
-    tokio::spawn({
-        let deaf = deaf.clone();
-        async move {
-            stop.cancelled_owned().await;
-            tokio::time::sleep(shutdown_delay.unwrap_or_default()).await;
-            deaf.cancel();
-        }
-    });
+    health::serve(common.health_address, ready, registry, CancellationToken::new()).await?;
 
     let watching = mirror_queue(&clients.watch, namespace, &caches.store);
     let keys = certificates::follow(
@@ -149,9 +141,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             tokio::time::sleep(definition::PERIOD).await;
         }
     };
+    let delay = shutdown_delay.unwrap_or_default();
     let tls = Arc::new(caches.key.server_config()?);
     info!(%listen, %namespace, "answering admission reviews");
-    let serving = server::serve(listener, tls, router(desk), deaf.cancelled_owned());
+    let serving = server::serve(listener, tls, router(desk), stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
         () = async { tokio::join!(watching, keys, sending, looking); } => anyhow::bail!("a watch ended"),
