@@ -155,6 +155,12 @@ pub struct WebhookArgs {
     /// How long reviews are still taken once a stop was asked for: until every API server has noticed. Not ready meanwhile.
     #[arg(long, value_parser = duration)]
     pub shutdown_delay: Option<Duration>,
+    /// Who keeps the webhooks' certificates. With cert-manager, one of a new authority is taken up once caBundle has that.
+    #[arg(long, value_enum, default_value = "self-managed")]
+    pub certificates: Certificates,
+    /// Name of the two webhook configurations.
+    #[arg(long, default_value = "berth")]
+    pub webhook_configuration: String,
     /// User name that may place Backups and make them ReadyToStart. May be given more than once.
     /// Default: service account berth-controller of the namespace.
     #[arg(long = "queue-identity")]

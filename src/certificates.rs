@@ -8,7 +8,7 @@ pub mod keeper;
 pub mod trust;
 pub mod watcher;
 
-pub use follow::follow;
+pub use follow::Follower;
 pub use keeper::Keeper;
 pub use watcher::Watcher;
 

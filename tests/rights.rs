@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use berth::args::Executor;
-use berth::install::{Settings, render};
+use berth::install::{Certificates, Settings, render};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -309,8 +309,9 @@ fn without_any_one_rule_something_breaks() {
 
 fn rendered() -> Vec<Value> {
     let beside = Settings { executor: Executor::Velero, ..Settings::new("velero") };
+    let cert_manager = Settings { certificates: Certificates::CertManager, ..Settings::new("velero") };
     let mut objects = render(&Settings::new("velero")).unwrap();
-    for object in render(&beside).unwrap() {
+    for object in [render(&beside).unwrap(), render(&cert_manager).unwrap()].concat() {
         let is_there = objects.iter().any(|one| {
             one["kind"] == object["kind"] && one["metadata"]["name"] == object["metadata"]["name"]
         });
@@ -328,11 +329,13 @@ fn words(value: &Value) -> String {
 
 /// The table of the documentation: every rule of every role, and what it is for.
 fn table() -> String {
-    let people = |role: &str, rule: usize| match (role, rule) {
+    let others = |role: &str, rule: usize| match (role, rule) {
         ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup describe`",
         ("berth-viewer", 1) | ("berth-user", 2) => "knowing the slots and the order",
         ("berth-user", 0) => "making, seeing, holding, moving, ending Backups",
         ("berth-user", 1) => "`berth queue hold --location`",
+        // Taken out in `cluster/cert_manager.rs`, where there is a cert-manager.
+        ("berth-trust", 0) => "with cert-manager: serving a certificate only when its authority is believed",
         _ => unreachable!("{role} {rule} is not in the table"),
     };
     let mut table = "| role | may | on | needed for |\n|---|---|---|---|\n".to_owned();
@@ -340,7 +343,7 @@ fn table() -> String {
         let (kind, name) = (role["kind"].as_str().unwrap(), role["metadata"]["name"].as_str().unwrap());
         for (index, rule) in role["rules"].as_array().unwrap().iter().enumerate() {
             let found = needs().find(|need| (need.kind, need.role, need.rule) == (kind, name, index));
-            let needed_for = found.map_or_else(|| people(name, index), |need| need.needed_for);
+            let needed_for = found.map_or_else(|| others(name, index), |need| need.needed_for);
             let names = words(&rule["resourceNames"]);
             let names = if names.is_empty() { names } else { format!(" {names}") };
             let on = format!("{}{names}", words(&rule["resources"]).replace('*', "\\*"));
@@ -356,8 +359,8 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     let table = table();
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
-    let people = 5;
-    assert_eq!(needs().count() + people, rules, "each rule has its test");
+    let others = 6;
+    assert_eq!(needs().count() + others, rules, "each rule has its test");
 }
 
 /// What people may do by the roles for them, and no more.

@@ -1,8 +1,10 @@
 //! What a webhook replica serves: the Secret, as it is now. What cannot be served leaves the last good key in place.
 
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
+use berth_certs::bundle::is_signed_by;
 use berth_certs::{Bundle, CurrentKey};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::runtime::watcher;
@@ -10,8 +12,11 @@ use kube::{Client, Resource, ResourceExt};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::trust::Trust;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{Events, What};
 use crate::mirror::{Change, mirror};
@@ -36,49 +41,128 @@ impl Counts {
     }
 }
 
-/// For ever.
-pub async fn follow(
-    client: Client,
-    namespace: &str,
-    secret: &str,
-    current: Arc<CurrentKey>,
-    counts: Counts,
-    events: Events,
-) {
-    let only = watcher::Config::default().fields(&format!("metadata.name={secret}"));
-    let provider = rustls::crypto::ring::default_provider();
-    let served: AtomicU64 = AtomicU64::default();
-    let take = |secret: &Secret| {
+/// How long a certificate is put off whose authority is not believed yet.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+/// An API server learns of a caBundle through a watch.
+const LEAD_TIME: Duration = Duration::from_secs(2);
+
+/// What a replica serves, and what it tells of that.
+pub struct Follower {
+    pub client: Client,
+    pub namespace: String,
+    pub secret: String,
+    pub current: Arc<CurrentKey>,
+    pub counts: Counts,
+    pub events: Events,
+    /// Where somebody else writes Secret and caBundle, in whatever order: a certificate of a new authority is taken up
+    /// once it is believed.
+    pub trust: Option<Trust>,
+}
+
+impl Follower {
+    /// For ever.
+    pub async fn follow(self) {
+        let only = watcher::Config::default().fields(&format!("metadata.name={}", self.secret));
+        let latest = watch::Sender::new(None::<Secret>);
+        let watching = mirror::<Secret>(self.client.clone(), &self.namespace, only, |change| match change {
+            Change::All(secrets) => {
+                secrets.into_iter().for_each(|secret| drop(latest.send_replace(Some(secret))))
+            }
+            Change::Applied(secret) => drop(latest.send_replace(Some(secret))),
+            Change::Deleted(_) => {
+                warn!("the certificate Secret was deleted: keeping the previous certificate")
+            }
+        });
+        let mut changed = latest.subscribe();
+        let taking = async {
+            let mut seen = 0;
+            while changed.changed().await.is_ok() {
+                let Some(secret) = changed.borrow_and_update().clone() else { continue };
+                let hash = pair(&secret);
+                // The same pair again: the Secret changed in something else, or the watch began anew.
+                if std::mem::replace(&mut seen, hash) == hash {
+                    continue;
+                }
+                tokio::select! {
+                    () = self.take(&secret) => {}
+                    // It is out of date before it was taken up.
+                    _ = another(&latest, hash) => {}
+                }
+            }
+        };
+        tokio::join!(watching, taking);
+    }
+
+    async fn take(&self, secret: &Secret) {
         let (certificate, key) = (text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY));
-        let hash = std::hash::BuildHasher::hash_one(&hasher(), (certificate, key));
-        // The same pair again: the Secret changed in something else, or the watch began anew.
-        if served.swap(hash, std::sync::atomic::Ordering::Relaxed) == hash {
-            return;
-        }
+        let provider = rustls::crypto::ring::default_provider();
         match Bundle::parse(certificate.as_bytes(), key.as_bytes(), &provider) {
             Ok(bundle) => {
+                if self.current.is_set()
+                    && let Some(trust) = &self.trust
+                {
+                    believed(trust, certificate).await;
+                }
                 info!(not_after = %bundle.not_after, "serving the certificate of the Secret");
-                counts.not_after.set(bundle.not_after.as_second());
-                counts.swapped.inc();
-                current.set(bundle.key);
+                self.counts.not_after.set(bundle.not_after.as_second());
+                self.counts.swapped.inc();
+                self.current.set(bundle.key);
             }
             Err(error) => {
                 warn!(
                     error = chain(&error),
                     "keeping the previous certificate: that of the Secret cannot be served"
                 );
-                counts.rejected.inc();
+                self.counts.rejected.inc();
                 let note = format!("not served, the previous certificate is kept: {}", chain(&error));
-                events.tell_about(What::CertificateRejected, reference(namespace, secret), note);
+                self.events.tell_about(What::CertificateRejected, reference(&self.namespace, secret), note);
             }
         }
+    }
+}
+
+/// Waits until every webhook believes this certificate, for a while.
+async fn believed(trust: &Trust, certificate: &str) {
+    let mut waited = false;
+    let waiting = async {
+        loop {
+            match trust.read().await {
+                Ok(all)
+                    if all
+                        .iter()
+                        .all(|(_, bundle)| is_signed_by(certificate.as_bytes(), bundle.as_bytes())) =>
+                {
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "cannot tell whether the new certificate is believed")
+                }
+            }
+            waited = true;
+            sleep(LOOK).await;
+        }
     };
-    mirror::<Secret>(client, namespace, only, |change| match change {
-        Change::All(secrets) => secrets.iter().for_each(&take),
-        Change::Applied(secret) => take(&secret),
-        Change::Deleted(_) => warn!("the certificate Secret was deleted: keeping the previous certificate"),
-    })
-    .await;
+    if timeout(PATIENCE, waiting).await.is_err() {
+        warn!("the authority of the new certificate is still in no caBundle: serving it all the same");
+    } else if waited {
+        sleep(LEAD_TIME).await;
+    }
+}
+
+/// Until the Secret holds another pair than that of `hash`.
+async fn another(latest: &watch::Sender<Option<Secret>>, hash: u64) {
+    let mut changed = latest.subscribe();
+    let is_another = |secret: &Option<Secret>| secret.as_ref().is_some_and(|secret| pair(secret) != hash);
+    if changed.wait_for(is_another).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Tells certificates and keys apart.
+fn pair(secret: &Secret) -> u64 {
+    hasher().hash_one((text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY)))
 }
 
 fn hasher() -> std::hash::BuildHasherDefault<std::hash::DefaultHasher> {

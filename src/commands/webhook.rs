@@ -15,11 +15,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::{Executor, WebhookArgs};
+use crate::certificates::Follower;
+use crate::certificates::follow::Counts;
+use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
+use crate::install::Certificates;
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
-use crate::{certificates, health, shutdown};
+use crate::{health, shutdown};
 
 /// More than these are not looked through to tell one of them when it may start: the API server waits for us.
 const ESTIMATE_MOST: usize = 32;
@@ -83,6 +87,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         common,
         listen,
         shutdown_delay,
+        certificates,
+        webhook_configuration,
         queue_identities,
         executor_identities,
         lifecycle_identities,
@@ -115,7 +121,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
     desk.tally().register(&mut registry);
-    let counts = certificates::follow::Counts::default();
+    let counts = Counts::default();
     counts.register(&mut registry);
     // Once a stop is asked for it is not ready at once, and alive to the end.
     let asked = stop.clone();
@@ -123,14 +129,17 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     health::serve(common.health_address, ready, registry, CancellationToken::new()).await?;
 
     let watching = mirror_queue(&clients.watch, namespace, &caches.store);
-    let keys = certificates::follow(
-        clients.watch.clone(),
-        namespace,
-        &common.certificate_secret,
-        Arc::clone(&caches.key),
+    let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };
+    let keys = Follower {
+        client: clients.watch.clone(),
+        namespace: namespace.to_owned(),
+        secret: common.certificate_secret.clone(),
+        current: Arc::clone(&caches.key),
         counts,
-        caches.events.clone(),
-    );
+        events: caches.events.clone(),
+        trust: (certificates == Certificates::CertManager).then_some(trust),
+    }
+    .follow();
     let looking = async {
         loop {
             let why = definition::check(&clients.call).await.err();

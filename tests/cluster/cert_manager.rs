@@ -1,0 +1,143 @@
+//! The cert-manager component, with cert-manager's own controllers and cainjector.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::support::pods::Cluster;
+use crate::support::process::in_own_session;
+use crate::support::{Process, binaries, wait_for};
+
+use super::load::Load;
+use super::{NAMESPACE, PATIENCE, demo, images, make_location, run};
+
+const PER_SECOND: u32 = 30;
+/// The shortest life that cert-manager allows, renewed every twenty seconds.
+const RENEWED_EVERY_20_S: &str = r#"{"spec": {"duration": "1h", "renewBefore": "59m40s"}}"#;
+
+fn start_cert_manager(cluster: &Cluster) -> Process {
+    let [program] = binaries::get(["cert-manager"]).unwrap();
+    let mut command = in_own_session(&program);
+    command.arg("--kubeconfig").arg(cluster.plane().kubeconfig());
+    Process::start("cert-manager", command, &cluster.plane().folder().join("cert-manager.log")).unwrap()
+}
+
+fn secret(cluster: &Cluster, name: &str, key: &str) -> anyhow::Result<String> {
+    let args = ["get", "secret", name, "-n", NAMESPACE, "--ignore-not-found", "-o", "json"];
+    let secret: Value = serde_json::from_str(&cluster.kubectl().run(&args)?).unwrap_or_default();
+    Ok(String::from_utf8(STANDARD.decode(secret["data"][key].as_str().unwrap_or_default())?)?)
+}
+
+fn leaf(cluster: &Cluster) -> anyhow::Result<String> {
+    secret(cluster, "berth-webhook-certs", "tls.crt")
+}
+
+/// Waits until there is another leaf.
+fn renewed(cluster: &Cluster, before: &str) -> String {
+    let other = || Ok(Some(leaf(cluster)?).filter(|now| !now.is_empty() && now != before));
+    wait_for("another certificate", PATIENCE, other).unwrap()
+}
+
+#[test]
+fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
+    let cluster = Cluster::start(images()).unwrap();
+    let kubectl = cluster.kubectl();
+    let [definitions] = binaries::get(["cert-manager-crds"]).unwrap();
+    kubectl.run(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).unwrap();
+    kubectl.run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).unwrap();
+    let mut cert_manager = start_cert_manager(&cluster);
+    println!("{}", run(&cluster, "berth install --certificates=cert-manager"));
+    let _s3 = make_location(&cluster);
+    demo(&cluster);
+    run(&cluster, "berth check");
+    // berth may neither write the Secret nor caBundle.
+    let controller = format!("system:serviceaccount:{NAMESPACE}:berth-controller");
+    for what in [["update", "secrets/berth-webhook-certs"], ["patch", "mutatingwebhookconfigurations/berth"]]
+    {
+        let args = ["auth", "can-i", what[0], what[1], "-n", NAMESPACE, "--as", &controller];
+        assert!(!kubectl.answer(&args, "").unwrap().status.success(), "{what:?}");
+    }
+
+    let load = Load::start(&cluster, PER_SECOND);
+    let patch =
+        ["patch", "certificate", "berth-webhook", "-n", NAMESPACE, "--type=merge", "-p", RENEWED_EVERY_20_S];
+    let mut current = leaf(&cluster).unwrap();
+    kubectl.run(&patch).unwrap();
+    for _ in 0..3 {
+        current = renewed(&cluster, &current);
+    }
+    kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
+    current = renewed(&cluster, &current);
+    // Another authority: cert-manager makes one when the old one's Secret is gone, and a leaf under it when asked.
+    let authority = secret(&cluster, "berth-webhook-ca", "tls.crt").unwrap();
+    kubectl.run(&["delete", "secret", "berth-webhook-ca", "-n", NAMESPACE]).unwrap();
+    wait_for("another authority", PATIENCE, || {
+        let now = secret(&cluster, "berth-webhook-ca", "tls.crt")?;
+        Ok((!now.is_empty() && now != authority).then_some(()))
+    })
+    .unwrap();
+    kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
+    current = renewed(&cluster, &current);
+    // Down for longer than a renewal, and back.
+    cert_manager.terminate(Duration::from_secs(20)).unwrap();
+    let missed = std::time::Instant::now();
+    while missed.elapsed() < Duration::from_secs(25) {
+        assert_eq!(leaf(&cluster).unwrap(), current, "nobody is there to renew it");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    cert_manager.restart().unwrap();
+    renewed(&cluster, &current);
+    let told = load.finish();
+    println!("cert-manager: {told:?}");
+    told.ensure_all_queued();
+    assert!(told.created > 500);
+
+    // Nobody injects: berth does not, and says so.
+    cert_manager.terminate(Duration::from_secs(20)).unwrap();
+    let clear =
+        json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]).to_string();
+    kubectl.run(&["patch", "mutatingwebhookconfiguration", "berth", "--type=json", "-p", &clear]).unwrap();
+    let check = crate::install::berth(&cluster.plane().kubeconfig(), &["check"]);
+    let text = crate::install::said(&check);
+    assert!(
+        check.status.code() == Some(1) && text.contains("no caBundle") && text.contains("cainjector"),
+        "{text}"
+    );
+    let log = || {
+        let pods = cluster.pods(NAMESPACE, "app.kubernetes.io/name=berth-controller").unwrap();
+        let logs =
+            pods.iter().map(|pod| cluster.log(NAMESPACE, pod.metadata.name.as_deref().unwrap(), "berth"));
+        logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect::<String>()
+    };
+    wait_for("the controller to say so", PATIENCE, || {
+        Ok(log().contains("does cert-manager's cainjector run").then_some(()))
+    })
+    .unwrap();
+    cert_manager.restart().unwrap();
+    wait_for("it to be injected again", PATIENCE, || {
+        Ok(crate::install::berth(&cluster.plane().kubeconfig(), &["check"]).status.success().then_some(()))
+    })
+    .unwrap();
+
+    // Without the right to look, a certificate of a new authority is put off, and the log says why.
+    kubectl.run(&["delete", "clusterrolebinding", "berth-trust"]).unwrap();
+    kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
+    wait_for("the webhook to say so", PATIENCE, || {
+        let pods = cluster.pods(NAMESPACE, "app.kubernetes.io/name=berth-webhook")?;
+        let logs =
+            pods.iter().map(|pod| cluster.log(NAMESPACE, pod.metadata.name.as_deref().unwrap(), "berth"));
+        let text: String = logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect();
+        Ok(text.contains("cannot tell whether the new certificate is believed").then_some(()))
+    })
+    .unwrap();
+    run(&cluster, "berth uninstall");
+    for kind in ["certificates", "issuers"] {
+        assert_eq!(kubectl.run(&["get", kind, "-A", "-o", "name"]).unwrap(), "");
+    }
+    assert_eq!(
+        kubectl.run(&["get", "secrets", "-n", NAMESPACE, "-o", "name"]).unwrap().trim(),
+        "secret/cloud-credentials"
+    );
+}
