@@ -2,6 +2,7 @@
 //!
 //! What is done here is what `docs/install.md` tells people to do: the commands are taken from that page.
 
+mod beside_velero;
 mod cert_manager;
 pub mod load;
 mod rotation;

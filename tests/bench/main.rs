@@ -5,6 +5,7 @@ mod admission;
 mod burst;
 mod client;
 mod engine;
+mod install;
 mod load;
 mod observer;
 mod planner;
@@ -57,6 +58,7 @@ enum Part {
     Engine,
     Queue,
     Burst,
+    Install,
 }
 
 fn main() -> ExitCode {
@@ -95,6 +97,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Burst) {
         burst::measure(&runtime, &berth, alone, &mut report)?;
+    }
+    if wants(Part::Install) {
+        install::measure(&runtime, &berth, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

@@ -134,7 +134,8 @@ fn a_program_gets_its_files_its_environment_and_its_identity(cluster: &Cluster) 
         Ok(log.contains("api server").then_some(log))
     })
     .unwrap();
-    let roots = ["berth", "kept", "lib", "lib64", "map", "pod", "proc", "scratch", "secret", "usr", "var"];
+    let roots =
+        ["berth", "etc", "kept", "lib", "lib64", "map", "pod", "proc", "scratch", "secret", "usr", "var"];
     let roots = roots.map(|name| format!("root: /{name}\n"));
     for line in [
         "env: asks node-b one two one+two=$(NOBODY)$(MAP) none none",

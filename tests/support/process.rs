@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
@@ -19,6 +19,7 @@ pub struct Process {
     child: Child,
     log: PathBuf,
     is_left: bool,
+    started: Instant,
 }
 
 /// `program` in a session of its own: Ctrl-C in a terminal does not reach it. Its id is that of the program.
@@ -46,7 +47,14 @@ impl Process {
         let file = file.with_context(|| format!("failed to open {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().context("failed to start setsid (of util-linux)")?;
-        Ok(Self { name: name.to_owned(), command, child, log: log.to_owned(), is_left: false })
+        Ok(Self {
+            name: name.to_owned(),
+            command,
+            child,
+            log: log.to_owned(),
+            is_left: false,
+            started: Instant::now(),
+        })
     }
 
     /// As the files below /proc name it.
@@ -60,6 +68,11 @@ impl Process {
     /// Never on Linux, where an id is an i32.
     pub fn pid(&self) -> anyhow::Result<Pid> {
         Ok(Pid::from_raw(i32::try_from(self.child.id())?))
+    }
+
+    /// When it was started first.
+    pub fn started(&self) -> Instant {
+        self.started
     }
 
     pub fn name(&self) -> &str {
