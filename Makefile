@@ -4,7 +4,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 BERTH := $(CURDIR)/target/debug/berth
 
-.PHONY: help build demo demo-stop test lint bench manifests
+.PHONY: help build demo demo-stop test test-large lint bench manifests
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,14 @@ demo-stop: ## Ends what `make demo KEEP=1` left up.
 test: ## Every test, those on the real control plane included.
 	$(CARGO) fmt --all --check
 	$(CARGO) test --locked --workspace
+
+test-large: ## Certificates, replicas and versions change a thousand times under load, the previous commit's build among them.
+	$(CARGO) build --locked
+	@rm -rf target/previous && git worktree prune && git worktree add --quiet --force target/previous HEAD~1
+	cd target/previous && $(CARGO) build --locked --target-dir $(CURDIR)/target/previous-build
+	@git worktree remove --force target/previous
+	BERTH_PREVIOUS=$(CURDIR)/target/previous-build/debug/berth BERTH_LEAF_ROTATIONS=1000 BERTH_CA_ROTATIONS=20 \
+		BERTH_CREATES_PER_SECOND=100 $(CARGO) test --locked --test main -- cluster::rotation --nocapture
 
 lint: ## What CI refuses.
 	$(CARGO) fmt --all --check

@@ -20,8 +20,13 @@ const FULL: &str = "full";
 
 /// berth with a controller that asks for one object at a time.
 fn slow(plane: impl Into<crate::support::berth::Plane>, namespace: &str) -> Berth {
+    slow_with(plane, namespace, &[])
+}
+
+fn slow_with(plane: impl Into<crate::support::berth::Plane>, namespace: &str, flags: &[&str]) -> Berth {
     let mut options = Options::new(program(), namespace);
     options.controller_args = vec!["--client-page-size=1".into()];
+    options.controller_args.extend(flags.iter().map(|flag| (*flag).to_owned()));
     let berth = Berth::start(plane, options).unwrap();
     fill(berth.plane());
     berth
@@ -108,6 +113,61 @@ fn a_controller_that_is_stopped_ends_its_backup_first() {
     );
     assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
     assert_eq!(berth.kubectl().phase(&ns, "second").unwrap(), BackupPhase::Queued);
+}
+
+/// As it is installed: what runs ends in peace, what waits is left to whoever leads next.
+#[test]
+fn a_controller_that_may_take_its_time_lets_its_backup_complete() {
+    let mut berth = slow_with(ControlPlane::shared().unwrap(), "drained", &["--drain-timeout=5m"]);
+    let ns = berth.namespace().to_owned();
+    one_runs_two_wait(&berth);
+    let status = berth.controller.process.terminate(PATIENCE).unwrap();
+    assert!(status.success(), "{status}");
+    let backups = berth.kubectl().backups(&ns).unwrap();
+    assert_eq!(backups["running"].phase(), BackupPhase::Completed, "{}", reason(&backups["running"]));
+    for name in ["second", "third"] {
+        assert_eq!(backups[name].phase(), BackupPhase::Queued);
+    }
+}
+
+/// The webhooks of a cluster call one berth. Another one starts nothing, and says so, until they call it.
+#[test]
+fn a_second_berth_starts_nothing_and_says_so() {
+    let mut berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "second")).unwrap();
+    let (ns, name) = (berth.namespace().to_owned(), "berth-second");
+    let kubectl = berth.kubectl().clone();
+    let text = kubectl.run(&["get", "mutatingwebhookconfiguration", name, "-o", "json"]).unwrap();
+    let ours: Value = serde_json::from_str(&text).unwrap();
+    let url = ours["webhooks"][0]["clientConfig"]["url"].clone();
+    let call = |config: Value| {
+        let mut patch = vec![json!({"op": "replace", "path": "/webhooks/0/clientConfig", "value": config})];
+        patch.push(json!({"op": "test", "path": "/webhooks/0/name", "value": "backups.mutate.berth.dev"}));
+        let patch = Value::from(patch).to_string();
+        kubectl.run(&["patch", "mutatingwebhookconfiguration", name, "--type=json", "-p", &patch]).unwrap();
+    };
+    call(json!({"service": {"name": "berth-webhook", "namespace": "somewhere-else"}}));
+    berth.controller.process.restart().unwrap();
+    let stopped = || -> anyhow::Result<String> {
+        let path = "jsonpath={.metadata.annotations.berth\\.dev/stopped}";
+        kubectl.run(&["get", "lease", "berth-controller", "-n", &ns, "-o", path])
+    };
+    wait_for("the controller to say so", PATIENCE, || {
+        Ok(stopped()?.contains("another berth, in namespace somewhere-else").then_some(()))
+    })
+    .unwrap();
+    kubectl.create(&ns, &[backup_of("waits", &["default"])]).unwrap();
+    let listed = Command::new(program())
+        .args(["queue", "list", "--namespace", &ns, "--kubeconfig"])
+        .arg(berth.plane().kubeconfig())
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("berth uninstall --namespace somewhere-else"), "{listed}");
+    let phase = kubectl.phase(&ns, "waits").unwrap();
+    assert!(!phase.is_final() && phase != BackupPhase::InProgress, "{phase:?}");
+    call(json!({"url": url}));
+    let done = ended(&berth, &["waits"]);
+    assert_eq!(done["waits"].phase(), BackupPhase::Completed);
 }
 
 #[test]

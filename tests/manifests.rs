@@ -103,6 +103,27 @@ fn kustomize_and_the_binary_agree() {
     }
 }
 
+/// Neither pods nor anything else that berth itself, or kube-system, lives from: a berth that does not answer keeps nobody
+/// from coming up.
+#[test]
+fn the_webhooks_are_asked_about_backups_of_one_namespace_and_about_nothing_else() {
+    for object in render(&Settings::new("elsewhere")).unwrap() {
+        for webhook in object["webhooks"].as_array().into_iter().flatten() {
+            let name = &webhook["name"];
+            for rule in webhook["rules"].as_array().unwrap() {
+                assert_eq!(rule["apiGroups"], serde_json::json!(["velero.io"]), "{name}");
+                assert_eq!(rule["resources"], serde_json::json!(["backups"]), "{name}");
+            }
+            let selector = &webhook["namespaceSelector"]["matchExpressions"];
+            let one = serde_json::json!([
+                {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["elsewhere"]}
+            ]);
+            assert_eq!(*selector, one, "{name}");
+            assert_eq!(webhook["failurePolicy"], "Ignore", "{name}");
+        }
+    }
+}
+
 const COMBINATIONS: [(&str, &str); 4] = [
     ("berth", "self-managed"),
     ("berth", "cert-manager"),

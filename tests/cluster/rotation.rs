@@ -116,10 +116,12 @@ fn rotations_restarts_and_upgrades_cost_no_admission() {
     println!("rolling restart: {told:?}");
     told.ensure_all_queued();
 
-    // Down to the other build and up again. Without one (BERTH_PREVIOUS) it is this one under another name.
-    for image in [PREVIOUS, IMAGE] {
+    // Down to the other build, by its own installer, and up again. Without one (BERTH_PREVIOUS) it is this one under
+    // another name.
+    let installer = previous.as_ref().map_or_else(|| "berth".to_owned(), |path| path.display().to_string());
+    for (installer, image) in [(installer.as_str(), PREVIOUS), ("berth", IMAGE)] {
         let load = Load::start(&cluster, per_second);
-        run(&cluster, &format!("berth install --image {image}"));
+        run(&cluster, &format!("{installer} install --image {image}"));
         gone(&cluster);
         let told = load.finish();
         println!(
