@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::support::ControlPlane;
+use crate::support::control_plane::Scope;
 
 /// What a command said on both streams.
 pub fn said(output: &Output) -> String {
@@ -71,6 +72,22 @@ fn installation_and_removal_without_pods() {
     backups_and_what_holds_them_stay(&plane, &admin);
     an_old_definition_is_named(&plane, &admin);
     velero_is_found_and_adjusted_and_put_back(&plane, &admin);
+}
+
+/// Before 1.30 there were none: berth comes without its guard, and says so.
+#[test]
+fn an_api_server_without_policies_gets_everything_else() {
+    let plane = ControlPlane::start_with(Scope::ObjectsWithoutPolicies).unwrap();
+    let admin = plane.kubeconfig();
+    let output = berth(&admin, &["install", "--timeout=1s"]);
+    let text = said(&output);
+    assert!(text.contains("knows no ValidatingAdmissionPolicy: installed without"), "{text}");
+    assert!(text.contains("clusterrole/berth-engine created") && !text.contains("berth-guard"), "{text}");
+    // It would have gone on to the webhooks, had its pods come up.
+    assert!(text.contains("not ready after 1 s"), "{text}");
+    assert!(said(&berth(&admin, &["check"])).contains("knows no ValidatingAdmissionPolicy"));
+    let output = berth(&admin, &["uninstall"]);
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 fn a_dry_run_writes_nothing(plane: &ControlPlane, admin: &Path) {

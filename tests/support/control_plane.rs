@@ -24,6 +24,8 @@ use programs::PATIENCE;
 pub enum Scope {
     /// etcd and kube-apiserver on loopback: objects are kept, nobody acts on them.
     Objects,
+    /// The same of an API server that knows no ValidatingAdmissionPolicy.
+    ObjectsWithoutPolicies,
     /// Besides, kube-controller-manager, kube-scheduler, and a network of their own for pods, on which the API server
     /// listens. Takes root.
     Pods,
@@ -60,13 +62,13 @@ impl ControlPlane {
     pub fn start_with(scope: Scope) -> anyhow::Result<Self> {
         let [etcd, api_server, kubectl] = binaries::get(["etcd", "kube-apiserver", "kubectl"])?;
         let more = match scope {
-            Scope::Objects => None,
+            Scope::Objects | Scope::ObjectsWithoutPolicies => None,
             Scope::Pods => Some(binaries::get(["kube-controller-manager", "kube-scheduler"])?),
         };
         let janitor = Janitor::start()?;
         let folder = janitor.folder().to_owned();
         let network = match scope {
-            Scope::Objects => None,
+            Scope::Objects | Scope::ObjectsWithoutPolicies => None,
             Scope::Pods => Some(Arc::new(Network::start(&folder)?)),
         };
         let address = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |network| network.address());

@@ -75,6 +75,14 @@ pub fn start_api_server(
         match scope {
             // Without kube-controller-manager nobody makes the accounts that it would put on pods.
             Scope::Objects => command.arg("--disable-admission-plugins=ServiceAccount"),
+            Scope::ObjectsWithoutPolicies => {
+                let plugins = "ServiceAccount,ValidatingAdmissionPolicy";
+                let group = "admissionregistration.k8s.io/v1";
+                let off = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+                let off = off.map(|resource| format!("{group}/{resource}=false"));
+                command.arg(format!("--disable-admission-plugins={plugins}"));
+                command.arg(format!("--runtime-config={}", off.join(",")))
+            }
             // No kube-proxy makes a Service's address lead anywhere: webhooks are called at the pods' own.
             Scope::Pods => command.arg("--enable-aggregator-routing=true"),
         };
