@@ -3,8 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 BERTH := $(CURDIR)/target/debug/berth
+ARCHES ?= amd64 arm64
 
-.PHONY: help build demo demo-stop test test-large lint bench manifests
+.PHONY: help build demo demo-stop test test-large lint bench manifests image image-check
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,3 +50,9 @@ manifests: ## Writes manifests/crd from the types, and what the chart carries fr
 			--certificates $$certificates > manifests/chart/objects/$$executor-$$certificates.yaml || exit; \
 	done; done
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
+
+image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
+	@image/build $(ARCHES)
+
+image-check: ## Builds the image twice, in two folders: the same bytes?
+	@image/check $(ARCHES)
