@@ -57,9 +57,11 @@ pub fn next(
     now: Timestamp,
     provider: &CryptoProvider,
 ) -> Result<Option<Step>, IssueError> {
-    let mut authorities = read(&found.authorities);
+    let is_kept = !read(&found.authorities).is_empty();
+    let mut authorities = merged(read(&found.authorities), read(trusted));
     let signing = authorities
         .first()
+        .filter(|_| is_kept)
         .filter(|ca| !ca.wants_renewal(now))
         .map(|ca| Authority { certificate: ca.pem.clone(), key: found.authority_key.clone() });
     let name = names.first().map_or("berth", String::as_str);
@@ -71,8 +73,7 @@ pub fn next(
     let (Some(signing), Some(leaf)) = (signing, leaf) else {
         let authority = Authority::new(&format!("{NAME} {}", now.as_microsecond()), now)?;
         let leaf = authority.issue(name, &[], names, now)?;
-        authorities =
-            read(&authority.certificate).into_iter().chain(authorities).chain(read(trusted)).collect();
+        authorities = read(&authority.certificate).into_iter().chain(authorities).collect();
         let (leaf, leaf_key) = (leaf.certificate, leaf.key);
         let authorities = needed(authorities, now);
         return Ok(Some(Step::TrustFirst(Keys {
@@ -98,6 +99,15 @@ pub fn next(
 pub fn trusts(trusted: &str, wanted: &str) -> bool {
     let trusted = read(trusted);
     read(wanted).iter().all(|ca| trusted.iter().any(|one| one.pem == ca.pem))
+}
+
+/// The one that signs first, then the newest: what is trusted at present stays so, whoever put it there.
+fn merged(kept: Vec<Ca>, trusted: Vec<Ca>) -> Vec<Ca> {
+    let mut kept = kept.into_iter();
+    let first = kept.next();
+    let mut others: Vec<Ca> = kept.chain(trusted).collect();
+    others.sort_by_key(|ca| std::cmp::Reverse(ca.not_before));
+    first.into_iter().chain(others).collect()
 }
 
 struct Ca {
@@ -271,6 +281,15 @@ mod tests {
             assert!(is_believed(&keys, &old) && is_believed(&keys, &keys));
         }
         assert_eq!(count(&keys), MOST);
+    }
+
+    #[test]
+    fn what_is_trusted_stays_trusted_when_older_keys_are_put_back() {
+        let old = fresh();
+        let new = trusted_first(step(&old, "", Some(Rotate::Authority), start() + DAY));
+        let put_back = kept(step(&old, &new.authorities, None, start() + DAY * 2));
+        assert!(is_believed(&put_back, &old) && is_believed(&put_back, &new));
+        assert_eq!(put_back.leaf, old.leaf);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::install::Certificates;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
-#[command(name = "berth", version)]
+// The last one of a kind counts: what an installation sets can be set anew after it.
+#[command(name = "berth", version, args_override_self = true)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -61,7 +62,7 @@ pub struct CommonArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: u16,
     /// Where /healthz, /readyz and /metrics are served, plain HTTP.
-    #[arg(long, default_value = "0.0.0.0:8085")]
+    #[arg(long, default_value = "[::]:8085")]
     pub health_address: SocketAddr,
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
@@ -150,15 +151,12 @@ pub struct WebhookArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     /// Where reviews are answered, HTTPS.
-    #[arg(long, default_value = "0.0.0.0:9443")]
+    #[arg(long, default_value = "[::]:9443")]
     pub listen: SocketAddr,
     /// How long reviews are still taken once a stop was asked for: until every API server has noticed. Not ready meanwhile.
     #[arg(long, value_parser = duration)]
     pub shutdown_delay: Option<Duration>,
-    /// Who keeps the webhooks' certificates. With cert-manager, one of a new authority is taken up once caBundle has that.
-    #[arg(long, value_enum, default_value = "self-managed")]
-    pub certificates: Certificates,
-    /// Name of the two webhook configurations.
+    /// Name of the two webhook configurations: only a certificate that they believe is served.
     #[arg(long, default_value = "berth")]
     pub webhook_configuration: String,
     /// User name that may place Backups and make them ReadyToStart. May be given more than once.
@@ -230,12 +228,12 @@ pub struct Target {
 pub struct InstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Image of both Deployments. Default: that of this version.
+    /// Image of both Deployments. Default: that of this version, from where it is installed from.
     #[arg(long)]
     pub image: Option<String>,
-    /// Who runs the backups that are started.
-    #[arg(long, value_enum, default_value = "berth")]
-    pub executor: Executor,
+    /// Who runs the backups that are started. Default: as it is installed, else berth.
+    #[arg(long, value_enum)]
+    pub executor: Option<Executor>,
     /// Velero is installed there: bring no definitions and leave the namespace as it is. Default: found out.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub beside_velero: Option<bool>,
@@ -243,13 +241,16 @@ pub struct InstallArgs {
     /// uninstall` switches them on again.
     #[arg(long, conflicts_with = "output")]
     pub adjust_velero: bool,
-    /// Who keeps the webhooks' certificates.
-    #[arg(long, value_enum, default_value = "self-managed")]
-    pub certificates: Certificates,
-    /// Backups that may run at the same time.
+    /// Who keeps the webhooks' certificates. Default: as it is installed, else berth itself.
+    #[arg(long, value_enum)]
+    pub certificates: Option<Certificates>,
+    /// Velero's service account. Default: that of its Deployment, else velero.
+    #[arg(long)]
+    pub velero_service_account: Option<String>,
+    /// Backups that may run at the same time. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: Option<u16>,
-    /// Workers of each running backup.
+    /// Workers of each running backup. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: Option<u16>,
     /// Let the API server judge everything, and write nothing.

@@ -4,11 +4,9 @@ mod admission;
 mod installation;
 mod operation;
 
-use kube::runtime::reflector::Lookup as _;
 use serde::Serialize;
 
-use crate::args::Executor;
-use crate::install::{Certificates, Cluster, Found};
+use crate::install::{Cluster, Found};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,19 +44,6 @@ impl Finding {
     }
 }
 
-/// How this berth was installed, as its Deployments tell.
-pub struct Installed {
-    pub executor: Executor,
-    pub certificates: Certificates,
-    pub deployments: Vec<k8s_openapi::api::apps::v1::Deployment>,
-}
-
-impl Installed {
-    fn deployment(&self, name: &str) -> Option<&k8s_openapi::api::apps::v1::Deployment> {
-        self.deployments.iter().find(|one| one.name().is_some_and(|found| found == name))
-    }
-}
-
 /// Everything that can be looked at, in the order in which one would.
 ///
 /// # Errors
@@ -67,7 +52,7 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
     let found = cluster.look().await?;
     let mut findings = vec![installation::api_server(&found)];
     findings.push(installation::definition(&found, &cluster.namespace));
-    let Some(installed) = installation::installed(cluster).await? else {
+    let Some(installed) = found.installed.clone() else {
         findings.extend(installation::before(cluster, &found).await?);
         return Ok(findings);
     };
@@ -77,7 +62,7 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Did Helm or another berth bring what is there?
+/// Do the webhooks call another berth?
 fn stranger(found: &Found, namespace: &str) -> Option<Finding> {
     let other = found.called.as_ref().filter(|other| *other != namespace)?;
     Some(Finding::fault(

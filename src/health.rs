@@ -25,8 +25,8 @@ pub async fn serve(
     registry: Registry,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
+    let listener = crate::listen::listen(address)
+        .and_then(tokio::net::TcpListener::from_std)
         .with_context(|| format!("--health-address {address} cannot be used"))?;
     let ready = Arc::new(ready);
     let answer = move || {

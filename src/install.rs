@@ -8,7 +8,7 @@ pub mod render;
 pub mod sources;
 pub mod velero;
 
-pub use cluster::{Cluster, Found};
+pub use cluster::{Cluster, Found, Installed};
 pub use render::{Certificates, Settings, render};
 
 use kube::api::{ApiResource, DynamicObject};

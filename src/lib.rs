@@ -14,6 +14,7 @@ pub mod events;
 pub mod health;
 pub mod install;
 pub mod leader;
+pub mod listen;
 pub mod metrics;
 pub mod mirror;
 pub mod queue;

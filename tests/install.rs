@@ -293,8 +293,15 @@ fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path)
     let output = berth(admin, &["install", "--dry-run", "--adjust-velero", "--executor=velero"]);
     assert!(said(&output).contains("+--disable-controllers=gc,backup-queue"), "{}", said(&output));
     assert_eq!(args(), plain);
+    let refused = berth(admin, &["install"]);
+    assert!(
+        !refused.status.success() && said(&refused).contains("two must not; nothing was changed"),
+        "{}",
+        said(&refused)
+    );
+    assert_eq!(names(plane, KINDS), Vec::<String>::new());
     // Nothing runs pods here: the wait is given up, what was applied is there.
-    let output = berth(admin, &["install", "--adjust-velero", "--timeout=1s"]);
+    let output = berth(admin, &["install", "--executor=velero", "--adjust-velero", "--timeout=1s"]);
     assert!(
         !output.status.success() && said(&output).contains("berth-webhook 0 of 2 ready"),
         "{}",

@@ -201,6 +201,28 @@ fn what_the_chart_carries_is_up_to_date() {
     assert_same(documents(&definitions), ours, "run `make manifests`");
 }
 
+/// A Velero that its own chart installed goes by another service account.
+#[test]
+fn the_chart_and_the_binary_know_velero_by_its_service_account() {
+    let output = helm(&["--namespace=velero", "--set", "executor=velero,veleroServiceAccount=velero-server"]);
+    let theirs = String::from_utf8(output.stdout).unwrap();
+    let ours = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["install", "--output=yaml", "--executor=velero", "--velero-service-account=velero-server"])
+        .output()
+        .unwrap();
+    let ours = String::from_utf8(ours.stdout).unwrap();
+    for text in [theirs, ours] {
+        for wanted in [
+            "request.namespace + ':velero-server'",
+            "--lifecycle-identity=system:serviceaccount:velero:velero-server",
+            "--executor-identity=system:serviceaccount:velero:velero-server",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        assert!(!text.contains("':velero'"), "{text}");
+    }
+}
+
 /// Values that cannot work are refused before anything reaches a cluster.
 #[test]
 fn the_chart_refuses_values_that_cannot_work() {
@@ -217,6 +239,8 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("definitions=perhaps", "definitions"),
         ("webhook.extraArgs={-x}", "extraArgs"),
         ("replicas=2", "replicas"),
+        ("veleroServiceAccount=No Name", "veleroServiceAccount"),
+        ("image.tag=@sha256:0", "tag"),
     ] {
         let output = helm(&["--set", value]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -2,10 +2,11 @@
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_certs::bundle::is_signed_by;
 use berth_certs::{Bundle, CurrentKey};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
@@ -13,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::trust::Trust;
@@ -41,8 +42,10 @@ impl Counts {
     }
 }
 
-/// How long a certificate is put off whose authority is not believed yet.
+/// How long a replica that serves nothing yet waits for its certificate to be believed: then there is nothing to lose.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A certificate that is served is given up this long before it expires, whatever else is believed.
+const LAST_MOMENT: SignedDuration = SignedDuration::from_mins(10);
 const LOOK: Duration = Duration::from_millis(100);
 /// An API server learns of a caBundle through a watch.
 const LEAD_TIME: Duration = Duration::from_secs(2);
@@ -55,9 +58,9 @@ pub struct Follower {
     pub current: Arc<CurrentKey>,
     pub counts: Counts,
     pub events: Events,
-    /// Where somebody else writes Secret and caBundle, in whatever order: a certificate of a new authority is taken up
-    /// once it is believed.
-    pub trust: Option<Trust>,
+    /// What the API server believes. Secret and caBundle may be written by two programs, in whatever order: only what is
+    /// believed is served.
+    pub trust: Trust,
 }
 
 impl Follower {
@@ -77,6 +80,7 @@ impl Follower {
         let mut changed = latest.subscribe();
         let taking = async {
             let mut seen = 0;
+            let mut served: Option<Served> = None;
             while changed.changed().await.is_ok() {
                 let Some(secret) = changed.borrow_and_update().clone() else { continue };
                 let hash = pair(&secret);
@@ -85,70 +89,102 @@ impl Follower {
                     continue;
                 }
                 tokio::select! {
-                    () = self.take(&secret) => {}
+                    taken = self.take(&secret, served.as_ref()) => served = taken.or(served),
                     // It is out of date before it was taken up.
-                    _ = another(&latest, hash) => {}
+                    () = another(&latest, hash) => {}
                 }
             }
         };
         tokio::join!(watching, taking);
     }
 
-    async fn take(&self, secret: &Secret) {
+    /// Gives what is served from now on, if that is another one.
+    async fn take(&self, secret: &Secret, served: Option<&Served>) -> Option<Served> {
         let (certificate, key) = (text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY));
         let provider = rustls::crypto::ring::default_provider();
-        match Bundle::parse(certificate.as_bytes(), key.as_bytes(), &provider) {
+        let parsed =
+            Bundle::parse(certificate.as_bytes(), key.as_bytes(), &provider).map_err(|error| chain(&error));
+        let valid = parsed.and_then(|bundle| {
+            if bundle.not_after <= Timestamp::now() {
+                return Err(format!("it expired at {}", bundle.not_after));
+            }
+            Ok(bundle)
+        });
+        match valid {
             Ok(bundle) => {
-                if self.current.is_set()
-                    && let Some(trust) = &self.trust
-                {
-                    believed(trust, certificate).await;
-                }
+                self.believed(certificate, served).await;
                 info!(not_after = %bundle.not_after, "serving the certificate of the Secret");
                 self.counts.not_after.set(bundle.not_after.as_second());
                 self.counts.swapped.inc();
                 self.current.set(bundle.key);
+                Some(Served { certificate: certificate.to_owned(), not_after: bundle.not_after })
             }
-            Err(error) => {
-                warn!(
-                    error = chain(&error),
-                    "keeping the previous certificate: that of the Secret cannot be served"
-                );
+            Err(why) => {
+                warn!(%why, "keeping the previous certificate: that of the Secret cannot be served");
                 self.counts.rejected.inc();
-                let note = format!("not served, the previous certificate is kept: {}", chain(&error));
+                let note = format!("not served, the previous certificate is kept: {why}");
                 self.events.tell_about(What::CertificateRejected, reference(&self.namespace, secret), note);
+                None
             }
+        }
+    }
+
+    /// Waits until every webhook believes this certificate, or there is nothing to lose by serving it.
+    async fn believed(&self, certificate: &str, served: Option<&Served>) {
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            match self.trust.read().await {
+                Ok(all) => {
+                    let is = |leaf: &str| {
+                        all.iter().all(|(_, bundle)| is_signed_by(leaf.as_bytes(), bundle.as_bytes()))
+                    };
+                    if is(certificate) {
+                        break;
+                    }
+                    if served.is_some_and(|served| !is(&served.certificate)) {
+                        return;
+                    }
+                }
+                Err(error) if !told => {
+                    warn!(
+                        error = format!("{error:#}"),
+                        "cannot tell whether the new certificate is believed"
+                    );
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            let nothing_to_lose = match served {
+                None => begun.elapsed() >= PATIENCE,
+                Some(served) => served.not_after.duration_since(Timestamp::now()) <= LAST_MOMENT,
+            };
+            if nothing_to_lose {
+                warn!(
+                    "the authority of the new certificate is not in every caBundle: serving it all the same"
+                );
+                return;
+            }
+            if !told && begun.elapsed() >= PATIENCE / 2 {
+                warn!(
+                    "the authority of the new certificate is not in every caBundle: the previous one is served"
+                );
+                told = true;
+            }
+            sleep(LOOK).await;
+        }
+        // It was not at the first look: an API server may not have noticed yet.
+        if served.is_some() && begun.elapsed() >= LOOK {
+            sleep(LEAD_TIME).await;
         }
     }
 }
 
-/// Waits until every webhook believes this certificate, for a while.
-async fn believed(trust: &Trust, certificate: &str) {
-    let mut waited = false;
-    let waiting = async {
-        loop {
-            match trust.read().await {
-                Ok(all)
-                    if all
-                        .iter()
-                        .all(|(_, bundle)| is_signed_by(certificate.as_bytes(), bundle.as_bytes())) =>
-                {
-                    return;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    warn!(error = format!("{error:#}"), "cannot tell whether the new certificate is believed")
-                }
-            }
-            waited = true;
-            sleep(LOOK).await;
-        }
-    };
-    if timeout(PATIENCE, waiting).await.is_err() {
-        warn!("the authority of the new certificate is still in no caBundle: serving it all the same");
-    } else if waited {
-        sleep(LEAD_TIME).await;
-    }
+/// What is served at present.
+struct Served {
+    /// PEM.
+    certificate: String,
+    not_after: Timestamp,
 }
 
 /// Until the Secret holds another pair than that of `hash`.

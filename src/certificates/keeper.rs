@@ -3,9 +3,9 @@
 //! `caBundle` never lacks a CA that signed what is served: a new CA is trusted by both configurations, for as long as
 //! the slowest API server takes to notice, before anything that it signed is put into the Secret.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use berth_api::keys;
 use berth_certs::rotation::{self, trusts};
 use berth_certs::{Keys, Rotate, Step};
@@ -32,6 +32,8 @@ use crate::telemetry::chain;
 
 /// How often everything is looked at, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(10);
+/// How often caBundle is looked at while a new authority waits.
+const LOOK: Duration = Duration::from_millis(500);
 /// After a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -113,10 +115,16 @@ impl Keeper {
                         for_seconds = self.lead_time.as_secs(),
                         "a new authority is trusted, and used in a while"
                     );
-                    sleep(self.lead_time).await;
-                    let believed = trust.read().await?;
-                    let everywhere = believed.iter().all(|(_, bundle)| trusts(bundle, &keys.authorities));
-                    ensure!(everywhere, "caBundle was overwritten meanwhile: beginning anew");
+                    let mut since = Instant::now();
+                    while since.elapsed() < self.lead_time {
+                        sleep(LOOK.min(self.lead_time)).await;
+                        let believed = trust.read().await?;
+                        if !believed.iter().all(|(_, bundle)| trusts(bundle, &keys.authorities)) {
+                            warn!("caBundle was overwritten meanwhile: written again");
+                            trust.write(&keys.authorities).await?;
+                            since = Instant::now();
+                        }
+                    }
                 }
                 self.write(&api, found, keys).await?
             }
@@ -132,7 +140,8 @@ impl Keeper {
             type_: Some("kubernetes.io/tls".to_owned()),
             ..Secret::default()
         });
-        secret.annotations_mut().remove(keys::ROTATE);
+        // Ours from now on, whoever kept it before.
+        secret.annotations_mut().retain(|key, _| key != keys::ROTATE && !key.starts_with("cert-manager.io/"));
         let parts = [
             (CA_CERTIFICATE, &keys.authorities),
             (CA_KEY, &keys.authority_key),

@@ -8,12 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 
-use super::{Finding, Installed};
+use super::Finding;
 use crate::certificates::trust::Trust;
 use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::commands::{Probe, SECRET, probe};
 use crate::install::cluster::CONFIGURATION;
-use crate::install::{Certificates, Cluster};
+use crate::install::{Certificates, Cluster, Installed};
 use crate::telemetry::chain;
 
 /// berth renews a month before the end.
@@ -33,6 +33,11 @@ async fn webhooks(cluster: &Cluster) -> Finding {
         Probe::Answered => Finding::ok(
             CHECK,
             format!("a Backup that is tried is answered in {} ms", begun.elapsed().as_millis()),
+        ),
+        Probe::NotAllowed => Finding::warning(
+            CHECK,
+            "you may not create Backups, so none can be tried",
+            "bind the Role berth-user",
         ),
         Probe::Silent(why) => Finding::fault(
             CHECK,

@@ -1,17 +1,15 @@
 //! Versions, definitions, Deployments, rights.
 
-use anyhow::Context as _;
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, PostParams};
 use serde_json::Value;
 
-use super::{Finding, Installed, stranger};
-use crate::args::Executor;
+use super::{Finding, stranger};
 use crate::install::cluster::Presence;
-use crate::install::{Certificates, Cluster, Found, PART_OF, PART_OF_BERTH, Settings, apply, render};
+use crate::install::cluster::containers;
+use crate::install::{Cluster, Found, Installed, Settings, apply, render};
 
 const AT_ONCE: usize = 8;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -47,32 +45,6 @@ pub(super) fn definition(found: &Found, namespace: &str) -> Finding {
         (None, Presence::Ours) => Finding::ok(CHECK, "berth's own"),
         (None, Presence::Foreign) => Finding::ok(CHECK, "Velero's, with the phases of the queue"),
     }
-}
-
-/// `None` when berth is not installed in this namespace.
-pub(super) async fn installed(cluster: &Cluster) -> anyhow::Result<Option<Installed>> {
-    let api: Api<Deployment> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
-    let deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
-    if deployments.is_empty() {
-        return Ok(None);
-    }
-    let has = |flag: &str| {
-        let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_ref());
-        args.flatten().any(|arg| arg == flag)
-    };
-    let executor = if has("--executor=velero") { Executor::Velero } else { Executor::Berth };
-    let certificates = if has("--certificates=cert-manager") {
-        Certificates::CertManager
-    } else {
-        Certificates::SelfManaged
-    };
-    Ok(Some(Installed { executor, certificates, deployments }))
-}
-
-fn containers(deployment: &Deployment) -> impl Iterator<Item = &k8s_openapi::api::core::v1::Container> {
-    let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    spec.into_iter().flat_map(|spec| &spec.containers)
 }
 
 /// May it be installed here?
@@ -137,7 +109,8 @@ fn versions(installed: &Installed, namespace: &str) -> Finding {
             format!("berth install --namespace {namespace}, with the --image that you want"),
         );
     }
-    let tag = said.rsplit_once(':').map(|(_, tag)| tag.trim_start_matches('v').to_owned());
+    let name = said.split('@').next().and_then(|image| image.rsplit('/').next()).unwrap_or_default();
+    let tag = name.split_once(':').map(|(_, tag)| tag.trim_start_matches('v').to_owned());
     match tag {
         Some(tag) if tag.starts_with(|c: char| c.is_ascii_digit()) && tag != VERSION => Finding::warning(
             CHECK,

@@ -9,10 +9,10 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::client::Body;
 
-use super::{Finding, Installed};
+use super::Finding;
 use crate::args::Executor;
 use crate::commands::LEASE;
-use crate::install::{Cluster, Found, velero};
+use crate::install::{Cluster, Found, Installed, velero};
 use crate::telemetry::chain;
 
 /// A leader that was silent for so long is none.

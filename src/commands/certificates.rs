@@ -16,7 +16,7 @@ use crate::commands::SECRET;
 
 const LOOK: Duration = Duration::from_millis(100);
 /// A new authority is trusted for a while before it is used.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use berth_api::velero::Backup;
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -13,6 +13,7 @@ use crate::args::{Executor, InstallArgs};
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
+use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{Certificates, Cluster, Found, Settings, diff, remove, render, velero};
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -20,10 +21,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const FIRST: [&str; 2] = ["Namespace", "CustomResourceDefinition"];
 
 pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
-    let mut settings = settings(&args);
     if args.output.is_some() {
         let beside = args.beside_velero.unwrap_or_default();
-        (settings.bring_namespace, settings.bring_definitions) = (!beside, !beside);
+        let settings =
+            Settings { bring_namespace: !beside, bring_definitions: !beside, ..settings(&args, None) };
         for object in render(&settings)? {
             print!("---\n{}", serde_saphyr::to_string(&object)?);
         }
@@ -32,7 +33,8 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
-    found.ensure_installable(&cluster.namespace, args.certificates == Certificates::CertManager)?;
+    let mut settings = settings(&args, Some(&found));
+    found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
     if !found.has_policies {
@@ -44,40 +46,83 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
             !object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"))
         });
     }
-    let missing = apply::missing_rights(&cluster.client, &objects).await?;
+    ensure_allowed(&cluster, &objects).await?;
+    if args.dry_run || args.diff {
+        preview(&cluster, &objects, &args).await?;
+        return advise(&cluster, &args, settings.executor).await;
+    }
+    if settings.executor == Executor::Berth {
+        take_over(&cluster, &args).await?;
+    }
+    let executor_was = found.installed.as_ref().map(|installed| installed.executor);
+    let changes_hands = executor_was.is_some_and(|was| was != settings.executor);
+    install(&cluster, objects, &args, changes_hands).await?;
+    advise(&cluster, &args, settings.executor).await
+}
+
+/// What is not said stays as it is installed.
+fn settings(args: &InstallArgs, found: Option<&Found>) -> Settings {
+    let installed = found.and_then(|found| found.installed.as_ref());
+    let mut flags = Vec::new();
+    let mut keep = |flag: &str, said: Option<u16>| {
+        let value = said.map(|n| n.to_string()).or_else(|| installed?.flag(flag));
+        flags.extend(value.map(|value| format!("{flag}={value}")));
+    };
+    keep("--concurrent-backups", args.concurrent_backups);
+    keep("--item-block-worker-count", args.item_block_worker_count);
+    let repository = || Some(format!("{}:{}", installed?.repository()?, env!("CARGO_PKG_VERSION")));
+    let account = || {
+        let spec = found?.velero.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
+        spec.service_account_name.clone()
+    };
+    Settings {
+        executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
+        certificates: args
+            .certificates
+            .or_else(|| Some(installed?.certificates))
+            .unwrap_or(Certificates::SelfManaged),
+        image: args.image.clone().or_else(repository),
+        velero_account: args
+            .velero_service_account
+            .clone()
+            .or_else(account)
+            .unwrap_or_else(|| VELERO_ACCOUNT.to_owned()),
+        args: flags,
+        ..Settings::new(&args.target.namespace)
+    }
+}
+
+/// Before anything is written: may all of it be?
+async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<()> {
+    let missing = apply::missing_rights(&cluster.client, objects).await?;
     if !missing.is_empty() {
         bail!(
             "you lack rights to install berth; nothing was changed. Have somebody grant them, or run this as a cluster admin:\n  {}",
             missing.join("\n  ")
         );
     }
-    if args.dry_run || args.diff {
-        preview(&cluster, &objects, &args).await?;
-        return advise(&cluster, &args, &found).await;
+    // Nobody may give rights away that he does not have himself.
+    let is_role =
+        |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
+    for role in objects.iter().filter(is_role) {
+        apply::apply(&cluster.client, role, Mode::DryRun).await.context("nothing was changed")?;
     }
-    install(&cluster, objects, &args).await?;
-    advise(&cluster, &args, &found).await
-}
-
-fn settings(args: &InstallArgs) -> Settings {
-    let mut flags = Vec::new();
-    flags.extend(args.concurrent_backups.map(|n| format!("--concurrent-backups={n}")));
-    flags.extend(args.item_block_worker_count.map(|n| format!("--item-block-worker-count={n}")));
-    Settings {
-        executor: args.executor,
-        certificates: args.certificates,
-        image: args.image.clone(),
-        args: flags,
-        ..Settings::new(&args.target.namespace)
-    }
+    Ok(())
 }
 
 /// What is there already is not brought; what somebody else brought is not touched.
 fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or(found.velero.is_some());
-    settings.bring_definitions = !beside && found.definition != Presence::Foreign;
-    settings.bring_namespace =
-        found.namespace != Presence::Foreign && !(beside && found.namespace == Presence::Absent);
+    settings.bring_definitions = match found.definition {
+        Presence::Ours => true,
+        Presence::Absent => !beside,
+        Presence::Foreign => false,
+    };
+    settings.bring_namespace = match found.namespace {
+        Presence::Ours => true,
+        Presence::Absent => !beside,
+        Presence::Foreign => false,
+    };
     if beside && found.definition == Presence::Absent {
         bail!(
             "--beside-velero: there is no Velero here, not even its definitions; leave the flag out, or install Velero first"
@@ -89,6 +134,50 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
         println!("found Velero (Deployment {}): installing beside it", velero.name_any());
     }
     Ok(())
+}
+
+/// Where berth is to run the backups of a Velero that does so now: that one has to let go first, or both would write the
+/// same backups.
+async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> {
+    let wanted = velero::to_switch_off(Executor::Berth);
+    let Some(deployment) = cluster.velero().await? else { return Ok(()) };
+    let on = velero::still_on(&deployment, wanted);
+    let Some(change) = velero::change(&deployment, wanted).filter(|_| !on.is_empty()) else { return Ok(()) };
+    let name = deployment.name_any();
+    if !args.adjust_velero {
+        bail!(
+            "Velero (Deployment {name}) runs backups itself ({}), and two must not; nothing was changed. Either say --adjust-velero, or start it with {}={}, or let Velero run what berth queues: --executor=velero",
+            on.join(", "),
+            "--disable-controllers",
+            wanted.join(",")
+        );
+    }
+    println!("{}", difference(&name, &change));
+    let api: Api<Backup> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let idle = async {
+        loop {
+            let all = api.list(&ListParams::default()).await.context("the Backups cannot be listed")?;
+            let running = all.items.iter().filter(|b| b.phase().as_str() == "InProgress").count();
+            if running == 0 {
+                return anyhow::Ok(());
+            }
+            sleep(LOOK * 5).await;
+        }
+    };
+    timeout(args.timeout, idle).await.unwrap_or_else(|_| {
+        bail!("Velero still runs a backup; nothing was changed. Run this again when it has ended, or with a longer --timeout")
+    })?;
+    change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
+    println!("deployment/{name} changed; `berth uninstall` changes it back");
+    let written = cluster.velero().await?.context("Velero's Deployment is gone")?;
+    let object = serde_json::to_value(&written)?;
+    let velero = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object["metadata"]});
+    apply::rolled_out(cluster, &[velero], args.timeout, |line| println!("{line}")).await
+}
+
+fn difference(name: &str, change: &velero::Change) -> String {
+    let lines = |args: &[String]| args.iter().map(|arg| format!("{arg}\n")).collect::<String>();
+    diff::texts(&format!("deployment/{name} arguments"), &lines(&change.before), &lines(&change.after))
 }
 
 async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> anyhow::Result<()> {
@@ -106,7 +195,12 @@ async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> an
     Ok(())
 }
 
-async fn install(cluster: &Cluster, objects: Vec<Value>, args: &InstallArgs) -> anyhow::Result<()> {
+async fn install(
+    cluster: &Cluster,
+    objects: Vec<Value>,
+    args: &InstallArgs,
+    changes_hands: bool,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     let write = async |object: &Value| {
         let (outcome, _) = apply::apply(&cluster.client, object, Mode::Write).await?;
@@ -132,6 +226,11 @@ async fn install(cluster: &Cluster, objects: Vec<Value>, args: &InstallArgs) -> 
     // At the first installation replicas become ready with their certificate, and a review that nobody answers costs
     // nothing: the API server goes on without.
     waiting.await?;
+    if changes_hands {
+        // What still runs needs its rights, and a guard that lets it write its end.
+        println!("waiting: running backups end under the one that began them");
+        remove::leaving_gone(cluster, args.timeout).await?;
+    }
     for object in &admission {
         write(object).await?;
     }
@@ -163,6 +262,8 @@ async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
         loop {
             match probe(cluster).await {
                 Probe::Answered => return,
+                // Whoever may install and may not create Backups cannot tell more.
+                Probe::NotAllowed => return,
                 Probe::Silent(why) => seen = why,
             }
             sleep(LOOK).await;
@@ -179,6 +280,8 @@ pub enum Probe {
     /// A place, or a refusal of berth's.
     Answered,
     Silent(String),
+    /// We may not create Backups.
+    NotAllowed,
 }
 
 pub async fn probe(cluster: &Cluster) -> Probe {
@@ -197,15 +300,16 @@ pub async fn probe(cluster: &Cluster) -> Probe {
         Ok(created) if created.phase().as_str() == "Queued" => Probe::Answered,
         Ok(_) => Probe::Silent("a Backup is let through without a place".to_owned()),
         Err(kube::Error::Api(status)) if status.message.contains("berth.dev") => Probe::Answered,
+        Err(kube::Error::Api(status)) if status.code == 403 => Probe::NotAllowed,
         Err(error) => Probe::Silent(crate::telemetry::chain(&error)),
     }
 }
 
 /// What is left to do in Velero, or done.
-async fn advise(cluster: &Cluster, args: &InstallArgs, found: &Found) -> anyhow::Result<()> {
-    let wanted = velero::to_switch_off(args.executor);
-    let Some(deployment) = &found.velero else {
-        if args.executor == Executor::Velero {
+async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> anyhow::Result<()> {
+    let wanted = velero::to_switch_off(executor);
+    let Some(deployment) = cluster.velero().await? else {
+        if executor == Executor::Velero {
             println!(
                 "no Velero was found in namespace {}: with --executor=velero nothing runs until there is one",
                 cluster.namespace
@@ -214,23 +318,21 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, found: &Found) -> anyhow:
         return Ok(());
     };
     // What runs as berth left it is left alone.
-    let Some(change) = velero::change(deployment, wanted) else { return Ok(()) };
+    let Some(change) = velero::change(&deployment, wanted) else { return Ok(()) };
     let name = deployment.name_any();
-    let lines = |args: &[String]| args.iter().map(|arg| format!("{arg}\n")).collect::<String>();
-    let difference =
-        diff::texts(&format!("deployment/{name} arguments"), &lines(&change.before), &lines(&change.after));
-    if args.adjust_velero {
-        println!("{difference}");
-    }
-    if args.adjust_velero && !args.dry_run && !args.diff {
-        change.write(&cluster.client, deployment).await.context("--adjust-velero")?;
-        println!("deployment/{name} changed; `berth uninstall` changes it back");
-    } else if !args.adjust_velero {
+    if !args.adjust_velero {
         println!(
-            "Velero still runs what berth takes the place of ({}). Run `berth install --adjust-velero`, or start it with --disable-controllers={}",
-            velero::still_on(deployment, wanted).join(", "),
+            "Velero still runs what berth takes the place of ({}). Run `berth install --executor={} --adjust-velero`, or start it with --disable-controllers={}",
+            velero::still_on(&deployment, wanted).join(", "),
+            executor.as_str(),
             wanted.join(",")
         );
+        return Ok(());
+    }
+    println!("{}", difference(&name, &change));
+    if !args.dry_run && !args.diff {
+        change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
+        println!("deployment/{name} changed; `berth uninstall` changes it back");
     }
     Ok(())
 }

@@ -10,14 +10,23 @@ use crate::install::{Cluster, apply, remove, velero};
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace };
-    let other = cluster.look().await?.called.filter(|called| *called != cluster.namespace);
+    let there = cluster.look().await?;
+    if let Some(release) = &there.helm_release {
+        anyhow::bail!(
+            "berth was installed here by Helm: helm uninstall {release} --namespace {}",
+            cluster.namespace
+        );
+    }
+    let has_velero = there.velero.is_some();
+    let other = there.called.filter(|called| *called != cluster.namespace);
     if let Some(other) = other {
         anyhow::bail!("the berth of this cluster is installed in namespace {other}: say --namespace {other}");
     }
     let found = apply::installed(&cluster).await?;
     if args.dry_run {
         for reference in &found {
-            println!("{reference} would be removed");
+            let kept = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
+            println!("{reference} would be removed{}", if kept { ", unless it is in use" } else { "" });
         }
         return Ok(());
     }
@@ -49,7 +58,9 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     put_velero_back(&cluster).await?;
     for reference in kept.iter().filter(|one| one.kind == "CustomResourceDefinition") {
         let count = remove::instances(&cluster, reference).await?;
-        if count > 0 {
+        if has_velero {
+            println!("{reference} kept: there is a Velero");
+        } else if count > 0 {
             println!("{reference} kept: there are objects of it ({count})");
         } else if remove::delete(&cluster, reference).await? {
             println!("{reference} removed");

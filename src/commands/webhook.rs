@@ -20,7 +20,6 @@ use crate::certificates::follow::Counts;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
-use crate::install::Certificates;
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
 use crate::{health, shutdown};
@@ -87,7 +86,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         common,
         listen,
         shutdown_delay,
-        certificates,
         webhook_configuration,
         queue_identities,
         executor_identities,
@@ -95,8 +93,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     } = args;
     let stop = shutdown::on_signal()?;
     let listener =
-        std::net::TcpListener::bind(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
-    listener.set_nonblocking(true)?;
+        crate::listen::listen(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
     let clients = Clients::new(common.kubeconfig.as_deref()).await?;
     let namespace = common.namespace.as_str();
     let mut registry = Registry::default();
@@ -137,7 +134,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         current: Arc::clone(&caches.key),
         counts,
         events: caches.events.clone(),
-        trust: (certificates == Certificates::CertManager).then_some(trust),
+        trust,
     }
     .follow();
     let looking = async {

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::render::is_admission;
 use super::{Cluster, INSTALLER, PART_OF, PART_OF_BERTH, Reference, diff};
 use crate::client::is_not_found;
+use crate::telemetry::chain;
 
 /// How often what has to come about is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -119,14 +120,15 @@ pub async fn rolled_out(
         loop {
             let mut words = Vec::new();
             for reference in &deployments {
-                let object = reference.api(&cluster.client).get(&reference.name).await;
-                let object = object.with_context(|| format!("{reference} cannot be read"))?;
-                if let Some(word) = missing(&object) {
-                    words.push(format!("{} {word}", reference.name));
+                match reference.api(&cluster.client).get(&reference.name).await {
+                    Ok(object) => {
+                        words.extend(missing(&object).map(|word| format!("{} {word}", reference.name)))
+                    }
+                    Err(error) => words.push(format!("{reference} cannot be read ({})", chain(&error))),
                 }
             }
             if words.is_empty() {
-                return anyhow::Ok(());
+                return;
             }
             let words = words.join(", ");
             if words != told {
@@ -137,7 +139,7 @@ pub async fn rolled_out(
         }
     };
     match timeout(patience, waiting).await {
-        Ok(done) => done,
+        Ok(()) => Ok(()),
         Err(_) => bail!(
             "not ready after {} s: {told}. See `kubectl describe pods --namespace {} -l {PART_OF}={PART_OF_BERTH}`, and `berth check`",
             patience.as_secs(),
@@ -264,8 +266,12 @@ pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
             Err(error) => return Err(error).with_context(|| format!("{kind}s cannot be listed")),
         }
     }
-    // A namespace of another berth, or of none.
-    found.retain(|one| one.kind != "Namespace" || one.name == cluster.namespace);
+    // A namespace of another berth, or of none; and whatever people gave that label.
+    found.retain(|one| match one.kind.as_str() {
+        "Namespace" => one.name == cluster.namespace,
+        "CustomResourceDefinition" => true,
+        _ => one.name == "berth" || one.name.starts_with("berth-"),
+    });
     Ok(found)
 }
 

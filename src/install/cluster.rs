@@ -3,12 +3,13 @@
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Container, Namespace};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{PART_OF, PART_OF_BERTH};
+use super::{Certificates, PART_OF, PART_OF_BERTH};
+use crate::args::Executor;
 use crate::queue::definition;
 
 /// Name of both webhook configurations.
@@ -42,8 +43,51 @@ pub struct Found {
     pub definition_fault: Option<String>,
     /// Namespace of the berth that the webhook configurations call.
     pub called: Option<String>,
+    /// The berth of this namespace.
+    pub installed: Option<Installed>,
     /// The Helm release that brought the webhook configurations.
     pub helm_release: Option<String>,
+}
+
+/// How a berth was installed, as its Deployments tell.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    pub executor: Executor,
+    pub certificates: Certificates,
+    pub deployments: Vec<Deployment>,
+}
+
+impl Installed {
+    pub fn deployment(&self, name: &str) -> Option<&Deployment> {
+        self.deployments.iter().find(|one| one.name_any() == name)
+    }
+
+    /// What a flag is set to, the last one if there are several.
+    pub fn flag(&self, flag: &str) -> Option<String> {
+        flag_of(&self.deployments, flag)
+    }
+
+    /// The image's name without tag and digest.
+    pub fn repository(&self) -> Option<String> {
+        let image =
+            self.deployments.iter().flat_map(containers).find_map(|container| container.image.clone())?;
+        let image = image.split('@').next().unwrap_or_default().to_owned();
+        let tag =
+            image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag.len() + 1);
+        Some(image[..image.len() - tag.unwrap_or_default()].to_owned())
+    }
+}
+
+fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
+    let args =
+        deployments.iter().flat_map(containers).filter_map(|container| container.args.as_ref()).flatten();
+    let values = args.filter_map(|arg| arg.strip_prefix(flag)?.strip_prefix('='));
+    values.last().map(str::to_owned)
+}
+
+pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
+    let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    spec.into_iter().flat_map(|spec| &spec.containers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +146,30 @@ impl Cluster {
             definition: Presence::of(definition.as_ref().map(|definition| definition.labels())),
             definition_fault: definition.as_ref().and_then(definition::fault),
             called: configuration.as_ref().and_then(called),
+            installed: self.installed().await?,
             helm_release,
         })
+    }
+
+    /// The berth of this namespace.
+    ///
+    /// # Errors
+    /// When Deployments cannot be listed.
+    pub async fn installed(&self) -> anyhow::Result<Option<Installed>> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
+        let deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
+        if deployments.is_empty() {
+            return Ok(None);
+        }
+        let is = |flag: &str, value: &str| flag_of(&deployments, flag).as_deref() == Some(value);
+        let executor = if is("--executor", "velero") { Executor::Velero } else { Executor::Berth };
+        let certificates = if is("--certificates", "cert-manager") {
+            Certificates::CertManager
+        } else {
+            Certificates::SelfManaged
+        };
+        Ok(Some(Installed { executor, certificates, deployments }))
     }
 
     /// The Deployment of a Velero server in this namespace.

@@ -56,6 +56,30 @@ pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<
     })
 }
 
+/// Waits until no controller is on its way out: each lets its running backups end first.
+///
+/// # Errors
+/// When one is still there after `patience`.
+pub async fn leaving_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let controllers = ListParams::default().labels("app.kubernetes.io/name=berth-controller");
+    let waiting = async {
+        loop {
+            let pods = api.list(&controllers).await.context("Pods cannot be listed")?;
+            if pods.items.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()) {
+                return anyhow::Ok(());
+            }
+            sleep(LOOK).await;
+        }
+    };
+    timeout(patience, waiting).await.unwrap_or_else(|_| {
+        anyhow::bail!(
+            "backups still run under the previous controller after {} s; run the same command again when they have ended",
+            patience.as_secs()
+        )
+    })
+}
+
 /// Takes holds off whatever is held: without berth, nobody would know what they mean. Gives what was released.
 ///
 /// # Errors

@@ -10,6 +10,8 @@ use crate::args::Executor;
 
 /// Namespace for which the manifests are written.
 const WRITTEN_FOR: &str = "velero";
+/// Velero's service account, where `velero install` made it.
+pub const VELERO_ACCOUNT: &str = "velero";
 
 /// Who keeps the webhooks' certificates.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Settings {
     pub certificates: Certificates,
     /// Without: as the manifests name it.
     pub image: Option<String>,
+    /// Velero's service account in that namespace.
+    pub velero_account: String,
     /// Added to the arguments of both Deployments.
     pub args: Vec<String>,
 }
@@ -46,6 +50,7 @@ impl Settings {
             executor: Executor::Berth,
             certificates: Certificates::SelfManaged,
             image: None,
+            velero_account: VELERO_ACCOUNT.to_owned(),
             args: Vec::new(),
         }
     }
@@ -77,6 +82,9 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
     for object in &mut objects {
         if object["kind"] == "Deployment" {
             configure(object, settings)?;
+        }
+        if object["kind"] == "ValidatingAdmissionPolicy" {
+            judge_velero_by(object, &settings.velero_account);
         }
         move_to(object, "", &settings.namespace);
     }
@@ -207,8 +215,25 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
         container["image"] = json!(image);
     }
     let args = container["args"].as_array_mut().context("a container without arguments")?;
+    if settings.velero_account != VELERO_ACCOUNT && args.first().is_some_and(|duty| duty == "webhook") {
+        let user = format!("system:serviceaccount:{}:{}", settings.namespace, settings.velero_account);
+        args.push(json!(format!("--lifecycle-identity={user}")));
+        if settings.executor == Executor::Velero {
+            args.push(json!(format!("--executor-identity={user}")));
+        }
+    }
     args.extend(settings.args.iter().map(|arg| json!(arg)));
     Ok(())
+}
+
+/// The guard knows Velero by its service account.
+fn judge_velero_by(policy: &mut Value, account: &str) {
+    let variables = policy.pointer_mut("/spec/variables").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten() {
+        if let Value::String(expression) = &mut variable["expression"] {
+            *expression = expression.replace(&format!("':{VELERO_ACCOUNT}'"), &format!("':{account}'"));
+        }
+    }
 }
 
 /// Wherever the namespace is named: as a namespace or the name of one, in a selector of namespaces, in DNS names and in
@@ -276,6 +301,21 @@ mod tests {
         let text = json!(render(&settings).unwrap_or_default()).to_string();
         assert!(!text.contains("berth-engine"));
         assert!(text.contains("--executor=velero") && text.contains("request.namespace + ':velero'"));
+    }
+
+    #[test]
+    fn a_velero_with_another_service_account_is_known_by_that() {
+        let settings = Settings {
+            executor: Executor::Velero,
+            velero_account: "velero-server".to_owned(),
+            ..Settings::new("velero")
+        };
+        let text = json!(render(&settings).unwrap_or_default()).to_string();
+        assert_eq!(text.matches("request.namespace + ':velero-server'").count(), 2, "{text}");
+        assert!(!text.contains("':velero'"));
+        for flag in ["executor", "lifecycle"] {
+            assert!(text.contains(&format!("--{flag}-identity=system:serviceaccount:velero:velero-server")));
+        }
     }
 
     #[test]

@@ -20,7 +20,6 @@ pub const FILES: &[(&str, &str)] = &[
         "components/cert-manager/certificates.yaml",
         include_str!("../../manifests/components/cert-manager/certificates.yaml"),
     ),
-    ("components/cert-manager/rbac.yaml", include_str!("../../manifests/components/cert-manager/rbac.yaml")),
     (
         "components/cert-manager/kustomization.yaml",
         include_str!("../../manifests/components/cert-manager/kustomization.yaml"),

@@ -66,9 +66,15 @@ impl Gate {
         let mut checked: Option<Instant> = None;
         loop {
             let is_open = self.stopped.borrow().is_none();
-            let period = if is_open { PERIOD } else { RETRY };
-            if checked.is_none_or(|at| at.elapsed() >= period) {
-                self.set(self.check().await.err());
+            // Two queues must not run for a minute; everything else may be found out later.
+            let is_alone = self.check_alone().await;
+            if !is_open || is_alone.is_err() || checked.is_none_or(|at| at.elapsed() >= PERIOD) {
+                let stopped = |why| Stopped { why, can_queue: false };
+                let found = match is_alone {
+                    Ok(()) => self.check().await.err(),
+                    Err(why) => Some(stopped(why)),
+                };
+                self.set(found);
                 checked = Some(Instant::now());
             }
             if self.executor == Executor::Velero {
@@ -97,7 +103,6 @@ impl Gate {
     async fn check(&self) -> Result<(), Stopped> {
         let stopped = |can_queue| move |why| Stopped { why, can_queue };
         definition::check(&self.client).await.map_err(stopped(false))?;
-        self.check_alone().await.map_err(stopped(false))?;
         match self.executor {
             Executor::Berth => Ok(()),
             Executor::Velero => self.check_velero().await.map_err(stopped(true)),
@@ -109,7 +114,13 @@ impl Gate {
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let called = match timeout(PATIENCE, api.get_opt(&self.configuration)).await {
             Ok(Ok(configuration)) => configuration.as_ref().and_then(called),
-            // Who cannot look goes on.
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                return Err(format!(
+                    "it cannot be seen which berth the webhooks of this cluster call ({}): another installation may have taken over the rights of this one; `berth check` tells more",
+                    status.message
+                ));
+            }
+            // The API server has other troubles.
             Ok(Err(_)) | Err(_) => None,
         };
         match called {

@@ -121,17 +121,38 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     })
     .unwrap();
 
-    // Without the right to look, a certificate of a new authority is put off, and the log says why.
-    kubectl.run(&["delete", "clusterrolebinding", "berth-trust"]).unwrap();
-    kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
-    wait_for("the webhook to say so", PATIENCE, || {
+    // A certificate that nobody believes is put off for as long as that takes.
+    cert_manager.terminate(Duration::from_secs(20)).unwrap();
+    let swapped = super::rotation::swapped(&cluster);
+    let stranger = {
+        let now = jiff::Timestamp::now();
+        let names = ["berth-webhook.velero.svc".to_owned()];
+        berth_certs::Authority::new("stranger", now).unwrap().issue("x", &[], &names, now).unwrap()
+    };
+    let data = json!({"data": {"tls.crt": STANDARD.encode(&stranger.certificate), "tls.key": STANDARD.encode(&stranger.key)}});
+    kubectl
+        .run(&[
+            "patch",
+            "secret",
+            "berth-webhook-certs",
+            "-n",
+            NAMESPACE,
+            "--type=merge",
+            "-p",
+            &data.to_string(),
+        ])
+        .unwrap();
+    let load = Load::start(&cluster, PER_SECOND);
+    wait_for("the webhook to say that it waits", PATIENCE, || {
         let pods = cluster.pods(NAMESPACE, "app.kubernetes.io/name=berth-webhook")?;
         let logs =
             pods.iter().map(|pod| cluster.log(NAMESPACE, pod.metadata.name.as_deref().unwrap(), "berth"));
         let text: String = logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect();
-        Ok(text.contains("cannot tell whether the new certificate is believed").then_some(()))
+        Ok(text.contains("is not in every caBundle: the previous one is served").then_some(()))
     })
     .unwrap();
+    load.finish().ensure_all_queued();
+    assert_eq!(super::rotation::swapped(&cluster), swapped);
     run(&cluster, "berth uninstall");
     for kind in ["certificates", "issuers"] {
         assert_eq!(kubectl.run(&["get", kind, "-A", "-o", "name"]).unwrap(), "");

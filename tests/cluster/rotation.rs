@@ -23,7 +23,7 @@ fn number(variable: &str, usual: u32) -> u32 {
 }
 
 /// Certificates taken up by the replicas that run, together.
-fn swapped(cluster: &Cluster) -> u64 {
+pub fn swapped(cluster: &Cluster) -> u64 {
     let pods = cluster.pods(NAMESPACE, WEBHOOK).unwrap();
     let of = |pod: &k8s_openapi::api::core::v1::Pod| {
         let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
