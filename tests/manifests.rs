@@ -212,14 +212,15 @@ fn the_chart_and_the_binary_know_velero_by_its_service_account() {
         .unwrap();
     let ours = String::from_utf8(ours.stdout).unwrap();
     for text in [theirs, ours] {
-        for wanted in [
-            "request.namespace + ':velero-server'",
-            "--lifecycle-identity=system:serviceaccount:velero:velero-server",
-            "--executor-identity=system:serviceaccount:velero:velero-server",
-        ] {
-            assert!(text.contains(wanted), "{wanted}: {text}");
+        let objects = documents(&text);
+        let policy = objects.iter().find(|object| object["kind"] == "ValidatingAdmissionPolicy").unwrap();
+        let judged = policy.to_string();
+        assert_eq!(judged.matches("request.namespace + ':velero-server'").count(), 2, "{judged}");
+        assert!(!judged.contains("':velero'"), "{judged}");
+        for flag in ["lifecycle", "executor"] {
+            let wanted = format!("--{flag}-identity=system:serviceaccount:velero:velero-server");
+            assert!(text.contains(&wanted), "{wanted}: {text}");
         }
-        assert!(!text.contains("':velero'"), "{text}");
     }
 }
 

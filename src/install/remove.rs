@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -175,8 +175,10 @@ pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Res
 /// When something cannot be listed.
 pub async fn inhabitants(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     const MOST: usize = 5;
-    let discovery =
-        Discovery::new(cluster.client.clone()).run().await.context("the API's types cannot be listed")?;
+    // All in one answer: a definition that was just removed may still be named by one and be unknown to the next.
+    let discovery = Discovery::new(cluster.client.clone()).run_aggregated().await;
+    let discovery = discovery.context("the API's types cannot be listed")?;
+    ensure!(discovery.groups().next().is_some(), "the API server tells none of its types");
     let mut found = Vec::new();
     for group in discovery.groups() {
         for (resource, capabilities) in group.recommended_resources() {

@@ -298,7 +298,8 @@ fn start_webhook(
     folder: &Path,
     address: SocketAddr,
 ) -> anyhow::Result<Server> {
-    let mut args = vec![format!("--listen={address}")];
+    let configuration = manifest::suffixed("berth", &options.namespace);
+    let mut args = vec![format!("--listen={address}"), format!("--webhook-configuration={configuration}")];
     args.extend(options.webhook_args.iter().cloned());
     start_server(plane, options, "webhook", name, folder, &args)
 }
