@@ -66,6 +66,13 @@ fn args(cluster: &Cluster) -> Vec<String> {
     serde_json::from_value(found["spec"]["template"]["spec"]["containers"][0]["args"].clone()).unwrap()
 }
 
+/// Until Velero has looked at its location, it refuses Backups.
+fn available(cluster: &Cluster) {
+    let args = ["get", "bsl", "default", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
+    let is_available = || Ok((cluster.kubectl().run(&args)? == "Available").then_some(()));
+    wait_for("the location to be Available", SLOW, is_available).unwrap();
+}
+
 fn completes(cluster: &Cluster, name: &str) {
     let made = cluster.kubectl().create(NAMESPACE, &[backup_of(name, &["default"])]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
@@ -93,6 +100,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     kubectl.run(&["delete", "deployment", "velero", "-n", NAMESPACE]).unwrap();
     plane.apply(vec![deployment(plugins.to_str().unwrap())]).unwrap();
     kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    available(&cluster);
     completes(&cluster, "before");
     let before = args(&cluster);
 
