@@ -2,10 +2,12 @@
 //! warning: one bad object must not blind us for the others.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -20,6 +22,36 @@ pub enum Change<K> {
     Applied(K),
     /// By name.
     Deleted(String),
+}
+
+/// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and whoever waits for an
+/// admission should not have to wait for much more.
+struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(15);
+    /// After as long without a failure the first one is the first again.
+    const FORGET: Duration = Duration::from_secs(30);
+
+    fn backoff() -> ResetTimerBackoff<Self> {
+        ResetTimerBackoff::new(Self(Self::FIRST), Self::FORGET)
+    }
+}
+
+impl Iterator for Pause {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let longer = self.0.saturating_mul(2).min(Self::LONGEST);
+        Some(std::mem::replace(&mut self.0, longer))
+    }
+}
+
+impl Backoff for Pause {
+    fn reset(&mut self) {
+        self.0 = Self::FIRST;
+    }
 }
 
 /// Watches for ever; reconnects with back-off.
@@ -42,7 +74,7 @@ pub async fn mirror<K>(
             None
         }
     };
-    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, config).backoff(Pause::backoff()));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         match event {

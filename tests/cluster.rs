@@ -19,7 +19,7 @@ use crate::admission::program;
 use crate::install::said;
 use crate::support::peers::S3;
 use crate::support::pods::Cluster;
-use crate::support::{binaries, project, wait_for};
+use crate::support::{backup, binaries, project, wait_for};
 use load::Load;
 
 pub const NAMESPACE: &str = "velero";
@@ -86,6 +86,11 @@ pub fn make_location(cluster: &Cluster) -> S3 {
     location["spec"]["default"] = json!(true);
     location["metadata"]["namespace"] = json!(NAMESPACE);
     cluster.plane().apply(vec![s3.keys.secret_object(NAMESPACE), location]).unwrap();
+    // The webhooks learn of it through a watch.
+    let probe = backup("probe", json!({})).to_string();
+    let dry_run = ["create", "--dry-run=server", "-n", NAMESPACE, "-f", "-"];
+    let is_known = || Ok(cluster.kubectl().answer(&dry_run, &probe)?.status.success().then_some(()));
+    wait_for("the location to be known", PATIENCE, is_known).unwrap();
     s3
 }
 
