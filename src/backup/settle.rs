@@ -1,9 +1,7 @@
 //! What became of a backup that nobody runs any more.
 
-use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::Api;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -20,11 +18,6 @@ impl Engine {
         let settled = async {
             let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
             if record.phase() != BackupPhase::InProgress.as_str() {
-                return Ok(());
-            }
-            // What a Velero began is Velero's to end: berth marks its own when it starts them.
-            let began_here = record.object().annotations().contains_key(keys::RESOLVED_NAMESPACES);
-            if !began_here {
                 return Ok(());
             }
             let status = match self.stored_status(&record, name, uid).await {
