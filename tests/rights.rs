@@ -1,7 +1,7 @@
 //! Least rights: with the roles that are shipped everything works, and without any one rule of them something breaks.
 
 use std::fmt::Write as _;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use berth::args::Executor;
@@ -135,6 +135,12 @@ fn is_beside_velero(need: &Need) -> bool {
         || need.role == "berth-certificates"
 }
 
+/// Of its own: other tests give rights away.
+fn plane() -> &'static ControlPlane {
+    static PLANE: OnceLock<ControlPlane> = OnceLock::new();
+    PLANE.get_or_init(|| ControlPlane::start().unwrap())
+}
+
 fn start(namespace: &str, need: Option<&Need>) -> (anyhow::Result<Berth>, Vec<std::path::PathBuf>) {
     let mut options = Options::new(program(), namespace);
     options.env.push(("BERTH_LOG".to_owned(), "berth=debug,info".to_owned()));
@@ -146,7 +152,7 @@ fn start(namespace: &str, need: Option<&Need>) -> (anyhow::Result<Berth>, Vec<st
             options.patience = BROKEN;
         }
     }
-    let plane = ControlPlane::shared().unwrap();
+    let plane = plane();
     if options.beside_velero {
         // Velero's users have one.
         plane.define().unwrap();
