@@ -1,5 +1,7 @@
 //! Who leads, what time it is, what Velero does, where backups go.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
@@ -8,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::client::Body;
+use tokio::time::{sleep, timeout};
 
 use super::Finding;
 use crate::args::Executor;
@@ -19,6 +22,9 @@ use crate::telemetry::chain;
 const SILENT: SignedDuration = SignedDuration::from_secs(60);
 /// Certificates are made for clocks that are this far apart.
 const FAR: SignedDuration = SignedDuration::from_mins(10);
+/// Another candidate looks every few seconds.
+const HANDOVER: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(250);
 /// Worth a word.
 const APART: SignedDuration = SignedDuration::from_secs(30);
 
@@ -27,6 +33,7 @@ pub(super) async fn all(
     found: &Found,
     installed: &Installed,
 ) -> anyhow::Result<Vec<Finding>> {
+    handed_over(cluster).await;
     let server_time = server_time(cluster).await;
     let mut findings =
         leader(cluster, server_time.as_ref().map_or_else(|_| Timestamp::now(), |time| *time)).await;
@@ -43,6 +50,20 @@ async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
     let date = response.headers().get(http::header::DATE).context("the API server tells no time")?;
     let date = jiff::fmt::rfc2822::parse(date.to_str()?)?;
     Ok(date.timestamp())
+}
+
+/// Between two leaders nobody leads, for a moment: that is no finding.
+async fn handed_over(cluster: &Cluster) {
+    let api: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let waiting = async {
+        while let Ok(Some(lease)) = api.get_opt(LEASE).await {
+            if lease.spec.and_then(|spec| spec.holder_identity).is_some_and(|holder| !holder.is_empty()) {
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    };
+    let _ = timeout(HANDOVER, waiting).await;
 }
 
 async fn leader(cluster: &Cluster, now: Timestamp) -> Vec<Finding> {
