@@ -14,6 +14,8 @@ pub use watcher::Watcher;
 
 use k8s_openapi::api::core::v1::Secret;
 
+/// The Secret that holds the webhooks' certificate, unless a flag says otherwise.
+pub const SECRET: &str = "berth-webhook-certs";
 /// Keys of the Secret, as cert-manager has them, too.
 const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";

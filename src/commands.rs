@@ -9,12 +9,6 @@ mod queue;
 mod uninstall;
 mod webhook;
 
-pub use controller::LEASE;
-pub use install::{Probe, probe};
-
-/// The Secret that holds the webhooks' certificate, unless a flag says otherwise.
-pub const SECRET: &str = "berth-webhook-certs";
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 

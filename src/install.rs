@@ -1,8 +1,10 @@
 //! Installation: the manifests in this binary, fitted to a cluster, applied, compared, and removed again.
 
 pub mod apply;
+pub mod certificates;
 pub mod cluster;
 pub mod diff;
+pub mod probe;
 pub mod remove;
 pub mod render;
 pub mod sources;

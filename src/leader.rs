@@ -19,6 +19,9 @@ use tracing::{debug, info, warn};
 use crate::client::{is_conflict, is_not_found};
 use crate::telemetry::chain;
 
+/// Name of the Lease that the leading controller holds.
+pub const LEASE: &str = "berth-controller";
+
 /// A candidate for the Lease `name`.
 pub struct Candidate {
     api: Api<Lease>,

@@ -24,6 +24,9 @@ pub enum Change<K> {
     Deleted(String),
 }
 
+/// Objects in one answer of a list: what is read at once takes several times the memory of what is kept of it.
+const PAGE: u32 = 100;
+
 /// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and whoever waits for an
 /// admission should not have to wait for much more.
 struct Pause(Duration);
@@ -67,13 +70,18 @@ pub async fn mirror<K>(
     let api: Api<DeserializeGuard<K>> = Api::namespaced(client, namespace);
     let kind = K::kind(&());
     let read = |guard: DeserializeGuard<K>| match guard.0 {
-        Ok(object) => Some(object),
+        Ok(mut object) => {
+            // Nobody reads them, and they may be the larger half.
+            object.meta_mut().managed_fields = None;
+            Some(object)
+        }
         Err(error) => {
             let name = error.metadata.name.clone().unwrap_or_default();
             warn!(%kind, %name, error = chain(&error), "skipped: it cannot be read");
             None
         }
     };
+    let config = config.page_size(PAGE);
     let mut events = std::pin::pin!(watcher(api, config).backoff(Pause::backoff()));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {

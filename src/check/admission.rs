@@ -10,9 +10,9 @@ use kube::api::Api;
 
 use super::Finding;
 use crate::certificates::trust::Trust;
-use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, text};
-use crate::commands::{Probe, SECRET, probe};
+use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
+use crate::install::probe::{Probe, probe};
 use crate::install::{Certificates, Cluster, Installed};
 use crate::telemetry::chain;
 

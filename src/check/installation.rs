@@ -215,58 +215,58 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Find
     Ok(Finding::fault(CHECK, missing.join("; "), install))
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
 /// Every right that the roles among `objects` give to service accounts.
 fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
     let mut rights = Vec::new();
     for binding in objects.iter().filter(|object| object["roleRef"].is_object()) {
-        let role = objects.iter().find(|role| {
+        let is_role = |role: &&Value| {
             role["kind"] == binding["roleRef"]["kind"]
                 && role["metadata"]["name"] == binding["roleRef"]["name"]
-        });
-        let is_everywhere = binding["kind"] == "ClusterRoleBinding";
-        let texts = |value: &Value| -> Vec<String> {
-            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
-        let accounts: Vec<&str> = binding["subjects"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|one| one["name"].as_str())
-            .collect();
-        for rule in role.and_then(|role| role["rules"].as_array()).into_iter().flatten() {
-            let names = texts(&rule["resourceNames"]);
-            let names: Vec<Option<String>> =
-                if names.is_empty() { vec![None] } else { names.into_iter().map(Some).collect() };
-            for account in &accounts {
-                for (group, resource, verb, name) in texts(&rule["apiGroups"]).iter().flat_map(|group| {
-                    let (resources, verbs, names) =
-                        (texts(&rule["resources"]), texts(&rule["verbs"]), names.clone());
-                    let group = group.clone();
-                    resources.into_iter().flat_map(move |resource| {
-                        let (group, names) = (group.clone(), names.clone());
-                        verbs.clone().into_iter().flat_map(move |verb| {
-                            let (group, resource) = (group.clone(), resource.clone());
-                            names
-                                .clone()
-                                .into_iter()
-                                .map(move |name| (group.clone(), resource.clone(), verb.clone(), name))
-                        })
-                    })
-                }) {
-                    rights.push(Right {
-                        user: format!("system:serviceaccount:{namespace}:{account}"),
-                        attributes: ResourceAttributes {
-                            group: Some(group),
-                            resource: Some(resource),
-                            verb: Some(verb),
-                            name,
-                            namespace: (!is_everywhere).then(|| namespace.to_owned()),
-                            ..ResourceAttributes::default()
-                        },
+        let role = objects.iter().find(is_role).unwrap_or(&Value::Null);
+        let within = (binding["kind"] != "ClusterRoleBinding").then(|| namespace.to_owned());
+        for subject in list(&binding["subjects"]) {
+            let account = subject["name"].as_str().unwrap_or_default();
+            for attributes in list(&role["rules"]).iter().flat_map(each_of) {
+                rights.push(Right {
+                    user: format!("system:serviceaccount:{namespace}:{account}"),
+                    attributes: ResourceAttributes { namespace: within.clone(), ..attributes },
+                });
+            }
+        }
+    }
+    rights
+}
+
+/// Every combination of what a rule lists.
+fn each_of(rule: &Value) -> Vec<ResourceAttributes> {
+    let texts = |field: &str| -> Vec<Option<String>> {
+        list(&rule[field]).iter().map(|text| text.as_str().map(str::to_owned)).collect()
+    };
+    let (groups, resources, verbs) = (texts("apiGroups"), texts("resources"), texts("verbs"));
+    let mut names = texts("resourceNames");
+    if names.is_empty() {
+        names.push(None);
+    }
+    let mut all = Vec::new();
+    for group in &groups {
+        for resource in &resources {
+            for verb in &verbs {
+                for name in &names {
+                    all.push(ResourceAttributes {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                        name: name.clone(),
+                        ..ResourceAttributes::default()
                     });
                 }
             }
         }
     }
-    rights
+    all
 }

@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::Finding;
 use crate::args::Executor;
-use crate::commands::LEASE;
 use crate::install::{Cluster, Found, Installed, velero};
+use crate::leader::LEASE;
 use crate::telemetry::chain;
 
 /// A leader that was silent for so long is none.

@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::args::{CertificatesArgs, CertificatesCommand};
+use crate::certificates::SECRET;
 use crate::client::Clients;
-use crate::commands::SECRET;
 
 const LOOK: Duration = Duration::from_millis(100);
 /// A new authority is trusted for a while before it is used.

@@ -17,7 +17,7 @@ use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
 use crate::install::Certificates;
-use crate::leader::{Candidate, Notes};
+use crate::leader::{Candidate, LEASE, Notes};
 use crate::metrics::QueueMetrics;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
@@ -28,8 +28,6 @@ use crate::queue::{Settings, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, health, shutdown};
 
-/// Name of the Lease that the leader holds.
-pub const LEASE: &str = "berth-controller";
 /// How long the first list of a new leader may take before it says so.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use berth_api::velero::Backup;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -13,8 +13,9 @@ use crate::args::{Executor, InstallArgs};
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
+use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
-use crate::install::{Certificates, Cluster, Found, Settings, diff, remove, render, velero};
+use crate::install::{Certificates, Cluster, Found, Settings, certificates, diff, remove, render, velero};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// Definitions and the namespace are applied before anything that needs them.
@@ -54,9 +55,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     if settings.executor == Executor::Berth {
         take_over(&cluster, &args).await?;
     }
-    let executor_was = found.installed.as_ref().map(|installed| installed.executor);
-    let changes_hands = executor_was.is_some_and(|was| was != settings.executor);
-    install(&cluster, objects, &args, changes_hands).await?;
+    install(&cluster, objects, &args, Hands::of(&found, &settings)).await?;
     advise(&cluster, &args, settings.executor).await
 }
 
@@ -190,16 +189,34 @@ async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> an
         }
     }
     for reference in apply::left_over(cluster, objects).await? {
-        println!("{reference} {}", if args.diff { "would be removed" } else { "removed (dry run)" });
+        println!("{reference} removed (dry run)");
     }
     Ok(())
+}
+
+/// What passes from one to another by this installation.
+struct Hands {
+    backups: bool,
+    certificates_to: Option<Certificates>,
+}
+
+impl Hands {
+    fn of(found: &Found, settings: &Settings) -> Self {
+        let was = found.installed.as_ref();
+        Self {
+            backups: was.is_some_and(|was| was.executor != settings.executor),
+            certificates_to: was
+                .is_some_and(|was| was.certificates != settings.certificates)
+                .then_some(settings.certificates),
+        }
+    }
 }
 
 async fn install(
     cluster: &Cluster,
     objects: Vec<Value>,
     args: &InstallArgs,
-    changes_hands: bool,
+    hands: Hands,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
     let write = async |object: &Value| {
@@ -218,18 +235,24 @@ async fn install(
         apply::established(&cluster.client, object).await?;
     }
     let (others, admission) = apply::split_admission(others);
+    if hands.certificates_to == Some(Certificates::SelfManaged) {
+        certificates::take(cluster).await?;
+    }
+    let gives = hands.certificates_to == Some(Certificates::CertManager);
+    let (later, others): (Vec<Value>, Vec<Value>) =
+        others.into_iter().partition(|object| gives && certificates::is_of_cert_manager(object));
     for object in &others {
         write(object).await?;
     }
     // Not before there is somebody to answer: an upgrade's new rules meet its new replicas.
-    let waiting = apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}"));
-    // At the first installation replicas become ready with their certificate, and a review that nobody answers costs
-    // nothing: the API server goes on without.
-    waiting.await?;
-    if changes_hands {
+    apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
+    if hands.backups || gives {
         // What still runs needs its rights, and a guard that lets it write its end.
         println!("waiting: running backups end under the one that began them");
         remove::leaving_gone(cluster, args.timeout).await?;
+    }
+    if gives {
+        certificates::give(cluster, &later, args.timeout).await?;
     }
     for object in &admission {
         write(object).await?;
@@ -238,6 +261,12 @@ async fn install(
         if remove::delete(cluster, reference).await? {
             println!("{reference} removed");
         }
+    }
+    // Without its Certificate nobody renews it.
+    let authority = remove::authority(cluster);
+    let taken = hands.certificates_to == Some(Certificates::SelfManaged);
+    if taken && remove::delete(cluster, &authority).await? {
+        println!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
     println!(
@@ -273,36 +302,6 @@ async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
         bail!("the API server does not reach berth's webhooks ({seen}); `berth check` tells more");
     }
     Ok(())
-}
-
-/// What a Backup that is tried and not stored tells of the webhooks.
-pub enum Probe {
-    /// A place, or a refusal of berth's.
-    Answered,
-    Silent(String),
-    /// We may not create Backups.
-    NotAllowed,
-}
-
-pub async fn probe(cluster: &Cluster) -> Probe {
-    let backup = json!({
-        "apiVersion": "velero.io/v1",
-        "kind": "Backup",
-        "metadata": {"generateName": "berth-check-", "namespace": cluster.namespace},
-        "spec": {},
-    });
-    let Ok(backup) = serde_json::from_value::<Backup>(backup) else {
-        return Probe::Silent("no Backup could be made".to_owned());
-    };
-    let api: Api<Backup> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    match api.create(&dry_run, &backup).await {
-        Ok(created) if created.phase().as_str() == "Queued" => Probe::Answered,
-        Ok(_) => Probe::Silent("a Backup is let through without a place".to_owned()),
-        Err(kube::Error::Api(status)) if status.message.contains("berth.dev") => Probe::Answered,
-        Err(kube::Error::Api(status)) if status.code == 403 => Probe::NotAllowed,
-        Err(error) => Probe::Silent(crate::telemetry::chain(&error)),
-    }
 }
 
 /// What is left to do in Velero, or done.

@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 
 use crate::args::UninstallArgs;
+use crate::certificates::SECRET;
 use crate::client::persistent;
-use crate::commands::SECRET;
 use crate::install::{Cluster, apply, remove, velero};
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {

@@ -71,10 +71,10 @@ impl Installed {
     pub fn repository(&self) -> Option<String> {
         let image =
             self.deployments.iter().flat_map(containers).find_map(|container| container.image.clone())?;
-        let image = image.split('@').next().unwrap_or_default().to_owned();
-        let tag =
-            image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag.len() + 1);
-        Some(image[..image.len() - tag.unwrap_or_default()].to_owned())
+        let image = image.split('@').next()?;
+        // A colon further left is that of a port.
+        let (repository, tag) = image.rsplit_once(':').unwrap_or((image, ""));
+        Some(if tag.contains('/') { image } else { repository }.to_owned())
     }
 }
 

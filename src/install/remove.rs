@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Cluster, PART_OF, PART_OF_BERTH, Reference};
 use crate::client::is_not_found;
-use crate::commands::LEASE;
+use crate::leader::LEASE;
 
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -118,6 +118,16 @@ where
     Ok(released)
 }
 
+/// The Secret of the authority that cert-manager makes for berth, and leaves when the Certificate is deleted.
+pub fn authority(cluster: &Cluster) -> Reference {
+    Reference {
+        api_version: Secret::api_version(&()).into_owned(),
+        kind: "Secret".to_owned(),
+        namespace: Some(cluster.namespace.clone()),
+        name: "berth-webhook-ca".to_owned(),
+    }
+}
+
 /// What berth wrote while it ran: its Lease, and its keys.
 ///
 /// # Errors
@@ -133,8 +143,7 @@ pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<V
     for reference in [
         of(&Lease::api_version(&()), "Lease", LEASE),
         of(&Secret::api_version(&()), "Secret", secret),
-        // cert-manager leaves the Secrets of Certificates that are deleted.
-        of(&Secret::api_version(&()), "Secret", "berth-webhook-ca"),
+        authority(cluster),
     ] {
         if delete(cluster, &reference).await? {
             deleted.push(reference);

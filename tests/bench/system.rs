@@ -29,8 +29,20 @@ pub fn cpu_seconds(id: u32) -> anyhow::Result<f64> {
 /// # Errors
 /// When it is gone.
 pub fn peak_mib(id: u32) -> anyhow::Result<f64> {
+    mib(id, "VmHWM:")
+}
+
+/// The memory that a process holds, in MiB.
+///
+/// # Errors
+/// When it is gone.
+pub fn resident_mib(id: u32) -> anyhow::Result<f64> {
+    mib(id, "VmRSS:")
+}
+
+fn mib(id: u32, what: &'static str) -> anyhow::Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(what)).context(what)?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
 }

@@ -84,6 +84,11 @@ fn completes(cluster: &Cluster, name: &str) {
     .unwrap();
 }
 
+fn well(admin: &std::path::Path) {
+    wait_for("nothing to be wrong", SLOW, || Ok(berth(admin, &["check"]).status.success().then_some(())))
+        .unwrap_or_else(|error| panic!("{error}: {}", said(&berth(admin, &["check"]))));
+}
+
 #[test]
 fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let [program, plugin] = binaries::get(["velero", "velero-plugin-for-aws"]).unwrap();
@@ -120,11 +125,26 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let text = run(&cluster, "berth install --executor=velero --adjust-velero");
     assert!(text.contains("+--disable-controllers=backup-queue"), "{text}");
     kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
-    wait_for("nothing to be wrong", SLOW, || Ok(berth(&admin, &["check"]).status.success().then_some(())))
-        .unwrap_or_else(|error| panic!("{error}: {}", said(&berth(&admin, &["check"]))));
+    well(&admin);
     completes(&cluster, "queued");
     let queued = kubectl.backup(NAMESPACE, "queued").unwrap();
     assert!(queued.metadata.annotations.unwrap().contains_key("berth.dev/enqueued-at"));
+
+    // Who runs them changes, and Velero lets go first.
+    let refused = berth(&admin, &["install", "--executor=berth"]);
+    assert!(said(&refused).contains("two must not; nothing was changed"), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(1));
+    let text = run(&cluster, "berth install --executor=berth --adjust-velero");
+    assert!(text.contains("+--disable-controllers=") && text.contains("waiting:"), "{text}");
+    well(&admin);
+    completes(&cluster, "by-berth");
+    let velero_runs = || !args(&cluster).iter().any(|arg| arg.contains("backup,backup-queue"));
+    assert!(!velero_runs(), "{:?}", args(&cluster));
+    run(&cluster, "berth install --executor=velero --adjust-velero");
+    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    well(&admin);
+    completes(&cluster, "by-velero");
+    assert!(velero_runs(), "{:?}", args(&cluster));
 
     let text = run(&cluster, "berth uninstall");
     assert!(text.contains("Velero runs backups by itself again"), "{text}");

@@ -34,6 +34,13 @@ fn leaf(cluster: &Cluster) -> anyhow::Result<String> {
     secret(cluster, "berth-webhook-certs", "tls.crt")
 }
 
+/// Waits until nothing is found to be wrong.
+fn healthy(cluster: &Cluster) {
+    let check = || crate::install::berth(&cluster.plane().kubeconfig(), &["check"]);
+    let well = wait_for("nothing to be wrong", PATIENCE, || Ok(check().status.success().then_some(())));
+    well.unwrap_or_else(|error| panic!("{error}: {}", crate::install::said(&check())));
+}
+
 /// Waits until there is another leaf.
 fn renewed(cluster: &Cluster, before: &str) -> String {
     let other = || Ok(Some(leaf(cluster)?).filter(|now| !now.is_empty() && now != before));
@@ -94,6 +101,27 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     told.ensure_all_queued();
     assert!(told.created > 500);
 
+    // berth takes the certificates over, and gives them back.
+    let load = Load::start(&cluster, PER_SECOND);
+    run(&cluster, "berth install --certificates=self-managed");
+    healthy(&cluster);
+    for kind in ["certificates", "issuers"] {
+        assert_eq!(kubectl.run(&["get", kind, "-n", NAMESPACE, "-o", "name"]).unwrap(), "");
+    }
+    assert_eq!(secret(&cluster, "berth-webhook-ca", "tls.crt").unwrap(), "");
+    let authority_of_its_own = || {
+        let key = secret(&cluster, "berth-webhook-certs", "ca.key")?;
+        Ok((!key.is_empty()).then_some(()))
+    };
+    wait_for("berth's own authority", PATIENCE, authority_of_its_own).unwrap();
+    healthy(&cluster);
+    run(&cluster, "berth install --certificates=cert-manager");
+    healthy(&cluster);
+    assert_ne!(secret(&cluster, "berth-webhook-ca", "tls.crt").unwrap(), "");
+    let told = load.finish();
+    println!("from one to the other and back: {told:?}");
+    told.ensure_all_queued();
+
     // Nobody injects: berth does not, and says so.
     cert_manager.terminate(Duration::from_secs(20)).unwrap();
     let clear =
@@ -116,10 +144,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     })
     .unwrap();
     cert_manager.restart().unwrap();
-    wait_for("it to be injected again", PATIENCE, || {
-        Ok(crate::install::berth(&cluster.plane().kubeconfig(), &["check"]).status.success().then_some(()))
-    })
-    .unwrap();
+    healthy(&cluster);
 
     // A certificate that nobody believes is put off for as long as that takes.
     cert_manager.terminate(Duration::from_secs(20)).unwrap();

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Here;
 use crate::args::Executor;
-use crate::commands::controller::LEASE;
+use crate::leader::LEASE;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};
 

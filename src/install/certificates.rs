@@ -1,0 +1,135 @@
+//! From berth's own certificates to cert-manager's and back, without a moment in which what is served is not believed.
+//!
+//! Two programs must not write one Secret or one caBundle: the one lets go before the other begins.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use berth_certs::bundle::is_signed_by;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::ClusterResourceScope;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::apply::{self, Mode};
+use super::cluster::CONFIGURATION;
+use super::{Cluster, INSTALLER, Reference, remove};
+use crate::certificates::trust::Trust;
+use crate::certificates::{LEAF_CERTIFICATE, SECRET, text};
+use crate::client::is_not_found;
+
+const LOOK: Duration = Duration::from_millis(200);
+/// As long as the slowest API server takes to notice a new authority, and a replica a new certificate.
+const NOTICED: Duration = Duration::from_secs(5);
+const INJECT: &str = "cert-manager.io/inject-ca-from";
+const ISSUER: &str = "cert-manager.io/issuer-name";
+
+/// Is this what cert-manager makes certificates from?
+pub fn is_of_cert_manager(object: &Value) -> bool {
+    object["apiVersion"].as_str().is_some_and(|version| version.starts_with("cert-manager.io/"))
+}
+
+/// cert-manager lets go: what it issued is served, and believed, until berth's keeper brings its own.
+///
+/// # Errors
+/// When something cannot be written.
+pub async fn take(cluster: &Cluster) -> anyhow::Result<()> {
+    println!("taking the certificates over from cert-manager");
+    no_injection::<MutatingWebhookConfiguration>(&cluster.client).await?;
+    no_injection::<ValidatingWebhookConfiguration>(&cluster.client).await?;
+    for reference in apply::installed(cluster).await? {
+        if reference.api_version.starts_with("cert-manager.io/")
+            && remove::delete(cluster, &reference).await?
+        {
+            println!("{reference} removed");
+        }
+    }
+    Ok(())
+}
+
+async fn no_injection<K>(client: &Client) -> anyhow::Result<()>
+where
+    K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {INJECT: null}}}));
+    match api.patch_metadata(CONFIGURATION, &params(), &patch).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("{} {CONFIGURATION}", K::kind(&()))),
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(INSTALLER.to_owned()), ..PatchParams::default() }
+}
+
+/// cert-manager begins, once berth's keeper runs no more: its authority is believed beside the old one before it signs
+/// what is served. Its cainjector may take caBundle over afterwards.
+///
+/// # Errors
+/// When something cannot be written, or cert-manager issues nothing for as long as `patience`.
+pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
+    println!("handing the certificates over to cert-manager");
+    let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
+    let is_leaf = |object: &&Value| object["spec"]["secretName"] == SECRET;
+    for object in objects.iter().filter(|object| !is_leaf(object)) {
+        apply::apply(&cluster.client, object, Mode::Write).await?;
+    }
+    let authority = remove::authority(cluster).name;
+    let authority =
+        issued(cluster, &authority, patience, |certificate| (!certificate.is_empty()).then_some(())).await?;
+    let mut believed: Vec<String> = trust.read().await?.into_iter().map(|(_, bundle)| bundle).collect();
+    believed.push(authority.clone());
+    believed.sort();
+    believed.dedup();
+    trust.write(&believed.concat()).await?;
+    sleep(NOTICED).await;
+    // What it does not know to be another issuer's it would take for its own, and keep until that expires.
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {ISSUER: "berth-controller"}}}));
+    secrets.patch_metadata(SECRET, &params(), &patch).await.with_context(|| format!("Secret {SECRET}"))?;
+    for object in objects.iter().filter(is_leaf) {
+        apply::apply(&cluster.client, object, Mode::Write).await?;
+    }
+    let signed = |leaf: &str| is_signed_by(leaf.as_bytes(), authority.as_bytes()).then_some(());
+    issued(cluster, SECRET, patience, signed).await?;
+    sleep(NOTICED).await;
+    for reference in objects.iter().filter_map(Reference::of) {
+        println!("{reference} in use");
+    }
+    Ok(())
+}
+
+/// The certificate in a Secret, once it is `good`.
+async fn issued(
+    cluster: &Cluster,
+    name: &str,
+    patience: Duration,
+    good: impl Fn(&str) -> Option<()>,
+) -> anyhow::Result<String> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let waiting = async {
+        loop {
+            let secret = api.get_opt(name).await.with_context(|| format!("Secret {name} cannot be read"))?;
+            let certificate = secret.as_ref().map(|secret| text(secret, LEAF_CERTIFICATE).to_owned());
+            if let Some(certificate) = certificate.filter(|certificate| good(certificate).is_some()) {
+                return anyhow::Ok(certificate);
+            }
+            sleep(LOOK).await;
+        }
+    };
+    timeout(patience, waiting).await.unwrap_or_else(|_| {
+        bail!(
+            "cert-manager issued nothing into Secret {name} for {} s: see `kubectl describe certificate --namespace {}`, then run this again",
+            patience.as_secs(),
+            cluster.namespace
+        )
+    })
+}
