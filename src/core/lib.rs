@@ -8,12 +8,14 @@
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`location`]: which storage location a backup goes to.
+//! - [`mover`]: data movers: which may take a place in the cluster.
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
 pub mod glob;
 pub mod guard;
 pub mod label;
 pub mod location;
+pub mod mover;
 pub mod namespace;
 pub mod queue;
 pub mod selection;

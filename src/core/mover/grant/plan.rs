@@ -1,0 +1,326 @@
+//! One decision: who gets a place, who gives one up, why the others wait.
+
+use std::collections::{BTreeSet, HashMap};
+
+use jiff::Timestamp;
+
+use super::orphan::{is_orphan, is_out};
+use super::reason::Reason;
+use super::view::{Mover, MoverPhase, View};
+
+/// Grants in one plan. The ledger is one object, and an object has room for some ten thousand UIDs.
+pub const AT_ONCE: usize = 1000;
+
+/// What to do, as indices into the view's `movers`. First the ledger, if it says so; then all the others, in any order, each
+/// with the resourceVersion that the view shows; a write that fails is left to the next plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub ledger: Ledger,
+    /// To be given the annotation, in this order.
+    pub grant: Vec<usize>,
+    /// New ones whose annotation is to be taken away: others can use the place.
+    pub revoke: Vec<usize>,
+    /// Accepted ones that go back to New.
+    pub recover: Vec<Recover>,
+    /// Those that wait, in order.
+    pub waiting: Vec<Waiting>,
+    /// There is no limit any more, and all that it held back have been woken: remove the ledger.
+    pub retire_ledger: bool,
+}
+
+/// What the ledger is to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    pub uids: BTreeSet<String>,
+    pub write: LedgerWrite,
+}
+
+/// When to write the ledger. Always with the resourceVersion that was read; a write that fails ends the term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LedgerWrite {
+    /// It holds that already, and nothing hangs on it.
+    #[default]
+    No,
+    /// When there is time: what it holds too much is not counted any more.
+    Tidy,
+    /// Before anything else, and also if it holds that already: only who can write it may grant.
+    First,
+}
+
+/// A data mover that begins anew. Its phase and its annotation are one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recover {
+    pub mover: usize,
+    /// With the annotation: some agent can carry it at once. Without: it stands in line again, by its age.
+    pub keeps_place: bool,
+}
+
+/// A data mover that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub mover: usize,
+    /// Its exact place in line, from 1.
+    pub place: usize,
+    pub reason: Reason,
+}
+
+/// One walk over all four kinds, oldest first. Places go to the oldest that some agent can carry. One whose node is full
+/// is passed over while others can go: it would hold its place in front of a door that is shut. Only what is older
+/// makes a node full, so those who came later keep nobody waiting for ever.
+pub fn plan(view: &View, now: Timestamp) -> Plan {
+    let order = order(view);
+    let mut plan = match view.limits.limit {
+        Some(limit) => Walk::new(view, limit.max(1), now).run(&order),
+        None => wake_all(view, &order, now),
+    };
+    plan.ledger.write = ledger_write(view, &plan);
+    plan
+}
+
+/// Those that have not ended, in the one order.
+fn order(view: &View) -> Vec<usize> {
+    let mut order: Vec<_> = (view.movers.iter().enumerate())
+        .filter(|(_, m)| !m.third_party && !m.phase.is_final() && m.phase != MoverPhase::Unknown)
+        .map(|(i, mover)| (mover.standing(), i))
+        .collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, i)| i).collect()
+}
+
+fn ledger_write(view: &View, plan: &Plan) -> LedgerWrite {
+    if plan.retire_ledger {
+        return LedgerWrite::No;
+    }
+    let is_listed = |i: &usize| view.movers.get(*i).is_some_and(|mover| is_promised(view, mover));
+    if !plan.grant.is_empty() || plan.revoke.iter().any(is_listed) {
+        // Who would find it there without its annotation, would grant it once more.
+        return LedgerWrite::First;
+    }
+    let is_as_it_should_be = match &view.ledger {
+        Some(ledger) => *ledger == plan.ledger.uids,
+        None => view.limits.limit.is_none(),
+    };
+    if is_as_it_should_be { LedgerWrite::No } else { LedgerWrite::Tidy }
+}
+
+fn is_promised(view: &View, mover: &Mover) -> bool {
+    view.ledger.as_ref().is_some_and(|ledger| ledger.contains(&mover.uid))
+}
+
+/// Nothing is held back. What a limit held back before does not know: agents look again at an object that changes.
+fn wake_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    for (i, mover) in movers(view, order) {
+        if is_orphan(view, mover, now) {
+            plan.recover
+                .push(Recover { mover: i, keeps_place: can_go(view, mover).is_ok() && !mover.canceled });
+        }
+    }
+    if view.ledger.is_none() {
+        return plan;
+    }
+    for (i, mover) in movers(view, order).filter(|(_, m)| m.phase == MoverPhase::New && !m.granted) {
+        let promised = is_promised(view, mover);
+        if promised || (!mover.canceled && plan.grant.len() < AT_ONCE) {
+            plan.ledger.uids.insert(mover.uid.clone());
+            plan.grant.push(i);
+        } else if !mover.canceled {
+            plan.waiting.push(Waiting { mover: i, place: plan.waiting.len() + 1, reason: Reason::Next });
+        }
+    }
+    plan.retire_ledger = plan.grant.is_empty();
+    plan
+}
+
+fn movers<'v>(view: &'v View, order: &[usize]) -> impl Iterator<Item = (usize, &'v Mover)> {
+    order.iter().filter_map(|i| Some((*i, &**view.movers.get(*i)?)))
+}
+
+/// Could an agent carry it now?
+fn can_go(view: &View, mover: &Mover) -> Result<(), Reason> {
+    match &mover.bound_node {
+        Some(node) if view.has_ready_agent(node) => Ok(()),
+        Some(node) => Err(Reason::NoAgent { node: Some(node.clone()) }),
+        None if mover.kind.is_bound() => Err(Reason::NoNode),
+        None if view.some_agent_is_ready() => Ok(()),
+        None => Err(Reason::NoAgent { node: None }),
+    }
+}
+
+/// Would a place that it holds be held for nothing?
+fn wastes_place(view: &View, mover: &Mover, now: Timestamp) -> bool {
+    let is_lost = match &mover.bound_node {
+        Some(node) => is_out(view, node, now),
+        None => mover.kind.is_bound(),
+    };
+    mover.canceled || is_lost
+}
+
+struct Walk<'v> {
+    view: &'v View,
+    now: Timestamp,
+    places: usize,
+    taken: usize,
+    /// Places that are taken beyond the limit, and not on their way out yet.
+    surplus: usize,
+    /// How many data paths of a node older ones take; and how many there are.
+    load: HashMap<&'v str, u32>,
+    data_paths: HashMap<&'v str, u32>,
+    plan: Plan,
+    /// By index: those that hold a place, or are given one.
+    holds: Vec<bool>,
+    passed_over: Vec<usize>,
+    /// Those that wait, in order. None: for a place, whoever takes them.
+    waiting: Vec<(usize, Option<Reason>)>,
+}
+
+impl<'v> Walk<'v> {
+    fn new(view: &'v View, places: usize, now: Timestamp) -> Self {
+        let holds: Vec<bool> = view.movers.iter().map(|mover| holds_place(view, mover)).collect();
+        let taken = holds.iter().filter(|holds| **holds).count();
+        Self {
+            view,
+            now,
+            places,
+            taken,
+            surplus: taken.saturating_sub(places),
+            load: HashMap::new(),
+            data_paths: HashMap::new(),
+            plan: Plan::default(),
+            holds,
+            passed_over: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn run(mut self, order: &[usize]) -> Plan {
+        for (i, mover) in movers(self.view, order) {
+            match mover.phase {
+                MoverPhase::New if mover.granted => self.granted(i, mover),
+                // Promised by whoever led before, or by us: its annotation may be on its way.
+                MoverPhase::New if self.holds.get(i) == Some(&true) => self.grant(i, mover),
+                MoverPhase::New => self.consider(i, mover),
+                MoverPhase::Accepted if is_orphan(self.view, mover, self.now) => self.recover(i, mover),
+                _ => self.loads(mover),
+            }
+        }
+        self.let_the_passed_over_go();
+        self.take_back_the_youngest(order);
+        self.tell(order)
+    }
+
+    fn granted(&mut self, i: usize, mover: &'v Mover) {
+        if wastes_place(self.view, mover, self.now) {
+            self.plan.revoke.push(i);
+            self.surplus = self.surplus.saturating_sub(1);
+        }
+        self.loads(mover);
+    }
+
+    fn recover(&mut self, i: usize, mover: &'v Mover) {
+        let keeps_place = self.surplus == 0 && !mover.canceled && can_go(self.view, mover).is_ok();
+        if !keeps_place {
+            self.surplus = self.surplus.saturating_sub(1);
+        }
+        self.plan.recover.push(Recover { mover: i, keeps_place });
+        self.loads(mover);
+    }
+
+    /// One that has no place.
+    fn consider(&mut self, i: usize, mover: &'v Mover) {
+        if mover.canceled {
+            // Any agent ends it, without a place.
+            return;
+        }
+        let reason = match can_go(self.view, mover) {
+            Err(reason) => Some(reason),
+            Ok(()) if self.taken >= self.places => None,
+            Ok(()) if self.plan.grant.len() >= AT_ONCE => Some(Reason::Next),
+            Ok(()) if self.is_full(mover) => {
+                self.passed_over.push(i);
+                mover.bound_node.clone().map(|node| Reason::NodeFull { node })
+            }
+            Ok(()) => {
+                self.taken += 1;
+                self.grant(i, mover);
+                return;
+            }
+        };
+        self.waiting.push((i, reason));
+    }
+
+    fn grant(&mut self, i: usize, mover: &'v Mover) {
+        self.plan.ledger.uids.insert(mover.uid.clone());
+        self.plan.grant.push(i);
+        if let Some(holds) = self.holds.get_mut(i) {
+            *holds = true;
+        }
+        if let Some(node) = mover.node() {
+            *self.load.entry(node).or_default() += 1;
+        }
+    }
+
+    fn loads(&mut self, mover: &'v Mover) {
+        if let Some(node) = mover.node().filter(|_| mover.loads_node()) {
+            *self.load.entry(node).or_default() += 1;
+        }
+    }
+
+    fn is_full(&mut self, mover: &'v Mover) -> bool {
+        let Some(node) = mover.bound_node.as_deref() else { return false };
+        let view = self.view;
+        let data_paths = *self.data_paths.entry(node).or_insert_with(|| {
+            let unlabelled = Default::default();
+            view.limits.data_paths(view.node_labels.get(node).unwrap_or(&unlabelled))
+        });
+        self.load.get(node).is_some_and(|load| *load >= data_paths)
+    }
+
+    /// Nobody else wants what is left.
+    fn let_the_passed_over_go(&mut self) {
+        let left = self.places.saturating_sub(self.taken).min(AT_ONCE.saturating_sub(self.plan.grant.len()));
+        let passed_over = std::mem::take(&mut self.passed_over);
+        for i in passed_over.into_iter().take(left) {
+            let Some(mover) = self.view.movers.get(i) else { continue };
+            self.taken += 1;
+            self.grant(i, mover);
+        }
+    }
+
+    /// The limit was lowered, or is new: what has not begun stands in line again.
+    fn take_back_the_youngest(&mut self, order: &[usize]) {
+        if self.surplus == 0 {
+            return;
+        }
+        let known: BTreeSet<usize> = self.plan.revoke.iter().copied().collect();
+        let is_granted =
+            |i: &usize| self.view.movers.get(*i).is_some_and(|m| m.phase == MoverPhase::New && m.granted);
+        let youngest = order.iter().rev().copied().filter(|i| is_granted(i) && !known.contains(i));
+        self.plan.revoke.extend(youngest.take(self.surplus));
+    }
+
+    fn tell(self, order: &[usize]) -> Plan {
+        let Self { view, places, taken, mut plan, holds, waiting, .. } = self;
+        let is_holder = |i: &usize| holds.get(*i) == Some(&true);
+        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::TOLD);
+        let by: std::sync::Arc<[String]> = by.map(|(_, mover)| mover.name.clone()).collect();
+        let left = waiting.into_iter().filter(|(i, _)| !is_holder(i));
+        plan.waiting = (1..)
+            .zip(left)
+            .map(|(place, (mover, reason))| {
+                let reason = reason.unwrap_or_else(|| Reason::NoPlace { places, taken, by: by.clone() });
+                Waiting { mover, place, reason }
+            })
+            .collect();
+        plan
+    }
+}
+
+/// Does it take a place, or could it before anybody knows?
+fn holds_place(view: &View, mover: &Mover) -> bool {
+    let is_new = mover.phase == MoverPhase::New;
+    !mover.third_party && (mover.phase.holds_place() || is_new && (mover.granted || is_promised(view, mover)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Why a data mover waits.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Typed until the last moment: the same value labels metrics and becomes the text that people read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// There is a place for it, and the next plan gives it.
+    Next,
+    /// All places are taken. Names the first few that hold one; all that wait share the names.
+    NoPlace { places: usize, taken: usize, by: Arc<[String]> },
+    /// Nobody could carry it: its node has no ready agent, or no node has.
+    NoAgent { node: Option<String> },
+    /// Its pod is on no node yet.
+    NoNode,
+    /// The data paths of its node are taken, and others that wait could go at once.
+    NodeFull { node: String },
+}
+
+impl Reason {
+    /// Every [`Reason::word`].
+    pub const WORDS: [&str; 5] = ["Next", "NoPlace", "NoAgent", "NoNode", "NodeFull"];
+    /// How many names [`Reason::NoPlace`] tells.
+    pub const TOLD: usize = 3;
+
+    /// One word, a closed set: for metric labels, Event reasons and columns.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Next => "Next",
+            Self::NoPlace { .. } => "NoPlace",
+            Self::NoAgent { .. } => "NoAgent",
+            Self::NoNode => "NoNode",
+            Self::NodeFull { .. } => "NodeFull",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Next => f.write_str("nothing: it goes next"),
+            Self::NoPlace { places, taken, by } => {
+                if taken > places {
+                    write!(f, "{taken} places are taken, {places} allowed: by {}", by.join(", "))?;
+                } else {
+                    write!(f, "{taken} of {places} places are taken by {}", by.join(", "))?;
+                }
+                match taken.saturating_sub(by.len()) {
+                    0 => Ok(()),
+                    others => write!(f, " and {others} more"),
+                }
+            }
+            Self::NoAgent { node: Some(node) } => write!(f, "node {node} has no ready node-agent"),
+            Self::NoAgent { node: None } => f.write_str("no node has a ready node-agent"),
+            Self::NoNode => f.write_str("its pod is on no node yet"),
+            Self::NodeFull { node } => write!(f, "node {node} is full and others can go first"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_plain_words() {
+        let full = |places, taken, by: &[&str]| Reason::NoPlace {
+            places,
+            taken,
+            by: by.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let node = || "n3".to_owned();
+        for (reason, expected) in [
+            (full(2, 2, &["du-1", "du-2"]), "2 of 2 places are taken by du-1, du-2"),
+            (full(5, 5, &["a", "b", "c"]), "5 of 5 places are taken by a, b, c and 2 more"),
+            (full(1, 2, &["a", "b"]), "2 places are taken, 1 allowed: by a, b"),
+            (Reason::NoAgent { node: Some(node()) }, "node n3 has no ready node-agent"),
+            (Reason::NoAgent { node: None }, "no node has a ready node-agent"),
+            (Reason::NoNode, "its pod is on no node yet"),
+            (Reason::NodeFull { node: node() }, "node n3 is full and others can go first"),
+            (Reason::Next, "nothing: it goes next"),
+        ] {
+            assert_eq!(reason.to_string(), expected);
+            assert!(Reason::WORDS.contains(&reason.word()));
+        }
+    }
+}
