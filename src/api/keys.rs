@@ -34,6 +34,9 @@ pub const EXECUTOR: &str = "berth.dev/executor";
 /// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
 pub const NUDGED_AT: &str = "berth.dev/nudged-at";
 
+/// Annotation of a data mover: it may be accepted. Any value but `false`; written by the leader, who counts.
+pub const GRANTED: &str = "berth.dev/granted";
+
 /// Annotation of the webhooks' Secret: `leaf` or `ca` is to be issued anew. Taken away when that is done.
 pub const ROTATE: &str = "berth.dev/rotate";
 

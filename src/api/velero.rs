@@ -1,9 +1,11 @@
-//! `velero.io/v1`, one kind per file. No kind has a status subresource: status is written with the object.
+//! `velero.io`, one kind per file; the four kinds of data movers share one. No kind has a status subresource: status is written with the object.
 
 pub mod backup;
 pub mod backup_storage_location;
+pub mod mover;
 
 pub use backup::{Backup, BackupPhase, BackupSpec, BackupStatus};
 pub use backup_storage_location::{
     BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec, BackupStorageLocationStatus,
 };
+pub use mover::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};

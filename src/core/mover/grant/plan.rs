@@ -24,7 +24,8 @@ pub struct Plan {
     pub recover: Vec<Recover>,
     /// Those that wait, in order.
     pub waiting: Vec<Waiting>,
-    /// There is no limit any more, and all that it held back have been woken: remove the ledger.
+    /// There is no limit any more, and all that it held back have been woken: mark the ledger as not in force, with the
+    /// resourceVersion that was read. A view says of such a ledger that there is none.
     pub retire_ledger: bool,
 }
 

@@ -173,7 +173,7 @@ pub struct View {
     pub agents: HashMap<String, Agent>,
     pub node_labels: HashMap<String, BTreeMap<String, String>>,
     pub limits: Limits,
-    /// UIDs in the ledger as it was last read or written. None: there is no ledger.
+    /// UIDs in the ledger as it was last read or written. None: there is none, or none in force.
     pub ledger: Option<BTreeSet<String>>,
     /// Since when agents are watched. What is away for longer is taken to be away since then.
     pub watching_since: Timestamp,

@@ -313,7 +313,7 @@ fn a_lowered_limit_takes_back_what_has_not_begun_the_youngest_first() {
 }
 
 #[test]
-fn without_a_limit_all_are_woken_once_and_the_ledger_is_removed() {
+fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
     let mut view = view([
         upload("du-1", 1, MoverPhase::Accepted),
         new_upload("du-2", 2),

@@ -1,0 +1,428 @@
+//! DataUpload, DataDownload (`velero.io/v2alpha1`), PodVolumeBackup and PodVolumeRestore (`velero.io/v1`): the fields that
+//! berth reads (source: Velero's definitions of 1.18.3).
+//!
+//! Whatever else an object has is not kept: berth patches these kinds and never writes one whole. No kind has a
+//! status subresource: phase, annotations and labels change in one write, and one admission review shows it all.
+//! Nothing is required here that a definition requires, and a field that is null is absent: an object that is odd is
+//! counted rather than lost from sight.
+
+use berth_core::mover::MoverKind;
+use berth_core::mover::grant::{Mover, MoverPhase};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use crate::keys;
+
+/// A move of snapshot data into the storage location.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(group = "velero.io", version = "v2alpha1", kind = "DataUpload", plural = "datauploads", namespaced)]
+#[kube(status = "DataMoverStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataUploadSpec {
+    #[serde(rename = "csiSnapshot", skip_serializing_if = "Option::is_none")]
+    pub csi_snapshot: Option<CsiSnapshot>,
+    /// The claim whose data it is.
+    #[serde(rename = "sourcePVC", skip_serializing_if = "Option::is_none")]
+    pub source_pvc: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_namespace: Option<String>,
+    /// Who moves the data. Empty or `velero`: the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datamover: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiSnapshot {
+    /// Class of the claim whose data it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
+}
+
+/// A move of data from the storage location into a volume.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "velero.io",
+    version = "v2alpha1",
+    kind = "DataDownload",
+    plural = "datadownloads",
+    namespaced
+)]
+#[kube(status = "DataMoverStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataDownloadSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_volume: Option<TargetVolume>,
+    /// Who moves the data. Empty or `velero`: the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datamover: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetVolume {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pvc: Option<String>,
+}
+
+/// Status of a DataUpload or DataDownload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataMoverStatus {
+    /// As it stands: a phase that berth does not know is no reason not to read the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Where the data path runs, or will.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_by_node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_timestamp: Option<Time>,
+}
+
+/// A backup of a pod's volume through the file system of its node.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "velero.io",
+    version = "v1",
+    kind = "PodVolumeBackup",
+    plural = "podvolumebackups",
+    namespaced
+)]
+#[kube(status = "PodVolumeStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
+#[serde(default)]
+pub struct PodVolumeBackupSpec {
+    /// The node of the pod: its agent carries it, and no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<bool>,
+}
+
+/// A restore of a pod's volume through the file system of its node.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "velero.io",
+    version = "v1",
+    kind = "PodVolumeRestore",
+    plural = "podvolumerestores",
+    namespaced
+)]
+#[kube(status = "PodVolumeStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
+#[serde(default)]
+pub struct PodVolumeRestoreSpec {
+    /// The pod on whose node it is carried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodReference {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+/// Status of a PodVolumeBackup or PodVolumeRestore.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodVolumeStatus {
+    /// As it stands: a phase that berth does not know is no reason not to read the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Of a PodVolumeRestore: the node whose agent accepted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_timestamp: Option<Time>,
+}
+
+/// What the four kinds have in common.
+pub trait DataMover: Resource {
+    const KIND: MoverKind;
+
+    /// `status.phase` as it stands; absent is the empty text.
+    fn phase_text(&self) -> &str;
+
+    /// What the object itself tells. The caller fills in what others tell: the node to which a PodVolumeRestore is bound,
+    /// and the mover pod.
+    fn mover(&self) -> Mover;
+
+    fn phase(&self) -> MoverPhase {
+        MoverPhase::parse(self.phase_text())
+    }
+
+    /// Does it carry a grant?
+    fn is_granted(&self) -> bool {
+        is_granted(self)
+    }
+
+    /// Does somebody else's data mover carry it?
+    fn is_third_party(&self) -> bool {
+        false
+    }
+}
+
+fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
+    object.meta().annotations.as_ref().is_some_and(|annotations| keys::is_set(annotations, keys::GRANTED))
+}
+
+/// Everything but what the status tells.
+fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
+    let meta = object.meta();
+    let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    Mover {
+        phase: object.phase(),
+        granted: object.is_granted(),
+        // A node-agent cancels what is being deleted.
+        canceled: cancel == Some(true) || meta.deletion_timestamp.is_some(),
+        third_party: object.is_third_party(),
+        ..Mover::new(K::KIND, object.name_any(), object.uid().unwrap_or_default(), created)
+    }
+}
+
+fn is_of_others(datamover: Option<&str>) -> bool {
+    !matches!(datamover, None | Some("" | "velero"))
+}
+
+/// An empty name names no node.
+fn named(node: &Option<String>) -> Option<String> {
+    node.clone().filter(|node| !node.is_empty())
+}
+
+fn at(time: &Option<Time>) -> Option<Timestamp> {
+    time.as_ref().map(|time| time.0)
+}
+
+fn data_mover<K: DataMover>(object: &K, cancel: Option<bool>, status: Option<&DataMoverStatus>) -> Mover {
+    let Some(status) = status else { return unread(object, cancel) };
+    Mover {
+        accepted_by: named(&status.accepted_by_node),
+        accepted_at: at(&status.accepted_timestamp),
+        running_on: named(&status.node),
+        ..unread(object, cancel)
+    }
+}
+
+impl DataMover for DataUpload {
+    const KIND: MoverKind = MoverKind::DataUpload;
+
+    fn phase_text(&self) -> &str {
+        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn mover(&self) -> Mover {
+        data_mover(self, self.spec.cancel, self.status.as_ref())
+    }
+
+    fn is_third_party(&self) -> bool {
+        is_of_others(self.spec.datamover.as_deref())
+    }
+}
+
+impl DataMover for DataDownload {
+    const KIND: MoverKind = MoverKind::DataDownload;
+
+    fn phase_text(&self) -> &str {
+        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn mover(&self) -> Mover {
+        data_mover(self, self.spec.cancel, self.status.as_ref())
+    }
+
+    fn is_third_party(&self) -> bool {
+        is_of_others(self.spec.datamover.as_deref())
+    }
+}
+
+impl DataMover for PodVolumeBackup {
+    const KIND: MoverKind = MoverKind::PodVolumeBackup;
+
+    fn phase_text(&self) -> &str {
+        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn mover(&self) -> Mover {
+        Mover {
+            bound_node: named(&self.spec.node),
+            accepted_at: self.status.as_ref().and_then(|status| at(&status.accepted_timestamp)),
+            ..unread(self, self.spec.cancel)
+        }
+    }
+}
+
+impl DataMover for PodVolumeRestore {
+    const KIND: MoverKind = MoverKind::PodVolumeRestore;
+
+    fn phase_text(&self) -> &str {
+        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn mover(&self) -> Mover {
+        let node = self.status.as_ref().and_then(|status| named(&status.node));
+        Mover {
+            accepted_by: node.clone(),
+            accepted_at: self.status.as_ref().and_then(|status| at(&status.accepted_timestamp)),
+            running_on: node,
+            ..unread(self, self.spec.cancel)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::DynamicObject;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<K: DataMover + serde::de::DeserializeOwned>(object: Value) -> Mover {
+        serde_json::from_value::<K>(object).unwrap().mover()
+    }
+
+    /// As a stock node-agent leaves it.
+    fn accepted(kind: MoverKind, spec: Value, status: Value) -> Value {
+        json!({
+            "apiVersion": kind.api_version(), "kind": kind.as_str(),
+            "metadata": {"name": "m-1", "namespace": "velero", "uid": "u-1",
+                "creationTimestamp": "2026-01-02T03:04:05Z", "resourceVersion": "7",
+                "labels": {"velero.io/expose-on-going": "true"},
+                "annotations": {"berth.dev/granted": "2026-01-02T03:04:06Z"}},
+            "spec": spec, "status": status,
+        })
+    }
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn expected(kind: MoverKind) -> Mover {
+        Mover {
+            phase: MoverPhase::Accepted,
+            granted: true,
+            accepted_at: Some(time("2026-01-02T03:04:07Z")),
+            ..Mover::new(kind, "m-1", "u-1", time("2026-01-02T03:04:05Z"))
+        }
+    }
+
+    #[test]
+    fn the_kinds_are_called_as_velero_calls_them() {
+        fn check<K: DataMover<DynamicType = ()>>() {
+            assert_eq!(K::kind(&()), K::KIND.as_str());
+            assert_eq!(K::plural(&()), K::KIND.plural());
+            assert_eq!(K::version(&()), K::KIND.version());
+            assert_eq!(K::api_version(&()), K::KIND.api_version());
+            assert_eq!(K::group(&()), MoverKind::GROUP);
+        }
+        check::<DataUpload>();
+        check::<DataDownload>();
+        check::<PodVolumeBackup>();
+        check::<PodVolumeRestore>();
+    }
+
+    #[test]
+    fn an_accepted_one_of_each_kind_is_read() {
+        let accepted_at = "2026-01-02T03:04:07Z";
+        let status = json!({"phase": "Accepted", "acceptedByNode": "n1", "acceptedTimestamp": accepted_at, "progress": {}});
+        let upload = json!({"snapshotType": "CSI", "csiSnapshot": {"volumeSnapshot": "vs", "storageClass": "fast"},
+            "sourcePVC": "data", "sourceNamespace": "shop", "backupStorageLocation": "default",
+            "operationTimeout": "10m0s", "dataMoverConfig": null});
+        let object = accepted(MoverKind::DataUpload, upload, status.clone());
+        let by_n1 = |kind| Mover { accepted_by: Some("n1".to_owned()), ..expected(kind) };
+        assert_eq!(read::<DataUpload>(object.clone()), by_n1(MoverKind::DataUpload));
+        let spec = serde_json::from_value::<DataUpload>(object).unwrap().spec;
+        assert_eq!(
+            (spec.source_namespace.as_deref(), spec.source_pvc.as_deref()),
+            (Some("shop"), Some("data"))
+        );
+        assert_eq!(spec.csi_snapshot.and_then(|snapshot| snapshot.storage_class).as_deref(), Some("fast"));
+
+        let download =
+            json!({"targetVolume": {"namespace": "shop", "pvc": "data", "pv": ""}, "datamover": "velero"});
+        let object = accepted(MoverKind::DataDownload, download, status);
+        assert_eq!(read::<DataDownload>(object), by_n1(MoverKind::DataDownload));
+
+        let pod = json!({"kind": "Pod", "namespace": "shop", "name": "web-0", "uid": "p"});
+        let backup = json!({"node": "n2", "pod": pod, "volume": "data", "repoIdentifier": ""});
+        let status = json!({"phase": "Accepted", "acceptedTimestamp": accepted_at});
+        let on_n2 = Some("n2".to_owned());
+        assert_eq!(
+            read::<PodVolumeBackup>(accepted(MoverKind::PodVolumeBackup, backup, status)),
+            Mover { bound_node: on_n2.clone(), ..expected(MoverKind::PodVolumeBackup) }
+        );
+        let status = json!({"phase": "Accepted", "acceptedTimestamp": accepted_at, "node": "n2"});
+        let object = accepted(MoverKind::PodVolumeRestore, json!({"pod": pod}), status);
+        assert_eq!(
+            read::<PodVolumeRestore>(object),
+            Mover { accepted_by: on_n2.clone(), running_on: on_n2, ..expected(MoverKind::PodVolumeRestore) }
+        );
+    }
+
+    #[test]
+    fn what_is_absent_empty_or_null_is_as_new_as_can_be() {
+        let new = Mover::new(MoverKind::DataUpload, "", "", Timestamp::UNIX_EPOCH);
+        for object in [
+            json!({"metadata": {}, "spec": {}}),
+            json!({"metadata": {}, "spec": {"csiSnapshot": null, "cancel": null}, "status": null}),
+            json!({"metadata": {}, "spec": {}, "status": {"phase": "", "node": "", "acceptedTimestamp": null}}),
+            json!({"metadata": {"annotations": {"berth.dev/granted": "false"}}, "spec": {"datamover": ""}}),
+        ] {
+            let mut object = object;
+            object["apiVersion"] = json!("velero.io/v2alpha1");
+            object["kind"] = json!("DataUpload");
+            assert_eq!(read::<DataUpload>(object.clone()), new, "{object}");
+        }
+    }
+
+    #[test]
+    fn what_is_odd_is_told() {
+        let object = |metadata: Value, spec: Value, phase: &str| {
+            let object = json!({"apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "metadata": metadata,
+                "spec": spec, "status": {"phase": phase}});
+            read::<DataUpload>(object)
+        };
+        assert_eq!(object(json!({}), json!({}), "Exposing").phase, MoverPhase::Unknown);
+        assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
+        assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
+        assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);
+    }
+
+    proptest! {
+        /// Any text as any of the fields.
+        #[test]
+        fn no_text_breaks_the_reader(phase in ".*", node in ".*", mark in ".*") {
+            let object = json!({
+                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+                "metadata": {"name": node, "annotations": {"berth.dev/granted": mark}},
+                "spec": {"node": node}, "status": {"phase": phase},
+            });
+            prop_assert!(serde_json::from_value::<DynamicObject>(object.clone()).is_ok());
+            let mover = read::<PodVolumeBackup>(object);
+            prop_assert_eq!(mover.granted, mark != "false");
+            prop_assert_eq!(mover.bound_node, Some(node).filter(|node| !node.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What the API server and the leaders have at one moment.
+
+use berth_core::mover::grant::MoverPhase;
+
+/// What the world may do, and rules that are broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// A leader that lost the Lease goes on.
+    TwoLeaders,
+    /// A write lands after its leader has given it up, or is gone.
+    LateWrites,
+    /// The agent of node a goes away and comes back; or seems to: it goes on writing.
+    Outages,
+    /// Broken: the ledger is written without a resourceVersion, so nobody is fenced.
+    BlindLedger,
+    /// Broken: annotations are written before the ledger.
+    AnnotatesFirst,
+    /// Broken: what is Prepared is not counted.
+    CountsAccepted,
+    /// Broken: what the ledger holds is not counted.
+    ForgetsLedger,
+    /// Broken: a new leader's cache is from before it read the ledger.
+    ListsFirst,
+    /// Broken: a leader goes on with its cache when the limit changes.
+    KeepsCache,
+    /// Broken: a ledger in which nothing changes is not written before a grant.
+    SkipsUnchanged,
+    /// Broken: annotations are written without a resourceVersion.
+    BlindGrants,
+    /// Broken: places that the plan frees are given away by the same plan.
+    FreesAtOnce,
+}
+
+/// A data mover as the API server has it. One that runs or has ended is as good as gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// New, Accepted or Prepared.
+    pub phase: MoverPhase,
+    pub granted: bool,
+    /// Accepted by the agent of node a.
+    pub by_a: bool,
+    pub version: u8,
+}
+
+pub type Objects<const N: usize> = [Option<Object>; N];
+
+/// One bit for each UID. None: no limit is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ledger {
+    pub uids: Option<u8>,
+    pub version: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Patch {
+    Grant,
+    Revoke,
+    Recover { keeps_place: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// `limit`: which one it was planned for; only for judging.
+    Ledger {
+        uids: Option<u8>,
+        limit: usize,
+    },
+    Object {
+        object: usize,
+        version: u8,
+        patch: Patch,
+    },
+}
+
+/// A process that believes that it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Leader<const N: usize> {
+    /// As it was read or written last.
+    pub ledger: Option<Ledger>,
+    pub fenced: bool,
+    /// Which of the limits it goes by.
+    pub limit: usize,
+    /// None: it has not listed yet.
+    pub cache: Option<Objects<N>>,
+    /// What is left to write of the plan.
+    pub todo: Vec<Write>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State<const N: usize> {
+    pub api: Objects<N>,
+    pub created: usize,
+    pub ledger: Ledger,
+    /// Which of the limits holds.
+    pub limit: usize,
+    /// The limit of the last plan that could write the ledger, if its leader knew of the last time that there was none.
+    pub in_force: u8,
+    /// So many may hold a place: that limit, or what held one when it was lowered and has not gone yet.
+    pub cap: u8,
+    /// The agent of node a is away.
+    pub out: bool,
+    pub leaders: Vec<Leader<N>>,
+    /// With the version that it carries, if it is one of the ledger.
+    pub late: Option<(Write, u8)>,
+    /// What users, and what mishaps, may still do.
+    pub users: u8,
+    pub mishaps: u8,
+}
+
+/// In the order in which a fair scheduler prefers them; from `Create` on, it does none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// A candidate takes the Lease.
+    Elect,
+    Read(usize),
+    Fence(usize),
+    List(usize),
+    /// A write lands that nobody waits for any more.
+    Land,
+    /// A leader learns that another limit holds.
+    Adopt(usize),
+    Watch(usize, usize),
+    /// The ledger first, all others in any order.
+    Write(usize, usize),
+    /// Freezes the cache and decides.
+    Plan(usize),
+    /// The agent of node a is back.
+    Up,
+    /// Its pod runs, and so does it: what frees the place.
+    Run(usize),
+    Prepare(usize),
+    /// By the agent of node a, or of node b.
+    Accept(usize, bool),
+    Create,
+    /// Another limit holds.
+    Limit,
+    /// Somebody deletes it, or its time is up.
+    Delete(usize),
+    Down,
+    Timeout(usize, usize),
+    Crash(usize),
+}
+
+pub fn bit(object: usize) -> u8 {
+    1 << object
+}
+
+impl<const N: usize> State<N> {
+    pub fn objects(&self) -> impl Iterator<Item = (usize, Object)> + '_ {
+        self.api.iter().enumerate().filter_map(|(o, object)| Some((o, (*object)?)))
+    }
+
+    /// How many are Accepted or Prepared.
+    pub fn prepare(&self) -> usize {
+        self.objects().filter(|(_, object)| object.phase.holds_place()).count()
+    }
+
+    /// How many are, or may become so without another grant.
+    pub fn hold_places(&self) -> usize {
+        let listed = |o| self.ledger.uids.is_some_and(|uids| uids & bit(o) != 0);
+        self.objects()
+            .filter(|(o, object)| object.phase.holds_place() || object.granted || listed(*o))
+            .count()
+    }
+
+    /// Makes states equal from which the same can follow: of versions only their order counts.
+    pub fn normalize(&mut self) {
+        for o in 0..N {
+            rank(|each| self.versions(o, each));
+        }
+        rank(|each| {
+            each(&mut self.ledger.version);
+            let read = self.leaders.iter_mut().filter_map(|leader| leader.ledger.as_mut());
+            read.for_each(|ledger| each(&mut ledger.version));
+            if let Some((Write::Ledger { .. }, version)) = &mut self.late {
+                each(version);
+            }
+        });
+    }
+
+    /// Every copy of the version of an object.
+    fn versions(&mut self, o: usize, each: &mut dyn FnMut(&mut u8)) {
+        let caches = self.leaders.iter_mut().filter_map(|leader| leader.cache.as_mut());
+        let seen = std::iter::once(&mut self.api).chain(caches).filter_map(|objects| objects[o].as_mut());
+        seen.for_each(|object| each(&mut object.version));
+        let late = self.late.iter_mut().map(|(write, _)| write);
+        for write in self.leaders.iter_mut().flat_map(|leader| &mut leader.todo).chain(late) {
+            if let Write::Object { object, version, .. } = write
+                && *object == o
+            {
+                each(version);
+            }
+        }
+    }
+}
+
+/// Numbers anew all that `visit` shows, from 0.
+fn rank(mut visit: impl FnMut(&mut dyn FnMut(&mut u8))) {
+    let mut used = 0_u64;
+    visit(&mut |version| used |= 1 << *version);
+    visit(&mut |version| {
+        let below = used & ((1 << *version) - 1);
+        *version = below.count_ones().try_into().unwrap();
+    });
+}
