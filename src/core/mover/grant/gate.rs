@@ -18,10 +18,10 @@ pub struct Step {
 /// How to refuse, so that a stock node-agent takes it well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// 409. Who accepts a DataUpload or DataDownload takes it that another one was faster, and turns to the next
+    /// Status 409: who accepts a DataUpload or DataDownload takes it that another one was faster, and turns to the next
     /// object, without an error.
     Conflict,
-    /// 403. All other writes are repeated ten times a second **for as long as they conflict**, by the only worker
+    /// Status 403: all other writes are repeated ten times a second **for as long as they conflict**, by the only worker
     /// of that kind on that node: behind a PodVolumeBackup that has no place yet, one that has a place would never
     /// be accepted, and if it held the last one, nothing would move any more. Any other error ends the attempt; it
     /// is repeated later and later, and at once when the object changes, as by a grant.

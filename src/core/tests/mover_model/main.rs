@@ -181,8 +181,8 @@ fn a_limit_that_comes_or_goes_holds_nobody_back_for_ever() {
     };
     two(ON, 1, &[TwoLeaders]);
     two(ON, 1, &[LateWrites]);
-    two(OFF, 1, &[LateWrites]);
-    two(OFF_AND_ON, 0, &[]);
+    two(OFF, 1, &[LateWrites, Sleep]);
+    two(OFF_AND_ON, 0, &[Sleep]);
 }
 
 /// Many long ways through six movers. The seeds are fixed: it is the same ways each time.
@@ -195,7 +195,7 @@ fn walks_through_longer_lines() {
         checker.spawn_simulation(seed, UniformChooser).join()
     };
     for (limits, seed) in [(TWO, 1), (&[Some(3), Some(2), None, Some(1)], 2)] {
-        let checker = walk(limits, seed, &[TwoLeaders, LateWrites, Outages]);
+        let checker = walk(limits, seed, &[TwoLeaders, LateWrites, Outages, Sleep]);
         eprintln!("{} states, {} steps at most", checker.state_count(), checker.max_depth());
         assert_eq!(failures(&checker), BTreeSet::new());
     }
@@ -247,6 +247,14 @@ fn an_annotation_that_looks_at_no_version_exceeds() {
 #[test]
 fn a_cache_from_before_the_limit_exceeds() {
     breaks(UPLOADS, ON, 0, &[], KeepsCache);
+}
+
+#[test]
+fn without_a_limit_who_was_refused_sleeps_unless_woken() {
+    holds(movers(UPLOADS, OFF, 0, 1, &[Sleep]));
+    let broken = movers(UPLOADS, OFF, 0, 1, &[Sleep, LetsSleep]);
+    let checker = broken.checker().finish_when(HasDiscoveries::AnyOf([WEDGE].into())).spawn_bfs().join();
+    assert!(failures(&checker).contains(WEDGE));
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl<const N: usize> Movers<N> {
         let Some((cache, ledger)) = leader.cache.zip(leader.ledger).filter(|_| leader.fenced) else {
             return Vec::new();
         };
-        let unversioned = cache.map(|seen| seen.map(|object| Object { version: 0, ..object }));
+        let unversioned = cache.map(|seen| seen.map(|object| Object { version: 0, asleep: false, ..object }));
         let sight = (unversioned, ledger.uids, self.limits[leader.limit], state.out);
         let mut plans = self.plans.lock().unwrap();
         let found = plans.entry(sight).or_insert_with(|| self.decide(&sight));
@@ -115,6 +115,9 @@ impl<const N: usize> Movers<N> {
         let mut view = self.view(sight);
         let now = second(10_000);
         let mut decided = plan(&view, now);
+        if self.has(Switch::LetsSleep) && sight.2.is_none() {
+            decided = Plan::default();
+        }
         if self.has(Switch::FreesAtOnce) {
             decided = self.free_at_once(&mut view, decided, now);
         }
@@ -195,13 +198,16 @@ impl<const N: usize> Movers<N> {
             {
                 actions.push(Action::Prepare(o));
             }
-            if object.phase == MoverPhase::New && self.passes(state, o, object, MoverPhase::Accepted) {
+            let tries = object.phase == MoverPhase::New && !object.asleep;
+            if tries && self.passes(state, o, object, MoverPhase::Accepted) {
                 // Who accepted matters only where somebody goes away.
                 let by_a = self.kinds[o].is_bound() || self.has(Switch::Outages);
                 let by_b = !self.kinds[o].is_bound();
                 actions.extend(
                     [(by_a, true), (by_b, false)].iter().filter(|by| by.0).map(|by| Action::Accept(o, by.1)),
                 );
+            } else if tries && self.has(Switch::Sleep) {
+                actions.push(Action::Refuse(o));
             }
             if state.users > 0 {
                 actions.push(Action::Delete(o));
@@ -234,7 +240,7 @@ impl<const N: usize> Movers<N> {
             }
         }
         for (o, seen) in leader.cache.iter().flatten().enumerate() {
-            if *seen != state.api[o] {
+            if !is_same(*seen, state.api[o]) {
                 actions.push(Action::Watch(l, o));
             }
         }
@@ -298,9 +304,16 @@ impl<const N: usize> Movers<N> {
                 object.by_a = by_a && self.has(Switch::Outages);
             }),
             Action::Create => {
-                let new = Object { phase: MoverPhase::New, granted: false, by_a: false, version: 0 };
+                let new =
+                    Object { phase: MoverPhase::New, granted: false, by_a: false, asleep: false, version: 0 };
                 s.api[s.created] = Some(new);
                 s.created += 1;
+            }
+            Action::Refuse(o) => {
+                // No write: no watch tells it.
+                if let Some(object) = &mut s.api[o] {
+                    object.asleep = true;
+                }
             }
             Action::Limit => {
                 s.limit += 1;
@@ -405,6 +418,12 @@ impl<const N: usize> Movers<N> {
 fn put<const N: usize>(state: &mut State<N>, o: usize, edit: impl FnOnce(&mut Object)) {
     if let Some(object) = &mut state.api[o] {
         edit(object);
+        object.asleep = false;
         object.version += 1;
     }
+}
+
+/// As a watch sees it.
+fn is_same(a: Option<Object>, b: Option<Object>) -> bool {
+    a.map(|object| object.version) == b.map(|object| object.version)
 }

@@ -11,6 +11,8 @@ pub enum Switch {
     LateWrites,
     /// The agent of node a goes away and comes back; or seems to: it goes on writing.
     Outages,
+    /// An agent that was refused looks again only when the object changes.
+    Sleep,
     /// Broken: the ledger is written without a resourceVersion, so nobody is fenced.
     BlindLedger,
     /// Broken: annotations are written before the ledger.
@@ -27,6 +29,8 @@ pub enum Switch {
     SkipsUnchanged,
     /// Broken: annotations are written without a resourceVersion.
     BlindGrants,
+    /// Broken: when the limit goes, nobody is woken.
+    LetsSleep,
     /// Broken: places that the plan frees are given away by the same plan.
     FreesAtOnce,
 }
@@ -39,6 +43,8 @@ pub struct Object {
     pub granted: bool,
     /// Accepted by the agent of node a.
     pub by_a: bool,
+    /// An agent was refused, and waits for a change.
+    pub asleep: bool,
     pub version: u8,
 }
 
@@ -132,6 +138,8 @@ pub enum Action {
     /// By the agent of node a, or of node b.
     Accept(usize, bool),
     Create,
+    /// An agent tries to accept one that has no place.
+    Refuse(usize),
     /// Another limit holds.
     Limit,
     /// Somebody deletes it, or its time is up.
