@@ -134,8 +134,10 @@ fn a_program_gets_its_files_its_environment_and_its_identity(cluster: &Cluster) 
         Ok(log.contains("api server").then_some(log))
     })
     .unwrap();
-    let roots =
-        ["berth", "etc", "kept", "lib", "lib64", "map", "pod", "proc", "scratch", "secret", "usr", "var"];
+    let roots = [
+        "berth", "dev", "etc", "kept", "lib", "lib64", "map", "pod", "proc", "scratch", "secret", "usr",
+        "var",
+    ];
     let roots = roots.map(|name| format!("root: /{name}\n"));
     for line in [
         "env: asks node-b one two one+two=$(NOBODY)$(MAP) none none",
@@ -180,7 +182,7 @@ fn containers_wait_restart_and_end(cluster: &Cluster) {
             pod("absent", WAIT, &absent, &none),
             pod("crashes", "exit 7", &none, &none),
             pod("done", "exit 0", &policy, &none),
-            pod("failed", "exit 1", &policy, &none),
+            pod("failed", "echo so it is >/dev/termination-log; exit 1", &policy, &none),
             pod("sick", WAIT, &none, &check),
             pod(
                 "stubborn",
@@ -206,7 +208,9 @@ fn containers_wait_restart_and_end(cluster: &Cluster) {
     let ended = |status: &ContainerStatus| status.last_state.clone().and_then(|state| state.terminated);
     assert_eq!(ended(&crashed).unwrap().exit_code, 7);
     container(cluster, "done", |_| phase(cluster, "done") == "Succeeded");
-    container(cluster, "failed", |_| phase(cluster, "failed") == "Failed");
+    let failed = container(cluster, "failed", |_| phase(cluster, "failed") == "Failed");
+    let message = failed.state.and_then(|state| state.terminated?.message);
+    assert_eq!(message.as_deref(), Some("so it is\n"));
     let sick = container(cluster, "sick", |status| status.restart_count > 0);
     assert_eq!(ended(&sick).unwrap().exit_code, 128 + 15);
     container(cluster, "asking-too-much", |status| {

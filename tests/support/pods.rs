@@ -1,8 +1,8 @@
 //! Deployments that really run: a control plane with controllers and a scheduler, and this process in the place of the
-//! kubelet and the container engine of its two nodes.
+//! kubelet and the container engine of its nodes.
 //!
 //! A container is a program of this machine in a network namespace, a file system and an identity of its own, as its
-//! manifest asks for. Left out are images' own files (but for the program at `/berth` and the libraries of this machine),
+//! manifest asks for. Left out are images' own files (but for the program at `/berth`, or where the container's command has it, and the libraries of this machine),
 //! cgroups, seccomp, name resolution, Events, init containers, and everything that [`unsupported`](limits::unsupported)
 //! tells. Mounted Secrets, ConfigMaps and tokens are written once.
 
@@ -33,9 +33,10 @@ use serde::Deserialize;
 use super::control_plane::Scope;
 use super::{ControlPlane, Kubectl, log};
 use kubelet::Kubelet;
+pub use node::{Node, many};
 use site::Site;
 
-/// A control plane and two nodes. All pods end when it is dropped, and nothing of them stays.
+/// A control plane and nodes. All pods end when it is dropped, and nothing of them stays.
 pub struct Cluster {
     site: Arc<Site>,
     /// Before the control plane, which it talks to.
@@ -49,9 +50,17 @@ impl Cluster {
     /// # Errors
     /// When a program is missing or does not come up, or we are not root.
     pub fn start(images: BTreeMap<String, PathBuf>) -> anyhow::Result<Self> {
+        Self::start_with_nodes(images, node::two())
+    }
+
+    /// The same with other nodes: [`many`], or some with labels of their own.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_with_nodes(images: BTreeMap<String, PathBuf>, nodes: Vec<Node>) -> anyhow::Result<Self> {
         let plane = ControlPlane::start_with(Scope::Pods)?;
         let network = plane.network().context("a control plane for pods has a network")?;
-        let site = Arc::new(Site::new(plane.folder(), plane.address(), Arc::clone(network), images));
+        let site = Arc::new(Site::new(plane.folder(), plane.address(), Arc::clone(network), nodes, images));
         let kubelet = Kubelet::start(Arc::clone(&site), plane.kubeconfig())?;
         Ok(Self { site, kubelet, plane })
     }
@@ -69,6 +78,21 @@ impl Cluster {
         self.site.images.send_modify(|images| drop(images.insert(image.to_owned(), program.into())));
     }
 
+    /// Pods that have this label, whatever its value, are played by the test from now on: nobody here runs them. Those that
+    /// run go on.
+    pub fn leave(&self, label: &str) {
+        self.site.leave(label);
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.site.nodes
+    }
+
+    /// The nodes' folder of pods, as `/var/lib/kubelet/pods` is a real one's. All nodes share it.
+    pub fn pods_folder(&self) -> PathBuf {
+        self.site.pods()
+    }
+
     /// # Errors
     /// When they cannot be listed.
     pub fn pods(&self, namespace: &str, selector: &str) -> anyhow::Result<Vec<Pod>> {
@@ -79,6 +103,17 @@ impl Cluster {
         let args = ["get", "pods", "--namespace", namespace, "--selector", selector, "-o", "json"];
         let found: Found = serde_json::from_str(&self.kubectl().run(&args)?)?;
         Ok(found.items)
+    }
+
+    /// Those with this label that were ever bound to a node, as they were seen last: pods of data movements are gone before
+    /// anybody can ask for them.
+    pub fn pods_ever(&self, namespace: &str, label: &str) -> Vec<Pod> {
+        let mut pods = self.site.ever();
+        pods.retain(|pod| {
+            pod.metadata.namespace.as_deref() == Some(namespace)
+                && pod.metadata.labels.iter().flatten().any(|(key, _)| key == label)
+        });
+        pods
     }
 
     /// Of the program in the pod's first container, on this machine.

@@ -12,10 +12,15 @@ use crate::support::{Process, port, wait_for};
 /// Much longer than the three seconds it takes: a machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Those that Deployments, Services, service accounts and namespaces need, by the names that the flag has.
-const CONTROLLERS: [&str; 8] = [
+/// Those that Deployments, DaemonSets, Services, service accounts, namespaces and claims need, by the names that the flag
+/// has.
+const CONTROLLERS: [&str; 12] = [
     "deployment-controller",
     "replicaset-controller",
+    "daemonset-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
     "endpointslice-controller",
     "serviceaccount-controller",
     "root-ca-certificate-publisher-controller",

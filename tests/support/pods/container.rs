@@ -37,6 +37,9 @@ const CALLS: Duration = Duration::from_secs(10);
 /// How long a starter is looked for the program that it becomes.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Bytes of what a container says of its end.
+const MOST_MESSAGE: usize = 4096;
+
 /// How a pod's containers do, in their order.
 pub type Board = Arc<watch::Sender<Vec<ContainerStatus>>>;
 
@@ -215,6 +218,10 @@ impl Container {
         let signal = status.and_then(|status| status.signal());
         let code = status.and_then(|status| status.code());
         let exit_code = code.unwrap_or_else(|| 128 + signal.unwrap_or_default());
+        let message =
+            std::fs::read(launch::message_of(&self.host.site, &self.pod, &self.spec)).unwrap_or_default();
+        let message = message.get(..MOST_MESSAGE).unwrap_or(&message);
+        let message = String::from_utf8_lossy(message).into_owned();
         let reason = if exit_code == 0 { "Completed" } else { "Error" };
         self.note(&format!("{} has ended: {status:?}", self.spec.name));
         self.update(|status| {
@@ -226,7 +233,7 @@ impl Container {
                 started_at: began,
                 finished_at: Some(Time(Timestamp::now())),
                 reason: Some(reason.to_owned()),
-                ..ContainerStateTerminated::default()
+                message: (!message.is_empty()).then_some(message),
             };
             status.state = Some(ContainerState { terminated: Some(terminated), ..ContainerState::default() });
             status.ready = false;

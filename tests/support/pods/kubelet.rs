@@ -1,4 +1,4 @@
-//! The thread that watches pods, and gives each that is bound to one of the nodes a task.
+//! The thread that watches pods, and gives each that is bound to one of the nodes a task, but for those that the test plays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle as Task;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::node::{self, NODES};
+use super::node;
 use super::pod::{self, Seen};
 use super::site::{Host, Site};
 use crate::support::control_plane;
@@ -76,7 +76,8 @@ async fn run(
     ready: &mpsc::Sender<anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     let client = control_plane::client(kubeconfig).await?;
-    node::register(&client, &site.network.address().to_string()).await.context("failed to make the nodes")?;
+    let address = site.network.address().to_string();
+    node::register(&client, &site.nodes, &address).await.context("failed to make the nodes")?;
     let pods: Api<Pod> = Api::all(client.clone());
     let mut desk = Desk { host: Arc::new(Host { site, client }), workers: BTreeMap::new() };
     let mut events = pin!(watcher(pods, watcher::Config::default()));
@@ -122,7 +123,16 @@ struct Desk {
 impl Desk {
     fn see(&mut self, pod: Pod) {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        if !NODES.iter().any(|(name, _)| Some(*name) == node) {
+        let site = &self.host.site;
+        if !site.nodes.iter().any(|played| Some(played.name.as_str()) == node) {
+            return;
+        }
+        site.remember(&pod);
+        if site.is_left(&pod) {
+            // On a real node it would have one, and stock Velero's node-agent does not start where it misses one.
+            if let Err(error) = std::fs::create_dir_all(site.folder_of(&pod)) {
+                site.note(&pod, &format!("its folder cannot be made: {error}"));
+            }
             return;
         }
         let uid = pod.metadata.uid.clone().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! What everything that runs pods here has in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use kube::Client;
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
+use super::node::Node;
 use crate::support::network::Network;
 
 /// Namespace and name of a pod.
@@ -24,9 +25,14 @@ pub struct Site {
     /// As pods are told it.
     pub api_server: SocketAddr,
     pub network: Arc<Network>,
+    pub nodes: Vec<Node>,
     /// Programs by image.
     pub images: watch::Sender<BTreeMap<String, PathBuf>>,
     running: Mutex<Running>,
+    /// Every pod that was ever bound to a node, as it was seen last.
+    ever: Mutex<BTreeMap<Key, Pod>>,
+    /// Labels of pods that somebody else plays.
+    left: Mutex<BTreeSet<String>>,
 }
 
 impl Site {
@@ -34,19 +40,52 @@ impl Site {
         folder: &Path,
         api_server: SocketAddr,
         network: Arc<Network>,
+        nodes: Vec<Node>,
         images: BTreeMap<String, PathBuf>,
     ) -> Self {
         let images = watch::Sender::new(images);
-        Self { folder: folder.to_owned(), api_server, network, images, running: Mutex::default() }
+        Self {
+            folder: folder.to_owned(),
+            api_server,
+            network,
+            nodes,
+            images,
+            running: Mutex::default(),
+            ever: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    pub fn remember(&self, pod: &Pod) {
+        self.ever.lock().unwrap_or_else(PoisonError::into_inner).insert(key(pod), pod.clone());
+    }
+
+    pub fn ever(&self) -> Vec<Pod> {
+        self.ever.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Pods with this label are not run from now on.
+    pub fn leave(&self, label: &str) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(label.to_owned());
+    }
+
+    pub fn is_left(&self, pod: &Pod) -> bool {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        pod.metadata.labels.iter().flatten().any(|(label, _)| left.contains(label))
     }
 
     pub fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Of all pods: what lies below `/var/lib/kubelet` on a real node, and in the same order.
+    pub fn pods(&self) -> PathBuf {
+        self.folder.join("pods")
+    }
+
     /// What a pod has on this machine.
     pub fn folder_of(&self, pod: &Pod) -> PathBuf {
-        self.folder.join("pods").join(pod.metadata.uid.as_deref().unwrap_or_default())
+        self.pods().join(pod.metadata.uid.as_deref().unwrap_or_default())
     }
 
     pub fn log_of(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, Pod, PodSpec, Secret, ServiceAccount,
+    ConfigMap, DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, PersistentVolume,
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodSpec, Secret, ServiceAccount,
     ServiceAccountTokenProjection, Volume as Spec, VolumeProjection,
 };
 use kube::Api;
@@ -19,6 +20,8 @@ use super::environment::field;
 use super::identity::Identity;
 use super::site::{self, Host};
 
+/// Attribute of a volume that is a folder of this machine: which.
+const FOLDER: &str = "berth.test/folder";
 /// Of files that nobody gave another.
 const MODE: i32 = 0o644;
 
@@ -64,7 +67,12 @@ impl Maker<'_> {
         if let Some(host_path) = &volume.host_path {
             return of_host(host_path);
         }
-        let folder = self.host.site.folder_of(self.pod).join("volumes").join(&volume.name);
+        if let Some(wanted) = &volume.persistent_volume_claim {
+            return self.claimed(wanted).await;
+        }
+        // As kubelet names them: whoever backs up pods' volumes looks for them by these names.
+        let folder =
+            self.host.site.folder_of(self.pod).join("volumes").join(plugin(volume)).join(&volume.name);
         if folder.exists() {
             std::fs::remove_dir_all(&folder)?; // Of an attempt that failed.
         }
@@ -80,6 +88,21 @@ impl Maker<'_> {
             set(&path, file.mode, file.owner, self.group(), false)?;
         }
         Ok(Volume { source: folder, is_read_only })
+    }
+
+    /// Where the driver of the tests keeps it: its volumes are folders of this machine, and say where.
+    async fn claimed(&self, wanted: &PersistentVolumeClaimVolumeSource) -> anyhow::Result<Volume> {
+        let name = &wanted.claim_name;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.host.client.clone(), &self.namespace);
+        let claim = claims.get_opt(name).await?.with_context(|| format!("no claim {name}"))?;
+        let is_bound = claim.status.is_some_and(|status| status.phase.as_deref() == Some("Bound"));
+        let bound = claim.spec.filter(|_| is_bound).and_then(|spec| spec.volume_name);
+        let bound = bound.with_context(|| format!("claim {name} is not bound"))?;
+        let volume = Api::<PersistentVolume>::all(self.host.client.clone()).get(&bound).await?;
+        let csi = volume.spec.and_then(|spec| spec.csi);
+        let folder = csi.and_then(|csi| csi.volume_attributes?.remove(FOLDER));
+        let folder = folder.with_context(|| format!("volume {bound} is no folder of this machine"))?;
+        Ok(Volume { source: folder.into(), is_read_only: wanted.read_only == Some(true) })
     }
 
     fn group(&self) -> Option<u32> {
@@ -107,7 +130,7 @@ impl Maker<'_> {
             Ok(files)
         } else {
             bail!(
-                "it must be an emptyDir, hostPath, secret, configMap, downwardAPI or projected: \
+                "it must be an emptyDir, hostPath, secret, configMap, downwardAPI, projected or a claim: \
                  no other can be had here"
             )
         }
@@ -219,6 +242,17 @@ fn pick(
         Ok(File { path: item.path.clone(), bytes, mode: item.mode.unwrap_or(mode), owner: None })
     };
     items.iter().map(file).collect()
+}
+
+/// The folder in which kubelet puts such a volume.
+fn plugin(volume: &Spec) -> &'static str {
+    match volume {
+        Spec { secret: Some(_), .. } => "kubernetes.io~secret",
+        Spec { config_map: Some(_), .. } => "kubernetes.io~configmap",
+        Spec { downward_api: Some(_), .. } => "kubernetes.io~downward-api",
+        Spec { projected: Some(_), .. } => "kubernetes.io~projected",
+        _ => "kubernetes.io~empty-dir",
+    }
 }
 
 fn of_host(wanted: &HostPathVolumeSource) -> anyhow::Result<Volume> {
