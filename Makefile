@@ -25,8 +25,9 @@ test: ## Every test, those on the real control plane included.
 	$(CARGO) fmt --all --check
 	$(CARGO) test --locked --workspace
 
-test-large: ## Certificates, replicas and versions change a thousand times under load, the previous commit's build among them.
+test-large: ## Certificates, replicas and versions change a thousand times under load, the previous commit's build among them. Ten node-agents.
 	$(CARGO) build --locked
+	$(CARGO) test --locked --test main -- --ignored movers --nocapture
 	@rm -rf target/previous && git worktree prune && git worktree add --quiet --force target/previous HEAD~1
 	cd target/previous && $(CARGO) build --locked --target-dir $(CURDIR)/target/previous-build
 	@git worktree remove --force target/previous

@@ -14,6 +14,7 @@ mod failure;
 mod guard;
 mod install;
 mod manifests;
+mod movers;
 mod pods;
 mod pressure;
 mod queue;

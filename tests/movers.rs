@@ -1,0 +1,6 @@
+//! Data movements of a stock Velero, without berth: what there is to put in order.
+
+mod real;
+mod together;
+
+const NAMESPACE: &str = "velero";

@@ -1,0 +1,87 @@
+//! Many data movements at once, with stock Velero's node-agents and nothing else of it: no server, no CSI driver, no data.
+//!
+//! What a node-agent wants to find is there as objects made by hand, and the pods that it makes are played: see
+//! [`Player`](player::Player). What happens is told by a watch that misses nothing: see [`History`].
+
+mod burst;
+mod history;
+mod player;
+
+pub use burst::Burst;
+pub use history::History;
+pub use player::Pace;
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+
+/// What a node-agent works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    DataUpload,
+    DataDownload,
+    PodVolumeBackup,
+    PodVolumeRestore,
+}
+
+pub const KINDS: [Kind; 4] =
+    [Kind::DataUpload, Kind::DataDownload, Kind::PodVolumeBackup, Kind::PodVolumeRestore];
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DataUpload => "DataUpload",
+            Self::DataDownload => "DataDownload",
+            Self::PodVolumeBackup => "PodVolumeBackup",
+            Self::PodVolumeRestore => "PodVolumeRestore",
+        }
+    }
+
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::DataUpload | Self::DataDownload => "v2alpha1",
+            Self::PodVolumeBackup | Self::PodVolumeRestore => "v1",
+        }
+    }
+
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::DataUpload => "datauploads",
+            Self::DataDownload => "datadownloads",
+            Self::PodVolumeBackup => "podvolumebackups",
+            Self::PodVolumeRestore => "podvolumerestores",
+        }
+    }
+
+    /// Of the pods that are made for such an object: its name is the value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::DataUpload => "velero.io/data-upload",
+            Self::DataDownload => "velero.io/data-download",
+            Self::PodVolumeBackup => "velero.io/pod-volume-backup",
+            Self::PodVolumeRestore => "velero.io/pod-volume-restore",
+        }
+    }
+
+    /// What such an object belongs to.
+    pub fn owner(self) -> &'static str {
+        match self {
+            Self::DataUpload | Self::PodVolumeBackup => "Backup",
+            Self::DataDownload | Self::PodVolumeRestore => "Restore",
+        }
+    }
+
+    pub fn api_version(self) -> String {
+        format!("velero.io/{}", self.version())
+    }
+
+    pub fn api(self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: "velero.io".to_owned(),
+            version: self.version().to_owned(),
+            api_version: self.api_version(),
+            kind: self.name().to_owned(),
+            plural: self.plural().to_owned(),
+        };
+        Api::namespaced_with(client.clone(), namespace, &resource)
+    }
+}

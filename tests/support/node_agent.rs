@@ -1,0 +1,156 @@
+//! Stock Velero's node-agent as people install it: a DaemonSet, a pod on every node.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::pods::Cluster;
+use super::{binaries, wait_for};
+
+/// That of node-agent, and so of the pods it makes.
+pub const IMAGE: &str = "velero/velero:v1.18.3";
+pub const NAME: &str = "node-agent";
+/// Its configuration, which it reads when it starts.
+pub const CONFIG: &str = "node-agent-config";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts one on every node, with this configuration (see `NodeAgentConfigs` of Velero), and waits until they are ready. The
+/// namespace and its service account `velero` must be there.
+///
+/// # Errors
+/// When the program is missing, the API server refuses something, or they do not become ready.
+pub fn start(cluster: &Cluster, namespace: &str, config: &Value, more: &[&str]) -> anyhow::Result<()> {
+    begin(cluster, namespace, config, more)?;
+    wait_ready(cluster, namespace)
+}
+
+/// [`start`] without the wait.
+///
+/// # Errors
+/// As [`start`].
+pub fn begin(cluster: &Cluster, namespace: &str, config: &Value, more: &[&str]) -> anyhow::Result<()> {
+    let [program] = binaries::get(["velero"])?;
+    cluster.set_image(IMAGE, program);
+    std::fs::create_dir_all(cluster.pods_folder())?;
+    let mut objects = vec![config_map(namespace, config)];
+    objects.push(daemon_set(cluster, namespace, more));
+    cluster.plane().apply(objects)
+}
+
+/// Another configuration for those that run: all start again.
+///
+/// # Errors
+/// When the API server refuses something, or they do not become ready again.
+pub fn reconfigure(cluster: &Cluster, namespace: &str, config: &Value) -> anyhow::Result<()> {
+    cluster.plane().apply(vec![config_map(namespace, config)])?;
+    restart(cluster, namespace)
+}
+
+/// # Errors
+/// When they do not become ready again.
+pub fn restart(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+    cluster.kubectl().run(&["rollout", "restart", "daemonset", NAME, "--namespace", namespace])?;
+    wait_ready(cluster, namespace)
+}
+
+/// # Errors
+/// When they do not become ready.
+pub fn wait_ready(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+    let nodes = cluster.nodes().len();
+    wait_for("a node-agent to be ready on every node", PATIENCE, || {
+        let args = ["get", "daemonset", NAME, "--namespace", namespace, "-o", "json"];
+        let set: Value = serde_json::from_str(&cluster.kubectl().run(&args)?)?;
+        let status = &set["status"];
+        let is_seen = status["observedGeneration"] == set["metadata"]["generation"];
+        let counts = ["updatedNumberScheduled", "numberReady", "currentNumberScheduled"];
+        Ok((is_seen && counts.iter().all(|count| status[*count] == nodes)).then_some(()))
+    })
+}
+
+/// The pod on a node.
+///
+/// # Errors
+/// When there is none.
+pub fn pod_on(cluster: &Cluster, namespace: &str, node: &str) -> anyhow::Result<String> {
+    let pods = cluster.pods(namespace, &format!("name={NAME}"))?;
+    let on_node = pods.into_iter().find(|pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)
+    });
+    on_node.and_then(|pod| pod.metadata.name).with_context(|| format!("no node-agent on {node}"))
+}
+
+/// What those that run now have written.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn logs(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let pods = cluster.pods(namespace, &format!("name={NAME}"))?;
+    Ok(pods
+        .iter()
+        .map(|pod| cluster.log(namespace, pod.metadata.name.as_deref().unwrap_or_default(), NAME))
+        .collect())
+}
+
+fn config_map(namespace: &str, config: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIG, "namespace": namespace},
+        "data": {"node-agent-config.json": config.to_string()},
+    })
+}
+
+/// As `velero install --use-node-agent` makes it. What it mounts and knows is handed on to every data-mover pod.
+fn daemon_set(cluster: &Cluster, namespace: &str, more: &[&str]) -> Value {
+    let config = format!("--node-agent-configmap={CONFIG}");
+    let args: Vec<&str> = ["node-agent", "server", &config].into_iter().chain(more.iter().copied()).collect();
+    let labels = json!({"name": NAME, "role": NAME, "component": "velero"});
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+    let empty = |name: &str| json!({"name": name, "emptyDir": {}});
+    let env = json!([
+        {"name": "NODE_NAME", "valueFrom": field("spec.nodeName")},
+        {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+        {"name": "VELERO_NAMESPACE", "valueFrom": field("metadata.namespace")},
+        {"name": "VELERO_SCRATCH_DIR", "value": "/scratch"},
+        // In the image it is there. A repository's settings and cache go below it.
+        {"name": "HOME", "value": "/scratch"},
+        {"name": "AWS_SHARED_CREDENTIALS_FILE", "value": "/credentials/cloud"},
+    ]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": NAME, "namespace": namespace, "labels": {"component": "velero"}},
+        "spec": {
+            "selector": {"matchLabels": {"name": NAME}},
+            "updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": "velero",
+                    "terminationGracePeriodSeconds": 5,
+                    "securityContext": {"runAsUser": 0},
+                    "containers": [{
+                        "name": NAME,
+                        "image": IMAGE,
+                        "command": ["/velero"],
+                        "args": args,
+                        "env": env,
+                        "volumeMounts": [
+                            {"name": "host-pods", "mountPath": "/host_pods", "mountPropagation": "HostToContainer"},
+                            mount("scratch", "/scratch"), mount("tmp", "/tmp"), mount("credentials", "/credentials"),
+                        ],
+                    }],
+                    "volumes": [
+                        {"name": "host-pods", "hostPath": {"path": cluster.pods_folder()}},
+                        empty("scratch"), empty("tmp"),
+                        {"name": "credentials", "secret": {"secretName": "cloud-credentials", "optional": true}},
+                    ],
+                },
+            },
+        },
+    })
+}
