@@ -21,6 +21,7 @@ pub mod peers;
 pub mod pods;
 pub mod port;
 pub mod process;
+pub mod refusal;
 pub mod wait;
 
 pub use backup::backup;
