@@ -77,6 +77,9 @@ pub struct CommonArgs {
     /// Secret that holds the webhook's CA and leaf.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
+    /// ConfigMap of the node-agents. Default: what their DaemonSet names.
+    #[arg(long)]
+    pub node_agent_configmap: Option<String>,
 }
 
 impl Executor {

@@ -35,6 +35,16 @@ pub enum What {
     ForeignQueue,
     /// What lies in the webhooks' Secret cannot be served.
     CertificateRejected,
+    /// A data mover waits for a place.
+    Held,
+    /// A data mover begins anew: its node-agent was gone.
+    Recovered,
+    /// Something is wrong with where a data mover may run.
+    Placement,
+    /// A pod of a data mover was created while no webhook answered.
+    MissedAffinity,
+    /// Something is wrong with the node-agents' configuration.
+    ConfigurationRejected,
 }
 
 impl What {
@@ -48,6 +58,11 @@ impl What {
             Self::PiledUp => ("PiledUp", "Enqueue", EventType::Warning),
             Self::ForeignQueue => ("ForeignQueue", "Guard", EventType::Warning),
             Self::CertificateRejected => ("CertificateRejected", "Follow", EventType::Warning),
+            Self::Held => ("Held", "Grant", EventType::Normal),
+            Self::Recovered => ("Recovered", "Grant", EventType::Warning),
+            Self::Placement => ("Placement", "Place", EventType::Warning),
+            Self::MissedAffinity => ("MissedAffinity", "Place", EventType::Warning),
+            Self::ConfigurationRejected => ("ConfigurationRejected", "Follow", EventType::Warning),
         }
     }
 }

@@ -2,7 +2,8 @@
 //! in `berth-core`, what is on the wire is in `berth-api`, admission is `berth-webhooks`, keys are `berth-certs`.
 //!
 //! The way of a Backup: the webhook queues it ([`commands::webhook`]) → the leader ([`leader`]) starts it when its
-//! turn comes ([`queue`]) → the engine runs it ([`backup`]) → the store holds it ([`storage`]).
+//! turn comes ([`queue`]) → the engine runs it ([`backup`]) → the store holds it ([`storage`]). Volume data goes by data
+//! movers ([`movers`]): where their pods may run, and who may prepare next.
 
 pub mod args;
 pub mod backup;
@@ -17,6 +18,7 @@ pub mod leader;
 pub mod listen;
 pub mod metrics;
 pub mod mirror;
+pub mod movers;
 pub mod queue;
 pub mod shutdown;
 pub mod storage;

@@ -38,6 +38,37 @@ pub struct QueueMetrics {
     pub events_dropped: Counter,
 }
 
+/// Data movers, as the leader sees them.
+#[derive(Clone, Default)]
+pub struct MoverMetrics {
+    pub waiting: Gauge,
+    pub preparing: Gauge,
+    pub granted: Counter,
+    pub recovered: Counter,
+    pub missed: Counter,
+}
+
+impl MoverMetrics {
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let movers = registry.sub_registry_with_prefix("berth_movers");
+        movers.register("waiting", "Data movers without a place", metrics.waiting.clone());
+        movers.register("preparing", "Data movers Accepted or Prepared", metrics.preparing.clone());
+        movers.register("granted", "Places given to data movers", metrics.granted.clone());
+        movers.register(
+            "recovered",
+            "Data movers begun anew whose node-agent was gone",
+            metrics.recovered.clone(),
+        );
+        movers.register(
+            "missed_affinity",
+            "Pods of data movers that were created while no webhook answered",
+            metrics.missed.clone(),
+        );
+        metrics
+    }
+}
+
 /// A tenth of a millisecond to 26 s.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 4.0, 10))

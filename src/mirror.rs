@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tracing::warn;
+use tracing::{debug, warn};
 
+use crate::client::is_not_found;
 use crate::telemetry::chain;
 
 /// What happened to the mirrored set.
-pub enum Change<K> {
+pub enum Change<T> {
     /// The whole set, after a (re)start of the watch.
-    All(Vec<K>),
-    Applied(K),
+    All(Vec<T>),
+    Applied(T),
     /// By name.
     Deleted(String),
 }
@@ -57,24 +58,27 @@ impl Backoff for Pause {
     }
 }
 
-/// Watches for ever; reconnects with back-off.
-pub async fn mirror<K>(
-    client: Client,
-    namespace: &str,
-    config: watcher::Config,
-    mut observe: impl FnMut(Change<K>),
-) where
-    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
-    K: Clone + Debug + DeserializeOwned + Send + 'static,
+/// Objects of a namespace, to be mirrored.
+pub fn of_namespace<K>(client: &Client, namespace: &str) -> Api<DeserializeGuard<K>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
-    let api: Api<DeserializeGuard<K>> = Api::namespaced(client, namespace);
+    Api::namespaced(client.clone(), namespace)
+}
+
+/// Watches for ever; reconnects with back-off. What `keep` makes of an object is all that is held of it. A kind that the
+/// API server does not know has no objects.
+pub async fn mirror<K, T>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    keep: impl Fn(K) -> T,
+    mut observe: impl FnMut(Change<T>),
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
     let kind = K::kind(&());
     let read = |guard: DeserializeGuard<K>| match guard.0 {
-        Ok(mut object) => {
-            // Nobody reads them, and they may be the larger half.
-            object.meta_mut().managed_fields = None;
-            Some(object)
-        }
+        Ok(object) => Some(keep(object)),
         Err(error) => {
             let name = error.metadata.name.clone().unwrap_or_default();
             warn!(%kind, %name, error = chain(&error), "skipped: it cannot be read");
@@ -95,7 +99,16 @@ pub async fn mirror<K>(
                 observe(read(object).map_or(Change::Deleted(name), Change::Applied));
             }
             Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(object.name_any())),
+            Err(watcher::Error::InitialListFailed(error)) if is_not_found(&error) => {
+                debug!(%kind, "there is no such kind here");
+                observe(Change::All(Vec::new()));
+            }
             Err(error) => warn!(%kind, error = chain(&error), "the watch was interrupted"),
         }
     }
+}
+
+/// Resource versions of one object grow (KEP-5504). What is no number is taken as newer.
+pub fn is_older(a: &str, b: &str) -> bool {
+    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }

@@ -1,16 +1,58 @@
 //! What a replica knows of the cluster. Filled by watches elsewhere; here it is only read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_core::affinity::{Decision, Finding, Term, Toleration};
 use berth_core::location::Location;
+use berth_core::mover::MoverKind;
 use berth_core::queue::{Band, Entry, Order, View};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+/// The object that a pod of a data mover works for.
+#[derive(Clone, Copy, Debug)]
+pub struct Mover<'a> {
+    pub kind: MoverKind,
+    pub name: &'a str,
+    pub uid: &'a str,
+}
+
+/// What the pod of a data mover says about where it may run.
+#[derive(Clone, Debug, Default)]
+pub struct MoverPod {
+    /// Of its required node affinity. Empty: there is none.
+    pub terms: Vec<Term>,
+    pub tolerations: Vec<Toleration>,
+    /// Its `nodeSelector` for `kubernetes.io/hostname`.
+    pub selected_node: Option<String>,
+    /// It is on that node already.
+    pub node: Option<String>,
+}
+
+/// What a replica knows of data movers.
+pub trait KnownMovers: Send + Sync + 'static {
+    /// Where this pod may run. `None`: nothing is configured, or it is nobody's.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    fn place(
+        &self,
+        mover: &Mover<'_>,
+        pod: &MoverPod,
+    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send;
+    /// People should know this of a mover.
+    fn tell(&self, mover: &Mover<'_>, finding: &Finding);
+    /// May only as many movers be prepared as are granted?
+    fn are_granted(&self) -> bool;
+    /// Name of the node-agents' ConfigMap.
+    fn configuration(&self) -> Option<String>;
+    fn classes(&self) -> BTreeSet<String>;
+}
+
 /// The watch caches of a replica.
-pub trait Known: Send + Sync + 'static {
+pub trait Known: KnownMovers {
     /// Has every watch listed once, and is there a key to serve with?
     fn ready(&self) -> bool;
     /// Why no Backup can be queued in this cluster, whatever is done.

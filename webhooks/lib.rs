@@ -1,8 +1,11 @@
-//! Admission: HTTP in, HTTP out. Asks `berth-core` and `berth-api`, decides nothing itself, calls no API.
+//! Admission: HTTP in, HTTP out. Asks `berth-core` and `berth-api`, decides nothing itself; what it does not know it asks [`known`] for.
 //!
 //! - [`review`]: AdmissionReview to question, verdict to AdmissionReview; the only place that knows the envelope.
 //! - [`known`]: what a replica knows of the cluster, frozen for one answer.
 //! - [`backup`]: Backups: a place in line on create, faults told at once.
+//! - [`pod`]: pods of data movers: where they may run.
+//! - [`mover`]: who may prepare: the gate in front of Accepted.
+//! - [`configmap`]: the node-agents' configuration, before it is in use.
 //! - [`desk`]: what one replica knows, and what it answered just now.
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
@@ -11,10 +14,13 @@
 //! - [`tally`]: what was answered, counted.
 
 pub mod backup;
+pub mod configmap;
 pub mod desk;
 pub mod known;
 pub mod linger;
+pub mod mover;
 pub mod patch;
+pub mod pod;
 pub mod review;
 pub mod router;
 pub mod server;

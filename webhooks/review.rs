@@ -102,6 +102,8 @@ pub enum RefusalReason {
     Invalid,
     /// Somebody else decides this: a controller that reads it gives way.
     Conflict,
+    /// Nobody may, or not yet.
+    Forbidden,
 }
 
 impl RefusalReason {
@@ -109,6 +111,7 @@ impl RefusalReason {
         match self {
             Self::Invalid => (422, "Invalid"),
             Self::Conflict => (409, "Conflict"),
+            Self::Forbidden => (403, "Forbidden"),
         }
     }
 }

@@ -11,22 +11,28 @@ use axum::routing::{get, post};
 use http::{StatusCode, header};
 use tracing::{debug, info};
 
-use crate::backup;
 use crate::desk::Desk;
 use crate::known::Known;
 use crate::review::{self, RefusalReason, ReviewError, Verdict};
 use crate::tally::{Answer, Tally};
+use crate::{backup, configmap, mover, pod};
 
 /// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 pub const ENQUEUE_PATH: &str = "/mutate/backups";
 pub const VALIDATE_PATH: &str = "/validate/backups";
+pub const PLACE_PATH: &str = "/mutate/pods";
+pub const GATE_PATH: &str = "/validate/movers";
+pub const CONFIGURATION_PATH: &str = "/validate/configmaps";
 
 pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
     Router::new()
         .route(ENQUEUE_PATH, post(enqueue::<K>))
         .route(VALIDATE_PATH, post(validate::<K>))
+        .route(PLACE_PATH, post(place::<K>))
+        .route(GATE_PATH, post(gate::<K>))
+        .route(CONFIGURATION_PATH, post(configuration::<K>))
         .route("/readyz", get(ready::<K>))
         .route("/healthz", get(|| async { "ok\n" }))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -42,18 +48,39 @@ async fn ready<K: Known>(State(desk): State<Arc<Desk<K>>>) -> Response {
 }
 
 async fn enqueue<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
-    let rule = Rule { name: "enqueue", tally: desk.tally(), begun: Instant::now() };
-    match review::parse(&body) {
-        Ok(question) => rule.answer(&question, backup::enqueue(&desk, &question, desk.now())),
-        Err(error) => rule.refuse_body(&error),
-    }
+    answer("enqueue", &desk, &body, async |question| backup::enqueue(&desk, question, desk.now())).await
 }
 
 async fn validate<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
-    let rule = Rule { name: "validate", tally: desk.tally(), begun: Instant::now() };
-    match review::parse(&body) {
-        Ok(question) => rule.answer(&question, backup::validate(&desk, &question).await),
-        Err(error) => rule.refuse_body(&error),
+    answer("validate", &desk, &body, async |question| backup::validate(&desk, question).await).await
+}
+
+async fn place<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
+    answer("place", &desk, &body, async |question| pod::place(&desk, question).await).await
+}
+
+async fn gate<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
+    answer("gate", &desk, &body, async |question| mover::validate(&desk, question)).await
+}
+
+async fn configuration<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
+    answer("configuration", &desk, &body, async |question| configmap::validate(&desk, question)).await
+}
+
+/// Asks one rule about one body, and counts its answer.
+async fn answer<K: Known>(
+    name: &'static str,
+    desk: &Desk<K>,
+    body: &[u8],
+    rule: impl AsyncFnOnce(&review::Question<'_>) -> Result<Verdict, ReviewError>,
+) -> Response {
+    let at_work = Rule { name, tally: desk.tally(), begun: Instant::now() };
+    match review::parse(body) {
+        Ok(question) => {
+            let verdict = rule(&question).await;
+            at_work.answer(&question, verdict)
+        }
+        Err(error) => at_work.refuse_body(&error),
     }
 }
 
@@ -79,6 +106,7 @@ impl Rule<'_> {
                 match reason {
                     RefusalReason::Invalid => Answer::Invalid,
                     RefusalReason::Conflict => Answer::Conflict,
+                    RefusalReason::Forbidden => Answer::Forbidden,
                 }
             }
             None => {

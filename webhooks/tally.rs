@@ -13,6 +13,7 @@ pub enum Answer {
     Allowed,
     Invalid,
     Conflict,
+    Forbidden,
     /// The body was no review.
     Unreadable,
 }

@@ -34,6 +34,8 @@ pub const EXECUTOR: &str = "berth.dev/executor";
 /// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
 pub const NUDGED_AT: &str = "berth.dev/nudged-at";
 
+/// Annotation of the node-agents' ConfigMap: faults are warnings when it is written.
+pub const UNCHECKED: &str = "berth.dev/unchecked";
 /// Annotation of a data mover: it may be accepted. Any value but `false`; written by the leader, who counts.
 pub const GRANTED: &str = "berth.dev/granted";
 

@@ -5,6 +5,8 @@
 pub mod crd;
 pub mod duration;
 pub mod keys;
+pub mod mover_pod;
+pub mod node_agent;
 pub mod order;
 pub mod parse;
 pub mod place;

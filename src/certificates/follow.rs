@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::trust::Trust;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{Events, What};
-use crate::mirror::{Change, mirror};
+use crate::mirror::{Change, mirror, of_namespace};
 use crate::telemetry::chain;
 
 /// What is counted of the certificate.
@@ -68,15 +68,20 @@ impl Follower {
     pub async fn follow(self) {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.secret));
         let latest = watch::Sender::new(None::<Secret>);
-        let watching = mirror::<Secret>(self.client.clone(), &self.namespace, only, |change| match change {
-            Change::All(secrets) => {
-                secrets.into_iter().for_each(|secret| drop(latest.send_replace(Some(secret))))
-            }
-            Change::Applied(secret) => drop(latest.send_replace(Some(secret))),
-            Change::Deleted(_) => {
-                warn!("the certificate Secret was deleted: keeping the previous certificate")
-            }
-        });
+        let watching = mirror(
+            of_namespace(&self.client, &self.namespace),
+            only,
+            |secret: Secret| secret,
+            |change| match change {
+                Change::All(secrets) => {
+                    secrets.into_iter().for_each(|secret| drop(latest.send_replace(Some(secret))))
+                }
+                Change::Applied(secret) => drop(latest.send_replace(Some(secret))),
+                Change::Deleted(_) => {
+                    warn!("the certificate Secret was deleted: keeping the previous certificate")
+                }
+            },
+        );
         let mut changed = latest.subscribe();
         let taking = async {
             let mut seen = 0;

@@ -18,7 +18,11 @@ use crate::client::Clients;
 use crate::events::Events;
 use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes};
-use crate::metrics::QueueMetrics;
+use crate::metrics::{MoverMetrics, QueueMetrics};
+use crate::movers::granting::Granting;
+use crate::movers::placing::Placing;
+use crate::movers::volumes::Volumes;
+use crate::movers::{Fleet, configuration, telling};
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
 use crate::queue::store::mirror_queue;
@@ -36,6 +40,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.common.kubeconfig.as_deref()).await?;
     let mut registry = Registry::default();
     let metrics = QueueMetrics::new(&mut registry);
+    let mover_metrics = MoverMetrics::new(&mut registry);
     health::serve(args.common.health_address, || true, registry, stop.clone()).await?;
     let identity = identity();
     let namespace = args.common.namespace.as_str();
@@ -51,7 +56,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, &metrics, notes, stop.clone()) => {
+            () = lead(&args, &clients, (&metrics, &mover_metrics), notes, stop.clone()) => {
                 candidate.release().await;
                 break;
             }
@@ -66,7 +71,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    metrics: &QueueMetrics,
+    (metrics, mover_metrics): (&QueueMetrics, &MoverMetrics),
     notes: &Notes,
     stop: CancellationToken,
 ) {
@@ -111,6 +116,7 @@ async fn lead(
         notes: notes.clone(),
     };
     let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
+    let movers = lead_movers(args, clients, mover_metrics, events.clone());
     let teller = Teller::new(metrics.clone(), events);
     metrics.leading.set(1);
     let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone());
@@ -135,8 +141,31 @@ async fn lead(
     tokio::select! {
         () = working => {}
         () = mirror_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
-        () = async { tokio::join!(certificates, gate.keep(), sending); } => {}
+        () = async { tokio::join!(certificates, gate.keep(), sending, movers); } => {}
     }
+}
+
+/// Grants places to data movers, and tells what is wrong with where they run. For ever.
+async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
+    let namespace = args.common.namespace.as_str();
+    let configmap = args.common.node_agent_configmap.as_deref();
+    let fleet = Arc::new(Fleet::default());
+    let volumes = Volumes::new(clients.call.clone(), namespace);
+    let placing = Placing { fleet: Arc::clone(&fleet), volumes };
+    let granting = Granting {
+        clients: clients.clone(),
+        namespace: namespace.to_owned(),
+        fleet: Arc::clone(&fleet),
+        events: events.clone(),
+        metrics: metrics.clone(),
+    };
+    tokio::join!(
+        fleet.follow(&clients.watch, namespace),
+        configuration::follow(&clients.watch, namespace, configmap, &fleet),
+        telling::configuration(&placing, namespace, &events),
+        telling::missed(&clients.watch, namespace, &placing, &events, metrics),
+        granting.run(),
+    );
 }
 
 /// Runs what is ReadyToStart, and keeps an eye on the locations.

@@ -1,11 +1,16 @@
 //! `berth webhook`: any number of replicas, no leader, no state but its watch caches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_certs::CurrentKey;
+use berth_core::affinity::{Decision, Finding};
 use berth_core::location::Location;
+use berth_core::mover::grant::Mover as Granted;
 use berth_core::queue::{Band, Order, View};
+use berth_webhooks::known::{KnownMovers, Mover, MoverPod};
 use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +25,12 @@ use crate::certificates::follow::Counts;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
+use crate::leader::Sign;
+use crate::movers::granting::reference;
+use crate::movers::ledger::InForce;
+use crate::movers::placing::Placing;
+use crate::movers::volumes::Volumes;
+use crate::movers::{configuration, fleet};
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
 use crate::{health, shutdown};
@@ -32,14 +43,52 @@ struct Caches {
     key: Arc<CurrentKey>,
     events: Events,
     cannot_queue: watch::Sender<Option<String>>,
+    placing: Placing,
+    leader: Sign,
+    ledger: InForce,
+    namespace: String,
+    started: Instant,
 }
+
+/// Without rights to see nodes and the like Backups are queued all the same, a little later.
+const FLEET_PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
 struct Shared(Arc<Caches>);
 
+impl KnownMovers for Shared {
+    fn place(
+        &self,
+        mover: &Mover<'_>,
+        pod: &MoverPod,
+    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send {
+        self.0.placing.decide(mover, pod)
+    }
+
+    fn tell(&self, mover: &Mover<'_>, finding: &Finding) {
+        let about = Granted::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
+        let about = reference(&self.0.namespace, &about);
+        self.0.events.tell_about(What::Placement, about, finding.to_string());
+    }
+
+    /// As long as somebody grants: a gate that nobody opens would be worse than none.
+    fn are_granted(&self) -> bool {
+        self.0.ledger.get() && self.0.leader.is_alive()
+    }
+
+    fn configuration(&self) -> Option<String> {
+        self.0.placing.fleet.read(|state| state.configuration.name.clone())
+    }
+
+    fn classes(&self) -> BTreeSet<String> {
+        self.0.placing.fleet.read(fleet::State::class_names)
+    }
+}
+
 impl Known for Shared {
     fn ready(&self) -> bool {
-        self.0.store.is_synced() && self.0.key.is_set()
+        let knows_fleet = self.0.placing.fleet.is_synced() || self.0.started.elapsed() >= FLEET_PATIENCE;
+        self.0.store.is_synced() && self.0.key.is_set() && knows_fleet
     }
 
     fn cannot_queue(&self) -> Option<String> {
@@ -102,7 +151,18 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
     let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
-    let caches = Arc::new(Caches { store: Store::new(settings), key: Arc::default(), events, cannot_queue });
+    let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
+    let caches = Arc::new(Caches {
+        store: Store::new(settings),
+        key: Arc::default(),
+        events,
+        cannot_queue,
+        placing,
+        leader: Sign::default(),
+        ledger: InForce::default(),
+        namespace: namespace.to_owned(),
+        started: Instant::now(),
+    });
     let shared = Shared(Arc::clone(&caches));
     let executor = match common.executor {
         Executor::Berth => "berth-controller",
@@ -147,12 +207,23 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             tokio::time::sleep(definition::PERIOD).await;
         }
     };
+    let configmap = common.node_agent_configmap.as_deref();
+    let movers = async {
+        let fleet = &caches.placing.fleet;
+        tokio::join!(
+            fleet.follow(&clients.watch, namespace),
+            configuration::follow(&clients.watch, namespace, configmap, fleet),
+            caches.placing.volumes.follow(&clients.watch),
+            caches.leader.follow(&clients.watch, namespace),
+            caches.ledger.follow(&clients.watch, namespace),
+        );
+    };
     let delay = shutdown_delay.unwrap_or_default();
     let tls = Arc::new(caches.key.server_config()?);
     info!(%listen, %namespace, "answering admission reviews");
     let serving = server::serve(listener, tls, router(desk), stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending, looking); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking, movers); } => anyhow::bail!("a watch ended"),
     }
 }

@@ -1,6 +1,7 @@
 //! Label selectors of `metav1.LabelSelector`: well formed or not, and what they match.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::violation::{Field, Violations};
 
@@ -11,6 +12,17 @@ pub enum Operator {
     NotIn(Vec<String>),
     Exists,
     DoesNotExist,
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::In(values) => write!(f, "In [{}]", values.join(", ")),
+            Self::NotIn(values) => write!(f, "NotIn [{}]", values.join(", ")),
+            Self::Exists => f.write_str("Exists"),
+            Self::DoesNotExist => f.write_str("DoesNotExist"),
+        }
+    }
 }
 
 /// A checked selector: every requirement has to hold. Without any it matches everything.
@@ -87,6 +99,34 @@ impl Selector {
         self.0.is_empty()
     }
 
+    /// In the order in which they were written, `matchLabels` first.
+    pub fn requirements(&self) -> impl Iterator<Item = (&str, &Operator)> {
+        self.0.iter().map(|(key, operator)| (key.as_str(), operator))
+    }
+
+    /// The first key whose requirements exclude each other, so that nothing can ever match.
+    pub fn contradiction(&self) -> Option<&str> {
+        self.0.iter().map(|(key, _)| key.as_str()).find(|key| self.contradicts(key))
+    }
+
+    fn contradicts(&self, key: &str) -> bool {
+        let (mut left, mut denied) = (None::<BTreeSet<&String>>, BTreeSet::new());
+        let (mut present, mut absent) = (false, false);
+        for (_, operator) in self.0.iter().filter(|(k, _)| k == key) {
+            match operator {
+                Operator::In(values) => {
+                    let values: BTreeSet<&String> = values.iter().collect();
+                    left = Some(left.map_or(values.clone(), |left| &left & &values));
+                }
+                Operator::NotIn(values) => denied.extend(values),
+                Operator::Exists => present = true,
+                Operator::DoesNotExist => absent = true,
+            }
+        }
+        let is_used_up = left.as_ref().is_some_and(|left| left.is_subset(&denied));
+        is_used_up || (absent && (present || left.is_some()))
+    }
+
     /// As the API server takes it in the `labelSelector` parameter of a list.
     pub fn query(&self) -> String {
         let parts = self.0.iter().map(|(key, operator)| match operator {
@@ -111,7 +151,8 @@ fn is_qualified(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
-fn check_key(key: &str, at: &Field, found: &mut Violations) {
+/// Notes a key that is none, by Kubernetes' rules.
+pub fn check_key(key: &str, at: &Field, found: &mut Violations) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let prefix_ok = prefix.is_none_or(|p| p.len() <= 253 && p.split('.').all(crate::glob::is_label));
     found.require(
@@ -121,7 +162,8 @@ fn check_key(key: &str, at: &Field, found: &mut Violations) {
     );
 }
 
-fn check_value(value: &str, at: &Field, found: &mut Violations) {
+/// Notes a value that is none, by Kubernetes' rules.
+pub fn check_value(value: &str, at: &Field, found: &mut Violations) {
     found.require(
         value.is_empty() || is_qualified(value),
         at,
@@ -177,5 +219,28 @@ mod tests {
             assert_eq!(selector.matches(&labels), expected, "{expression:?}");
         }
         assert_eq!(parse(&[("a", "In", &["x", "y"]), ("b", "DoesNotExist", &[])]).0.query(), "a in (x,y),!b");
+    }
+
+    #[test]
+    fn requirements_that_exclude_each_other_are_found() {
+        for (expressions, expected) in [
+            (&[("zone", "In", &["a"][..]), ("zone", "In", &["b"])][..], Some("zone")),
+            (&[("zone", "In", &["a", "b"]), ("zone", "In", &["b", "c"])], None),
+            (
+                &[("zone", "In", &["a", "b"]), ("zone", "NotIn", &["b"]), ("zone", "NotIn", &["a"])],
+                Some("zone"),
+            ),
+            (&[("zone", "In", &["a", "b"]), ("zone", "NotIn", &["b"])], None),
+            (&[("pool", "In", &["x"]), ("zone", "Exists", &[]), ("zone", "DoesNotExist", &[])], Some("zone")),
+            (&[("zone", "DoesNotExist", &[]), ("zone", "In", &["a"])], Some("zone")),
+            (&[("zone", "DoesNotExist", &[]), ("zone", "NotIn", &["a"])], None),
+            (&[("zone", "Exists", &[]), ("zone", "NotIn", &["a"])], None),
+            (&[("zone", "In", &["a"]), ("pool", "In", &["b"])], None),
+            (&[], None),
+        ] {
+            let (selector, faults) = parse(expressions);
+            assert!(faults.is_empty(), "{faults:?}");
+            assert_eq!(selector.contradiction(), expected, "{expressions:?}");
+        }
     }
 }

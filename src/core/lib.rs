@@ -8,9 +8,11 @@
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`location`]: which storage location a backup goes to.
+//! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
+pub mod affinity;
 pub mod glob;
 pub mod guard;
 pub mod label;

@@ -62,6 +62,11 @@ impl Violations {
         }
     }
 
+    /// Takes over what another part found.
+    pub fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

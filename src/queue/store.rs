@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 
 use crate::backup::prepare::known_location;
-use crate::mirror::{Change, mirror};
+use crate::mirror::{Change, is_older, mirror, of_namespace};
 
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
@@ -247,13 +247,16 @@ impl Store {
 /// Feeds the store for ever: Backups and storage locations. Lists everything anew when asked to.
 pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
     let everything = watcher::Config::default;
-    let locations = mirror::<BackupStorageLocation>(client.clone(), namespace, everything(), |change| {
-        store.observe_location(change)
-    });
+    let locations = mirror(
+        of_namespace(client, namespace),
+        everything(),
+        |location: BackupStorageLocation| location,
+        |change| store.observe_location(change),
+    );
     let backups = async {
         loop {
-            let watching =
-                mirror::<Backup>(client.clone(), namespace, everything(), |change| store.observe(change));
+            let backups = of_namespace(client, namespace);
+            let watching = mirror(backups, everything(), without_managed_fields, |c| store.observe(c));
             tokio::select! {
                 () = watching => {}
                 () = store.relist_asked() => {}
@@ -261,6 +264,12 @@ pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
         }
     };
     tokio::join!(locations, backups);
+}
+
+/// Nobody reads them, and they may be the larger half of a Backup.
+fn without_managed_fields(mut backup: Backup) -> Backup {
+    backup.metadata.managed_fields = None;
+    backup
 }
 
 impl State {
@@ -304,11 +313,6 @@ impl State {
             }
         }
     }
-}
-
-/// Resource versions of one object grow (KEP-5504). What is no number is taken as newer.
-fn is_older(a: &str, b: &str) -> bool {
-    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
 
 /// `None` for a Backup that neither waits nor runs.

@@ -15,7 +15,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use berth::mirror::{Change, mirror};
+use berth::mirror::{Change, mirror, of_namespace};
 use berth_api::velero::Backup;
 use clap::Parser;
 use kube::runtime::watcher;
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 use scene::Scene;
 use step::{Steps, blocking, say};
-use support::{Berth, ControlPlane, Options, binaries, project};
+use support::{Berth, ControlPlane, Options, binaries, peers, project};
 use table::Table;
 
 const NAMESPACE: &str = "velero";
@@ -89,14 +89,18 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     let program = program.canonicalize().with_context(|| format!("there is no {}", program.display()))?;
     let mut steps = Steps::default();
 
-    let names = ["etcd", "kube-apiserver", "kubectl"];
+    let names = ["etcd", "kube-apiserver", "kubectl", "velero-crds"];
     let what = "find the programs (what is missing is built first: some minutes)";
     steps.step(what, blocking(move || binaries::get(names))).await?;
     let plane = steps.step("start etcd and kube-apiserver", blocking(ControlPlane::start)).await?;
     say(format_args!("  {}", plane.url()))?;
     let client = plane.client().await?;
-    let define = blocking(move || plane.define().map(|()| plane));
-    let plane = steps.step("apply manifests/crd", define).await?;
+    let define = blocking(move || {
+        plane.define()?;
+        peers::define_movers(&plane)?;
+        anyhow::Ok(plane)
+    });
+    let plane = steps.step("apply manifests/crd, and Velero's definitions of data movers", define).await?;
     let objects = steps.step("make namespaces ns1 to ns9", cluster::fill(&client)).await?;
     say(format_args!("  {objects} objects"))?;
     let options = Options { concurrent_backups: SLOTS, ..Options::new(program, NAMESPACE) };
@@ -106,7 +110,8 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     let (sender, mut changes) = mpsc::unbounded_channel();
     // Nobody listens any more once the table is done.
     let observe = move |change: Change<Backup>| drop(sender.send((Instant::now(), change)));
-    let watch = mirror(client, NAMESPACE, watcher::Config::default(), observe);
+    let backups = of_namespace(&client, NAMESPACE);
+    let watch = mirror(backups, watcher::Config::default(), |backup: Backup| backup, observe);
     let watch = tokio::spawn(watch);
     changes.recv().await.context("the watch of Backups ended")?;
 

@@ -7,8 +7,10 @@ mod burst;
 mod history;
 mod player;
 
+#[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use burst::Burst;
 pub use history::History;
+#[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use player::Pace;
 
 use kube::api::{ApiResource, DynamicObject};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use berth_core::mover::MoverKind;
 use nix::sys::signal::{Signal, killpg};
 use object_store::DynObjectStore;
 use object_store::aws::AmazonS3Builder;
@@ -189,6 +190,20 @@ pub fn install_definitions(plane: &ControlPlane) -> anyhow::Result<()> {
     let folder = folder.display().to_string();
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
     plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder])?;
+    Ok(())
+}
+
+/// Velero's definitions of the four kinds of data movers, beside berth's own.
+///
+/// # Errors
+/// When they cannot be had or applied.
+pub fn define_movers(plane: &ControlPlane) -> anyhow::Result<()> {
+    let [folder] = binaries::get(["velero-crds"])?;
+    let file =
+        |kind: &MoverKind| folder.join(format!("velero.io_{}.yaml", kind.plural())).display().to_string();
+    let files = MoverKind::ALL.iter().map(file).collect::<Vec<_>>().join(",");
+    plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &files])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &files])?;
     Ok(())
 }
 

@@ -33,6 +33,7 @@ use serde::Deserialize;
 use super::control_plane::Scope;
 use super::{ControlPlane, Kubectl, log};
 use kubelet::Kubelet;
+#[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use node::{Node, many};
 use site::Site;
 

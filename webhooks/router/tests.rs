@@ -23,6 +23,7 @@ struct Cluster {
     order: Order,
     foreign: Mutex<Vec<String>>,
     cannot_queue: Mutex<Option<String>>,
+    movers: movers::Movers,
 }
 
 impl Known for Arc<Cluster> {
@@ -54,6 +55,8 @@ impl Known for Arc<Cluster> {
         self.foreign.lock().push(format!("{name} by {user}"));
     }
 }
+
+mod movers;
 
 fn location(name: &str) -> Location {
     Location {

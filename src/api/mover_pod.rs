@@ -1,0 +1,72 @@
+//! The pod of a data mover: whose it is, and where it may run. To and from the wire.
+
+use berth_core::affinity::{Effect, Expression, Operator, Term, Toleration};
+use berth_core::mover::MoverKind;
+use k8s_openapi::api::core::v1 as wire;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The object that a pod works for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub kind: MoverKind,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Whose pod this is. The label alone says nothing: anybody can write one, and a configured label of pods overwrites its
+/// value. The owner's name is the pod's.
+pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
+    let labels = metadata.labels.as_ref()?;
+    let kind = MoverKind::ALL.into_iter().find(|kind| labels.contains_key(kind.pod_label()))?;
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    let is_owner = owner.kind == kind.as_str()
+        && owner.api_version == kind.api_version()
+        && metadata.name.as_ref() == Some(&owner.name)
+        && !owner.uid.is_empty();
+    is_owner.then(|| Owner { kind, name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+/// What is no operator is left out: the API server lets none of that in.
+pub fn term(term: &wire::NodeSelectorTerm) -> Term {
+    let read = |one: &wire::NodeSelectorRequirement| {
+        let operator = Operator::parse(&one.operator)?;
+        Some(Expression::new(one.key.clone(), operator, one.values.clone().unwrap_or_default()))
+    };
+    let all = |list: &Option<Vec<_>>| list.iter().flatten().filter_map(read).collect();
+    Term { expressions: all(&term.match_expressions), fields: all(&term.match_fields) }
+}
+
+/// To the wire.
+pub fn write_term(term: &Term) -> wire::NodeSelectorTerm {
+    let write = |one: &Expression| wire::NodeSelectorRequirement {
+        key: one.key().to_owned(),
+        operator: one.operator().name().to_owned(),
+        values: Some(one.values().to_vec()).filter(|values| !values.is_empty()),
+    };
+    let all =
+        |list: &[Expression]| Some(list.iter().map(write).collect()).filter(|list: &Vec<_>| !list.is_empty());
+    wire::NodeSelectorTerm { match_expressions: all(&term.expressions), match_fields: all(&term.fields) }
+}
+
+/// An effect that is none stands for all: the API server lets none of that in.
+pub fn toleration(toleration: &wire::Toleration) -> Toleration {
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    Toleration {
+        key: toleration.key.clone().unwrap_or_default(),
+        value: (!exists).then(|| toleration.value.clone().unwrap_or_default()),
+        effect: toleration.effect.as_deref().and_then(Effect::parse),
+        seconds: toleration.toleration_seconds,
+    }
+}
+
+/// To the wire.
+pub fn write_toleration(toleration: &Toleration) -> wire::Toleration {
+    let operator = if toleration.value.is_some() { "Equal" } else { "Exists" };
+    wire::Toleration {
+        key: Some(toleration.key.clone()).filter(|key| !key.is_empty()),
+        operator: Some(operator.to_owned()),
+        value: toleration.value.clone().filter(|value| !value.is_empty()),
+        effect: toleration.effect.map(|effect| effect.name().to_owned()),
+        toleration_seconds: toleration.seconds,
+    }
+}

@@ -1,0 +1,182 @@
+//! What people should know about where a mover may run.
+
+use std::fmt;
+
+use super::term::Expression;
+use super::toleration::Taint;
+
+/// Which rules count for a mover, or why none do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The rules of its StorageClass.
+    ClassRules { class: String, rules: usize },
+    /// The rules without a StorageClass, because its own has none.
+    GlobalRules { rules: usize },
+    /// There are no rules for it.
+    NoRules,
+    /// The consumer of the restored volume decides about the node, and has.
+    NodeSelected { node: String },
+    /// The consumer of the restored volume decides about the node.
+    WaitsForConsumer { class: String },
+    /// It works beside the pod whose volume it is for.
+    NodeGiven { node: String },
+}
+
+impl Reason {
+    /// Every [`Reason::word`].
+    pub const WORDS: [&str; 6] =
+        ["ClassRules", "GlobalRules", "NoRules", "NodeSelected", "WaitsForConsumer", "NodeGiven"];
+
+    /// One word, a closed set: for metric labels and Event reasons.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::ClassRules { .. } => "ClassRules",
+            Self::GlobalRules { .. } => "GlobalRules",
+            Self::NoRules => "NoRules",
+            Self::NodeSelected { .. } => "NodeSelected",
+            Self::WaitsForConsumer { .. } => "WaitsForConsumer",
+            Self::NodeGiven { .. } => "NodeGiven",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClassRules { class, rules: 1 } => write!(f, "the rule of StorageClass {class}"),
+            Self::ClassRules { class, rules } => {
+                write!(f, "any of the {rules} rules of StorageClass {class}")
+            }
+            Self::GlobalRules { rules: 1 } => f.write_str("the rule for all StorageClasses"),
+            Self::GlobalRules { rules } => write!(f, "any of the {rules} rules for all StorageClasses"),
+            Self::NoRules => f.write_str("no rule applies: any node"),
+            Self::NodeSelected { node } => {
+                write!(f, "no rules: the volume's consumer is to run on node {node}, and so is the mover")
+            }
+            Self::WaitsForConsumer { class } => write!(
+                f,
+                "no rules: StorageClass {class} waits for the volume's consumer, whose node it is \
+                 (restorePVC.ignoreDelayBinding would change that)"
+            ),
+            Self::NodeGiven { node } => {
+                write!(f, "no rules: the pod whose volume it is for runs on node {node}")
+            }
+        }
+    }
+}
+
+/// A requirement that a node does not fulfil, with what it has instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    pub expression: Expression,
+    /// The node's value of the key; `None`: it has none.
+    pub has: Option<String>,
+}
+
+/// The node that fails the fewest requirements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NearMiss {
+    pub node: String,
+    pub lacking: Vec<Lacking>,
+}
+
+/// Some nodes by name, and how many there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub names: Vec<String>,
+    pub count: usize,
+}
+
+/// Something that is worth a warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// No node matches: the mover stays Pending until its time is up.
+    NoNode { nearest: Option<NearMiss> },
+    /// Nodes match, but on none of them a node-agent runs: a mover there is never picked up.
+    NoAgent { nodes: Named },
+    /// Every node that would do has a taint that the mover does not tolerate.
+    NotTolerated { node: String, taint: Taint },
+    /// An alternative of which no node has a node-agent, while another one has such a node.
+    LeftOut { alternative: Vec<Expression>, nodes: Named },
+    /// The mover's node is not one that the rules allow, and they do not count for it.
+    NodeOutsideRules { node: String },
+    /// What Velero chose among the rules, now or by an older configuration, cannot be told from what the volume
+    /// asks for, because that is not known.
+    ChoiceKept,
+    /// Velero 1.18.1 asks for Windows and for another system at once, after it has had movers of both.
+    TwoSystems,
+}
+
+impl Finding {
+    /// Every [`Finding::word`].
+    pub const WORDS: [&str; 7] =
+        ["NoNode", "NoAgent", "NotTolerated", "LeftOut", "NodeOutsideRules", "ChoiceKept", "TwoSystems"];
+
+    /// One word, a closed set: for metric labels and Event reasons.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NoNode { .. } => "NoNode",
+            Self::NoAgent { .. } => "NoAgent",
+            Self::NotTolerated { .. } => "NotTolerated",
+            Self::LeftOut { .. } => "LeftOut",
+            Self::NodeOutsideRules { .. } => "NodeOutsideRules",
+            Self::ChoiceKept => "ChoiceKept",
+            Self::TwoSystems => "TwoSystems",
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names.join(", "))?;
+        match self.count.saturating_sub(self.names.len()) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for NearMiss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wanted = self.lacking.iter().map(|lacking| lacking.expression.to_string());
+        let has = self.lacking.iter().map(|Lacking { expression, has }| match has {
+            Some(value) => format!("{}={value}", expression.key()),
+            None => format!("no {}", expression.key()),
+        });
+        let (wanted, has): (Vec<_>, Vec<_>) = (wanted.collect(), has.collect());
+        write!(f, "{}; nearest: {} has {}", wanted.join(" and "), self.node, has.join(", "))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNode { nearest: Some(nearest) } => write!(f, "no node matches {nearest}"),
+            Self::NoNode { nearest: None } => f.write_str("no node matches"),
+            Self::NoAgent { nodes } => {
+                write!(f, "no node-agent runs on a node that matches: {nodes}")
+            }
+            Self::NotTolerated { node, taint } => write!(
+                f,
+                "every node that matches has a taint that the mover does not tolerate: {node} has {taint} \
+                 (loadTolerations adds tolerations)"
+            ),
+            Self::LeftOut { alternative, nodes } => {
+                let parts: Vec<String> = alternative.iter().map(ToString::to_string).collect();
+                let alternative = parts.join(" and ");
+                write!(f, "left out: {alternative}, because no node-agent runs on {nodes}")
+            }
+            Self::NodeOutsideRules { node } => {
+                write!(f, "the rules of loadAffinity exclude node {node}, but do not count here")
+            }
+            Self::ChoiceKept => f.write_str(
+                "the topology of the volume is not known, so everything is kept that may be it: a rule that Velero \
+                 chose may go on counting",
+            ),
+            Self::TwoSystems => f.write_str(
+                "Velero asks for Windows and for another system at once, so no node matches: restart the \
+                 node-agents",
+            ),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Which nodes the alternatives lead to, and whether somebody there does the work.
+
+use super::choice;
+use super::finding::{Finding, Lacking, Named, NearMiss};
+use super::nodes::{Node, Nodes, Questions, Set};
+use super::term::{Expression, Term};
+use super::toleration::{Effect, Toleration};
+
+/// The terms for these alternatives. One whose nodes all lack a node-agent is left out, if another one has a node
+/// with one; one that has no node at all stays, because an autoscaler may bring it some.
+pub(super) fn terms(
+    base: &[Term],
+    alternatives: &[Vec<Expression>],
+    questions: Option<&mut Questions<'_>>,
+) -> (Vec<Term>, Vec<Finding>) {
+    let Some(questions) = questions else { return (choice::product(base, alternatives), Vec::new()) };
+    let (nodes, mut within) = (questions.nodes, Set::default());
+    for term in base {
+        within.add(&questions.fulfilling(&term.expressions, &term.fields));
+    }
+    if base.is_empty() {
+        within.clone_from(nodes.all());
+    }
+    let found: Vec<(&Vec<Expression>, Set)> = alternatives
+        .iter()
+        .map(|alternative| {
+            let mut set = questions.fulfilling(alternative, &[]);
+            set.keep(&within);
+            (alternative, set)
+        })
+        .collect();
+    let is_staffed = |set: &Set| set.meets(nodes.with_agent());
+    let any_staffed = found.iter().any(|(_, set)| is_staffed(set));
+    let (mut kept, mut findings) = (Vec::new(), Vec::new());
+    for (alternative, set) in found {
+        if any_staffed && !set.is_empty() && !is_staffed(&set) {
+            findings.push(Finding::LeftOut { alternative: alternative.clone(), nodes: named(&set, nodes) });
+        } else {
+            kept.push(alternative.clone());
+        }
+    }
+    (choice::product(base, &kept), findings)
+}
+
+/// What stands in the way of a mover with these terms.
+pub(super) fn judge(
+    terms: &[Term],
+    tolerations: &[Toleration],
+    questions: &mut Questions<'_>,
+) -> Option<Finding> {
+    let (nodes, mut matching) = (questions.nodes, Set::default());
+    for term in terms.iter().filter(|term| !term.is_empty()) {
+        matching.add(&questions.fulfilling(&term.expressions, &term.fields));
+    }
+    if terms.is_empty() {
+        matching.clone_from(nodes.all());
+    }
+    if matching.is_empty() {
+        return Some(Finding::NoNode { nearest: nearest(terms, questions) });
+    }
+    if !matching.meets(nodes.with_agent()) {
+        return Some(Finding::NoAgent { nodes: named(&matching, nodes) });
+    }
+    matching.keep(nodes.with_agent());
+    let untolerated = |node: &Node| {
+        let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
+        hard.find(|taint| !tolerations.iter().any(|t| t.tolerates(taint))).cloned()
+    };
+    let mut first = None;
+    for node in matching.iter().filter_map(|number| nodes.node(number)) {
+        // One node that will do is enough: then there is nothing to tell.
+        let taint = untolerated(node)?;
+        first = first.or(Some(Finding::NotTolerated { node: node.name.clone(), taint }));
+    }
+    first
+}
+
+/// The node that fails the fewest requirements of a term: among such, one with a node-agent, then the first name.
+fn nearest(terms: &[Term], questions: &mut Questions<'_>) -> Option<NearMiss> {
+    let nodes = questions.nodes;
+    let found = terms.iter().filter(|term| !term.is_empty()).map(|term| (term, questions.nearest(term)));
+    let found: Vec<(&Term, (usize, Set))> = found.collect();
+    let fewest = found.iter().map(|(_, (failed, _))| *failed).min()?;
+    let mut nearest = found.iter().filter(|(_, (failed, _))| *failed == fewest);
+    let is_staffed = |set: &Set| set.meets(nodes.with_agent());
+    let (term, set) = match nearest.clone().find(|(_, (_, set))| is_staffed(set)) {
+        Some((term, (_, set))) => {
+            let mut set = set.clone();
+            set.keep(nodes.with_agent());
+            (term, set)
+        }
+        None => nearest.next().map(|(term, (_, set))| (term, set.clone()))?,
+    };
+    let node = set.iter().filter_map(|number| nodes.node(number)).min_by_key(|node| &node.name)?;
+    let mut lacking: Vec<Lacking> = Vec::new();
+    for expression in &term.expressions {
+        let has = node.labels.get(expression.key());
+        let is_new = lacking.iter().all(|known| known.expression != *expression);
+        if is_new && !expression.matches(has.map(String::as_str)) {
+            lacking.push(Lacking { expression: expression.clone(), has: has.cloned() });
+        }
+    }
+    for field in term.fields.iter().filter(|field| !field.matches_field(&node.name)) {
+        lacking.push(Lacking { expression: field.clone(), has: Some(node.name.clone()) });
+    }
+    Some(NearMiss { node: node.name.clone(), lacking })
+}
+
+/// The first few by name.
+fn named(set: &Set, nodes: &Nodes) -> Named {
+    const SHOWN: usize = 3;
+    let mut names: Vec<&str> = Vec::with_capacity(SHOWN + 1);
+    for node in set.iter().filter_map(|number| nodes.node(number)) {
+        let at = names.partition_point(|name| *name < node.name.as_str());
+        if at < SHOWN {
+            names.insert(at, &node.name);
+            names.truncate(SHOWN);
+        }
+    }
+    Named { names: names.into_iter().map(str::to_owned).collect(), count: set.len() }
+}

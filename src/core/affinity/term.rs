@@ -1,0 +1,210 @@
+//! Terms of a required node affinity, compared and matched as the scheduler does it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::label;
+
+/// How one label of a node is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+    Gt,
+    Lt,
+}
+
+impl Operator {
+    pub(super) const ALL: [Self; 6] =
+        [Self::In, Self::NotIn, Self::Exists, Self::DoesNotExist, Self::Gt, Self::Lt];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::In => "In",
+            Self::NotIn => "NotIn",
+            Self::Exists => "Exists",
+            Self::DoesNotExist => "DoesNotExist",
+            Self::Gt => "Gt",
+            Self::Lt => "Lt",
+        }
+    }
+
+    /// `None`: Kubernetes knows no such operator, and refuses the pod.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operator| operator.name() == name)
+    }
+}
+
+/// One requirement on a node. Its values are a set: kept in order, so that two that mean the same are equal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Expression {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+impl Expression {
+    pub fn new<V: Into<String>>(
+        key: impl Into<String>,
+        operator: Operator,
+        values: impl IntoIterator<Item = V>,
+    ) -> Self {
+        let mut values: Vec<String> = values.into_iter().map(Into::into).collect();
+        values.sort();
+        values.dedup();
+        Self { key: key.into(), operator, values }
+    }
+
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// Does a node with this value of the key (`None`: without the key) fulfil it? A malformed one is never
+    /// fulfilled.
+    pub fn matches(&self, value: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.binary_search_by(|v| v.as_str().cmp(value)).is_ok();
+        match self.operator {
+            Operator::In => value.is_some_and(listed),
+            Operator::NotIn => !self.values.is_empty() && !value.is_some_and(listed),
+            Operator::Exists => self.values.is_empty() && value.is_some(),
+            Operator::DoesNotExist => self.values.is_empty() && value.is_none(),
+            Operator::Gt | Operator::Lt => {
+                let [bound] = self.values.as_slice() else { return false };
+                let (bound, value) = (bound.parse::<i64>(), value.map(str::parse::<i64>));
+                let (Ok(bound), Some(Ok(value))) = (bound, value) else { return false };
+                if self.operator == Operator::Gt { value > bound } else { value < bound }
+            }
+        }
+    }
+
+    /// Of `matchFields`, where Kubernetes knows the node's name, compared with one value.
+    pub(super) fn matches_field(&self, name: &str) -> bool {
+        let is_comparison = matches!(self.operator, Operator::In | Operator::NotIn);
+        self.key == "metadata.name" && is_comparison && self.values.len() == 1 && self.matches(Some(name))
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.operator.name())?;
+        if self.values.is_empty() { Ok(()) } else { write!(f, " [{}]", self.values.join(", ")) }
+    }
+}
+
+/// The requirements of a label selector, in its order.
+pub(super) fn expressions(selector: &label::Selector) -> Vec<Expression> {
+    let none = || std::iter::empty::<String>();
+    let convert = |(key, operator): (&str, &label::Operator)| match operator {
+        label::Operator::In(values) => Expression::new(key, Operator::In, values),
+        label::Operator::NotIn(values) => Expression::new(key, Operator::NotIn, values),
+        label::Operator::Exists => Expression::new(key, Operator::Exists, none()),
+        label::Operator::DoesNotExist => Expression::new(key, Operator::DoesNotExist, none()),
+    };
+    selector.requirements().map(convert).collect()
+}
+
+/// A `nodeSelectorTerm`. All of it has to hold; of several terms, one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Term {
+    /// `matchExpressions`
+    pub expressions: Vec<Expression>,
+    /// `matchFields`
+    pub fields: Vec<Expression>,
+}
+
+impl Term {
+    pub fn is_empty(&self) -> bool {
+        self.expressions.is_empty() && self.fields.is_empty()
+    }
+
+    /// A term without any requirement matches no node, other than a label selector, which then matches all.
+    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        !self.is_empty()
+            && self.fields.iter().all(|field| field.matches_field(name))
+            && self.expressions.iter().all(|e| e.matches(labels.get(&e.key).map(String::as_str)))
+    }
+
+    /// Itself with everything in order, to compare what the order does not change.
+    pub(super) fn sorted(&self) -> Self {
+        let mut term = self.clone();
+        term.expressions.sort();
+        term.fields.sort();
+        term
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.expressions.iter().chain(&self.fields).map(ToString::to_string);
+        f.write_str(&parts.collect::<Vec<_>>().join(" and "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_match_as_the_scheduler_does() {
+        for (operator, values, value, expected) in [
+            (Operator::In, &["a", "b"][..], Some("b"), true),
+            (Operator::In, &["a"], Some("b"), false),
+            (Operator::In, &["a"], None, false),
+            (Operator::In, &[], Some("a"), false),
+            (Operator::NotIn, &["a"], Some("b"), true),
+            (Operator::NotIn, &["a"], Some("a"), false),
+            (Operator::NotIn, &["a"], None, true),
+            (Operator::NotIn, &[], Some("a"), false),
+            (Operator::Exists, &[], Some(""), true),
+            (Operator::Exists, &[], None, false),
+            (Operator::Exists, &["a"], Some("a"), false),
+            (Operator::DoesNotExist, &[], None, true),
+            (Operator::DoesNotExist, &[], Some("a"), false),
+            (Operator::DoesNotExist, &["a"], None, false),
+            (Operator::Gt, &["5"], Some("6"), true),
+            (Operator::Gt, &["5"], Some("5"), false),
+            (Operator::Lt, &["5"], Some("-6"), true),
+            (Operator::Lt, &["5"], None, false),
+            (Operator::Gt, &["5"], Some("many"), false),
+            (Operator::Gt, &["few"], Some("6"), false),
+            (Operator::Gt, &["5", "6"], Some("7"), false),
+        ] {
+            let expression = Expression::new("key", operator, values.iter().copied());
+            assert_eq!(expression.matches(value), expected, "{expression} {value:?}");
+        }
+    }
+
+    #[test]
+    fn fields_name_the_node_and_an_empty_term_matches_none() {
+        let named = |operator, values: &[&str]| Term {
+            expressions: Vec::new(),
+            fields: vec![Expression::new("metadata.name", operator, values.iter().copied())],
+        };
+        let labels = BTreeMap::new();
+        assert!(named(Operator::In, &["n1"]).matches("n1", &labels));
+        assert!(!named(Operator::In, &["n1"]).matches("n2", &labels));
+        assert!(named(Operator::NotIn, &["n1"]).matches("n2", &labels));
+        assert!(
+            !named(Operator::In, &["n1", "n2"]).matches("n1", &labels),
+            "more values than one: malformed"
+        );
+        assert!(!Term::default().matches("n1", &labels));
+    }
+
+    #[test]
+    fn the_order_of_values_makes_no_difference() {
+        let (ab, ba) = (["a", "b"], ["b", "a", "b"]);
+        assert_eq!(Expression::new("k", Operator::In, ab), Expression::new("k", Operator::In, ba));
+        assert_eq!(Expression::new("k", Operator::In, ba).to_string(), "k In [a, b]");
+    }
+}

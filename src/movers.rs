@@ -1,0 +1,21 @@
+//! Data movers: the pods in which Velero's node-agents carry volume data, and the objects that ask for them.
+//!
+//! - [`fleet`]: nodes, node-agents, StorageClasses and the node-agents' configuration, as they are now.
+//! - [`volumes`]: which volume a mover is for.
+//! - [`placing`]: where its pod may run; asked by admission.
+//! - [`mirror`]: the movers themselves, for the leader.
+//! - [`ledger`], [`granting`]: who may prepare next, exactly.
+//! - [`recovery`]: what a node-agent left behind that died.
+//! - [`telling`]: what people should know of all that.
+
+pub mod configuration;
+pub mod fleet;
+pub mod granting;
+pub mod ledger;
+pub mod mirror;
+pub mod placing;
+pub mod recovery;
+pub mod telling;
+pub mod volumes;
+
+pub use fleet::Fleet;

@@ -1,0 +1,191 @@
+//! The node-agents' configuration, read live: which ConfigMap it is, and what it says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::node_agent::{self, NodeAgentConfig};
+use berth_core::violation::Violations;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PodSpec};
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use tokio::sync::watch;
+
+use super::Fleet;
+use crate::mirror::{Change, mirror, of_namespace};
+
+const FLAG: &str = "--node-agent-configmap";
+
+/// What is known of it.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// Of the ConfigMap; `None`: no node-agent names one.
+    pub name: Option<String>,
+    pub uid: String,
+    /// When the ConfigMap was written last.
+    pub changed_at: Option<Timestamp>,
+    /// The last one that could be used.
+    pub config: Arc<NodeAgentConfig>,
+    /// What is wrong with it now. It may be in use all the same: Velero ignores much.
+    pub faults: Violations,
+    /// It cannot be used: what is in use is older.
+    pub unusable: bool,
+}
+
+impl Configuration {
+    /// As a place for Events.
+    pub fn reference(&self, namespace: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("ConfigMap".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: self.name.clone(),
+            uid: Some(self.uid.clone()).filter(|uid| !uid.is_empty()),
+            ..ObjectReference::default()
+        }
+    }
+
+    /// With what the ConfigMap says now; `None`: it is gone.
+    fn with(&self, name: &str, found: Option<&Found>) -> Self {
+        let keep = |faults, unusable| Self { name: Some(name.to_owned()), faults, unusable, ..self.clone() };
+        let Some(found) = found else {
+            let mut faults = Violations::default();
+            faults.push(berth_core::violation::Field::root("ConfigMap"), format!("{name} does not exist"));
+            return keep(faults, true);
+        };
+        match node_agent::parse(&found.data) {
+            Ok((config, faults)) => Self {
+                name: Some(name.to_owned()),
+                uid: found.uid.clone(),
+                changed_at: found.changed_at,
+                config: Arc::new(config),
+                faults,
+                unusable: false,
+            },
+            Err(faults) => Self { uid: found.uid.clone(), ..keep(faults, true) },
+        }
+    }
+}
+
+/// A ConfigMap, as far as it matters.
+struct Found {
+    uid: String,
+    changed_at: Option<Timestamp>,
+    data: BTreeMap<String, String>,
+}
+
+impl Found {
+    fn of(map: ConfigMap) -> Self {
+        let written = map.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
+        Self {
+            uid: map.uid().unwrap_or_default(),
+            changed_at: written.map(|time| time.0).max().or(map.creation_timestamp().map(|time| time.0)),
+            data: map.data.unwrap_or_default(),
+        }
+    }
+}
+
+/// The ConfigMap that node-agents with this template read.
+fn named_by(spec: &PodSpec) -> Option<String> {
+    let containers = spec.containers.iter();
+    let mut words = containers
+        .flat_map(|c| c.command.iter().chain(&c.args).flatten())
+        .skip_while(|w| !w.starts_with(FLAG));
+    let first = words.next()?;
+    match first.strip_prefix(FLAG)?.strip_prefix('=') {
+        Some(name) => Some(name.to_owned()),
+        None if first == FLAG => words.next().cloned(),
+        None => None,
+    }
+    .filter(|name| !name.is_empty())
+}
+
+/// Follows the ConfigMap that is `given`, else the one that a DaemonSet of node-agents names, and tells the fleet. For ever.
+pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet: &Fleet) {
+    let name = watch::Sender::new(None::<Option<String>>);
+    let watching = async {
+        match given {
+            Some(given) => {
+                name.send_replace(Some(Some(given.to_owned())));
+                std::future::pending::<()>().await;
+            }
+            None => watch_sets(client, namespace, &name).await,
+        }
+    };
+    let following = async {
+        let mut changed = name.subscribe();
+        loop {
+            let current = changed.borrow_and_update().clone();
+            tokio::select! {
+                () = read(client, namespace, current.as_ref(), fleet) => {}
+                _ = changed.changed() => {}
+            }
+        }
+    };
+    tokio::join!(watching, following);
+}
+
+async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
+    let named = |set: DaemonSet| {
+        let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        (set.name_any(), spec.and_then(named_by))
+    };
+    let mut known = BTreeMap::new();
+    mirror(of_namespace(client, namespace), watcher::Config::default(), named, |change| {
+        match change {
+            Change::All(sets) => known = sets.into_iter().collect(),
+            Change::Applied((set, named)) => drop(known.insert(set, named)),
+            Change::Deleted(set) => drop(known.remove(&set)),
+        }
+        // Of several (one for Windows) the first by name: they are meant to read the same.
+        let first = known.values().flatten().next().cloned();
+        name.send_if_modified(|current| {
+            let is_new = current.as_ref() != Some(&first);
+            *current = Some(first);
+            is_new
+        });
+    })
+    .await;
+}
+
+async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, fleet: &Fleet) {
+    let Some(name) = name else { return std::future::pending().await };
+    let Some(name) = name else {
+        fleet.configure(Configuration::default());
+        return std::future::pending().await;
+    };
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let apply = |found: Option<Found>| {
+        let before = fleet.read(|state| state.configuration.clone());
+        // Another ConfigMap's settings are not these.
+        let before = if before.name.as_ref() == Some(name) { before } else { Configuration::default() };
+        fleet.configure(before.with(name, found.as_ref()));
+    };
+    mirror(of_namespace(client, namespace), only, Found::of, |change| match change {
+        Change::All(all) => apply(all.into_iter().next()),
+        Change::Applied(found) => apply(Some(found)),
+        Change::Deleted(_) => apply(None),
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_is_found_in_all_its_spellings() {
+        for (words, expected) in [
+            (&["node-agent", "server", "--node-agent-configmap=a"][..], Some("a")),
+            (&["node-agent", "server", "--node-agent-configmap", "a", "--x"], Some("a")),
+            (&["node-agent", "server", "--node-agent-configmap="], None),
+            (&["node-agent", "server", "--node-agent-configmap"], None),
+            (&["node-agent", "server"], None),
+        ] {
+            let spec = serde_json::json!({"containers": [{"name": "node-agent", "args": words}]});
+            let spec: PodSpec = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
+            assert_eq!(named_by(&spec).as_deref(), expected, "{words:?}");
+        }
+    }
+}

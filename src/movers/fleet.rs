@@ -1,0 +1,207 @@
+//! Where data movers could run: nodes, node-agents, StorageClasses, and how the node-agents are configured.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use berth_core::affinity::{Binding, Effect, Node, Nodes, Taint};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::Api;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use super::configuration::Configuration;
+use crate::mirror::{Change, mirror, of_namespace};
+
+/// Label of every node-agent's pod, as Velero itself looks for them.
+const AGENTS: &str = "role=node-agent";
+
+/// A pod of a node-agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    pub pod: String,
+    pub node: String,
+    pub ready: bool,
+    /// Of its container.
+    pub started_at: Option<Timestamp>,
+}
+
+/// Everything known, as of now.
+#[derive(Default)]
+pub struct State {
+    pub nodes: Nodes,
+    /// By name of the pod.
+    pub agents: HashMap<String, Agent>,
+    /// By node: since when it has no ready agent.
+    pub away: HashMap<String, Timestamp>,
+    pub classes: BTreeMap<String, Binding>,
+    pub configuration: Configuration,
+    synced: Synced,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Synced {
+    nodes: bool,
+    agents: bool,
+    classes: bool,
+    configuration: bool,
+}
+
+impl State {
+    /// Did a node-agent start before its configuration was last changed? They read it once.
+    pub fn agents_outdated(&self) -> bool {
+        let Some(changed) = self.configuration.changed_at else { return false };
+        self.agents.values().any(|agent| agent.started_at.is_some_and(|started| started < changed))
+    }
+
+    pub fn class_names(&self) -> BTreeSet<String> {
+        self.classes.keys().cloned().collect()
+    }
+
+    fn put_agent(&mut self, agent: Agent) {
+        let before = self.agents.insert(agent.pod.clone(), agent.clone());
+        for node in before.map(|before| before.node).into_iter().chain([agent.node]) {
+            self.settle(&node);
+        }
+    }
+
+    fn remove_agent(&mut self, pod: &str) {
+        if let Some(agent) = self.agents.remove(pod) {
+            self.settle(&agent.node);
+        }
+    }
+
+    /// Is there a ready agent on that node now, and if not, since when?
+    fn settle(&mut self, node: &str) {
+        let ready = self.agents.values().any(|agent| agent.node == node && agent.ready);
+        self.nodes.put_agent(node, ready);
+        if ready {
+            self.away.remove(node);
+        } else {
+            self.away.entry(node.to_owned()).or_insert_with(Timestamp::now);
+        }
+    }
+}
+
+/// Filled by [`Fleet::follow`], read by anybody.
+#[derive(Default)]
+pub struct Fleet {
+    state: RwLock<State>,
+    changes: watch::Sender<u64>,
+}
+
+impl Fleet {
+    pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.read())
+    }
+
+    fn write(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.write());
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    pub fn is_synced(&self) -> bool {
+        let Synced { nodes, agents, classes, configuration } = self.state.read().synced;
+        nodes && agents && classes && configuration
+    }
+
+    /// Wakes on every change after this call.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        let mut changes = self.changes.subscribe();
+        changes.mark_unchanged();
+        changes
+    }
+
+    pub(super) fn configure(&self, configuration: Configuration) {
+        self.write(|state| {
+            state.configuration = configuration;
+            state.synced.configuration = true;
+        });
+    }
+
+    /// For ever, but for the configuration, which [`super::configuration::follow`] brings.
+    pub async fn follow(&self, client: &Client, namespace: &str) {
+        let everything = watcher::Config::default;
+        let nodes = mirror(Api::all(client.clone()), everything(), node, |change| {
+            self.write(|state| {
+                match change {
+                    Change::All(all) => {
+                        state.nodes = Nodes::default();
+                        all.into_iter().for_each(|node| state.nodes.put(node));
+                        let agents: Vec<String> = state.agents.values().map(|a| a.node.clone()).collect();
+                        agents.iter().for_each(|node| state.settle(node));
+                        state.synced.nodes = true;
+                    }
+                    Change::Applied(node) => state.nodes.put(node),
+                    Change::Deleted(name) => state.nodes.remove(&name),
+                };
+            });
+        });
+        let agents = mirror(of_namespace(client, namespace), everything().labels(AGENTS), agent, |change| {
+            self.write(|state| match change {
+                Change::All(all) => {
+                    let known: Vec<String> = state.agents.keys().cloned().collect();
+                    known.iter().for_each(|pod| state.remove_agent(pod));
+                    all.into_iter().flatten().for_each(|agent| state.put_agent(agent));
+                    state.synced.agents = true;
+                }
+                Change::Applied(Some(agent)) => state.put_agent(agent),
+                Change::Applied(None) => {}
+                Change::Deleted(pod) => state.remove_agent(&pod),
+            });
+        });
+        let classes = mirror(Api::all(client.clone()), everything(), class, |change| {
+            self.write(|state| match change {
+                Change::All(all) => {
+                    state.classes = all.into_iter().collect();
+                    state.synced.classes = true;
+                }
+                Change::Applied((name, binding)) => drop(state.classes.insert(name, binding)),
+                Change::Deleted(name) => drop(state.classes.remove(&name)),
+            });
+        });
+        tokio::join!(nodes, agents, classes);
+    }
+}
+
+fn node(node: NodeObject) -> Node {
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let taint = |taint: k8s_openapi::api::core::v1::Taint| {
+        let effect = Effect::parse(&taint.effect)?;
+        Some(Taint { key: taint.key, value: taint.value.unwrap_or_default(), effect })
+    };
+    Node {
+        name: node.metadata.name.unwrap_or_default(),
+        labels: node.metadata.labels.unwrap_or_default(),
+        taints: taints.into_iter().filter_map(taint).collect(),
+    }
+}
+
+/// `None`: it is on no node yet.
+fn agent(pod: Pod) -> Option<Agent> {
+    let name = pod.name_any();
+    let node = pod.spec.and_then(|spec| spec.node_name)?;
+    let status = pod.status.unwrap_or_default();
+    let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+    let going = pod.metadata.deletion_timestamp.is_some();
+    let running = status.container_statuses.iter().flatten();
+    let started =
+        running.filter_map(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref());
+    Some(Agent {
+        pod: name,
+        node,
+        ready: !going && condition.is_some_and(|condition| condition.status == "True"),
+        // Where nobody tells of containers: when the pod began.
+        started_at: started.map(|time| time.0).max().or(status.start_time.map(|time| time.0)),
+    })
+}
+
+fn class(class: StorageClass) -> (String, Binding) {
+    let binding = match class.volume_binding_mode.as_deref() {
+        Some("WaitForFirstConsumer") => Binding::WaitForFirstConsumer,
+        _ => Binding::Immediate,
+    };
+    (class.metadata.name.unwrap_or_default(), binding)
+}

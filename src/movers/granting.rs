@@ -1,0 +1,297 @@
+//! The leader grants: who may be prepared next, exactly as many as `prepareQueueLength` allows. Freeze, decide, act.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_core::mover::grant::{Agent, LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
+use berth_core::mover::{MoverKind, grant::MoverPhase};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::Fleet;
+use super::ledger::Ledger;
+use super::mirror::{Item, Movers};
+use super::recovery;
+use crate::client::{Clients, is_conflict, is_not_found};
+use crate::events::{Events, What};
+use crate::metrics::MoverMetrics;
+use crate::telemetry::chain;
+
+/// Looks again at least this often: agents that are away are noticed by the time.
+const PERIOD: Duration = Duration::from_secs(2);
+/// How often the ledger is looked at that is not in force.
+const IDLE: Duration = Duration::from_secs(15);
+const RETRY: Duration = Duration::from_secs(1);
+const WRITE: Duration = Duration::from_secs(10);
+const GRANTS_AT_ONCE: usize = 16;
+/// The API server tells of every one of many changes; one plan takes them all in.
+const GATHER: Duration = Duration::from_millis(5);
+
+pub struct Granting {
+    pub clients: Clients,
+    pub namespace: String,
+    pub fleet: Arc<Fleet>,
+    pub events: Events,
+    pub metrics: MoverMetrics,
+}
+
+impl Granting {
+    /// For ever, while this process leads.
+    pub async fn run(&self) {
+        let since = Timestamp::now();
+        let mut changed = self.fleet.changed();
+        while !self.fleet.is_synced() {
+            let _ = changed.changed().await;
+        }
+        loop {
+            match self.term(since).await {
+                Ok(()) => sleep(GATHER).await,
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "failed to grant places to data movers");
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.fleet.read(|state| {
+            let config = &state.configuration.config;
+            Limits {
+                limit: config.prepare_queue_length,
+                global: config.global_config.max(1),
+                per_node: config.per_node.clone(),
+            }
+        })
+    }
+
+    /// From a ledger that was read to one that somebody else has written, or to another limit: while there was none, agents
+    /// accepted what they liked.
+    async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
+        let mut changed = self.fleet.changed();
+        let mut ledger = Ledger::open(self.clients.call.clone(), &self.namespace).await?;
+        let limit = self.limits().limit;
+        if ledger.uids().is_none() && limit.is_none() {
+            // Nothing is held back. A leader that is on its way out may still put it in force.
+            let _ = timeout(IDLE, changed.changed()).await;
+            return Ok(());
+        }
+        // From here on the last leader cannot grant any more; what is listed afterwards shows all that it did.
+        let uids = ledger.uids().unwrap_or_default();
+        if !ledger.write(&uids).await? {
+            return Ok(());
+        }
+        let movers = Movers::default();
+        tokio::select! {
+            () = movers.follow(&self.clients.watch, &self.namespace) => Ok(()),
+            ended = self.grant(&movers, ledger, limit, since) => ended,
+        }
+    }
+
+    async fn grant(
+        &self,
+        movers: &Movers,
+        mut ledger: Ledger,
+        limit: Option<usize>,
+        since: Timestamp,
+    ) -> anyhow::Result<()> {
+        let (mut moved, mut fleet) = (movers.changed(), self.fleet.changed());
+        while !movers.is_synced() {
+            let _ = moved.changed().await;
+        }
+        let mut nodes_of_pods = HashMap::new();
+        let mut told: HashSet<String> = HashSet::new();
+        let mut recovering = JoinSet::new();
+        let mut in_recovery: HashSet<String> = HashSet::new();
+        loop {
+            moved.mark_unchanged();
+            fleet.mark_unchanged();
+            while let Some(done) = recovering.try_join_next() {
+                if let Ok(uid) = done {
+                    in_recovery.remove(&uid);
+                }
+            }
+            let items = self.with_nodes(movers.frozen(), &mut nodes_of_pods).await;
+            let view = self.view(&items, &ledger, since);
+            if view.limits.limit != limit {
+                return Ok(());
+            }
+            let decided = plan(&view, Timestamp::now());
+            self.tell(&view, &decided, &mut told);
+            if decided.retire_ledger {
+                info!("no limit of data movers any more: nothing is held back");
+                return ledger.retire().await.map(drop);
+            }
+            let first = decided.ledger.write == LedgerWrite::First;
+            let tidy = decided.ledger.write == LedgerWrite::Tidy;
+            if (first || tidy) && !ledger.write(&decided.ledger.uids).await? {
+                return Ok(());
+            }
+            let marks =
+                decided.grant.iter().map(|i| (*i, true)).chain(decided.revoke.iter().map(|i| (*i, false)));
+            let marks = marks.filter_map(|(i, grant)| Some((items.get(i)?, grant)));
+            futures::stream::iter(marks)
+                .for_each_concurrent(GRANTS_AT_ONCE, |(item, grant)| self.mark(movers, item, grant))
+                .await;
+            for recover in &decided.recover {
+                let Some(item) = items.get(recover.mover) else { continue };
+                if in_recovery.insert(item.mover.uid.clone()) {
+                    recovering.spawn(self.recover(item.clone(), *recover));
+                }
+            }
+            let more = !decided.grant.is_empty() || !decided.revoke.is_empty();
+            let pace = if more { GATHER } else { PERIOD };
+            tokio::select! {
+                _ = timeout(pace, moved.changed()) => {}
+                _ = fleet.changed() => {}
+            }
+            sleep(GATHER).await;
+        }
+    }
+
+    fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> View {
+        let (agents, node_labels) = self.fleet.read(|state| {
+            let mut agents: HashMap<String, Agent> = HashMap::new();
+            for agent in state.agents.values() {
+                let known = agents.entry(agent.node.clone()).or_default();
+                known.ready |= agent.ready;
+                known.started_at = known.started_at.max(agent.started_at);
+            }
+            for (node, since) in &state.away {
+                agents.entry(node.clone()).or_default().not_ready_since = Some(*since);
+            }
+            let labels: HashMap<String, BTreeMap<String, String>> = agents
+                .keys()
+                .filter_map(|node| Some((node.clone(), state.nodes.get(node)?.labels.clone())))
+                .collect();
+            (agents, labels)
+        });
+        View {
+            movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
+            agents,
+            node_labels,
+            limits: self.limits(),
+            ledger: ledger.uids(),
+            watching_since: since,
+        }
+    }
+
+    /// A PodVolumeRestore is carried where its pod is: that is asked for once.
+    async fn with_nodes(&self, mut items: Vec<Item>, known: &mut HashMap<String, String>) -> Vec<Item> {
+        let waiting: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
+        known.retain(|uid, _| waiting.contains(uid));
+        for item in &mut items {
+            let Some((namespace, name)) =
+                item.target_pod.as_ref().filter(|_| item.mover.bound_node.is_none())
+            else {
+                continue;
+            };
+            if !known.contains_key(&item.mover.uid) && item.mover.phase == MoverPhase::New {
+                let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
+                let node = match timeout(WRITE, api.get_opt(name)).await {
+                    Ok(Ok(pod)) => pod.and_then(|pod| pod.spec?.node_name),
+                    _ => None,
+                };
+                known.extend(node.map(|node| (item.mover.uid.clone(), node)));
+            }
+            if let Some(node) = known.get(&item.mover.uid) {
+                item.mover = Arc::new(Mover { bound_node: Some(node.clone()), ..(*item.mover).clone() });
+            }
+        }
+        items
+    }
+
+    /// Gives or takes a grant.
+    async fn mark(&self, movers: &Movers, item: &Item, grant: bool) {
+        let mover = &item.mover;
+        let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
+        let patch = json!({"metadata": {
+            "uid": mover.uid,
+            "resourceVersion": item.resource_version,
+            "annotations": {keys::GRANTED: value},
+        }});
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let api = api(&self.clients.call, &self.namespace, mover.kind);
+        let (kind, name) = (mover.kind, &mover.name);
+        match timeout(WRITE, api.patch_metadata(name, &params, &Patch::Merge(patch))).await {
+            Ok(Ok(written)) => {
+                if grant {
+                    self.metrics.granted.inc();
+                }
+                let version = written.metadata.resource_version.unwrap_or_default();
+                movers.note_granted(mover, grant, version);
+            }
+            Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => {}
+            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "a grant could not be written"),
+            Err(_) => warn!(%kind, %name, "writing a grant took too long"),
+        }
+    }
+
+    /// Gives the UID when it is done, well or not.
+    fn recover(&self, item: Item, recover: Recover) -> impl Future<Output = String> + Send + use<> {
+        let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());
+        let (events, metrics) = (self.events.clone(), self.metrics.clone());
+        async move {
+            let Mover { kind, name, uid, accepted_by, .. } = &*item.mover;
+            let node = accepted_by.as_deref().or(item.mover.bound_node.as_deref()).unwrap_or_default();
+            match recovery::recover(&client, &namespace, &item, recover.keeps_place).await {
+                Ok(outcome) => {
+                    let note = format!("the node-agent on {node} that accepted it is gone: {outcome}");
+                    warn!(%kind, %name, %note);
+                    metrics.recovered.inc();
+                    events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
+                }
+                Err(error) => {
+                    warn!(%kind, %name, error = format!("{error:#}"), "could not be begun anew");
+                    sleep(RETRY).await;
+                }
+            }
+            uid.clone()
+        }
+    }
+
+    /// Each one that waits is told of once.
+    fn tell(&self, view: &View, decided: &Plan, told: &mut HashSet<String>) {
+        self.metrics.waiting.set(i64::try_from(decided.waiting.len()).unwrap_or(i64::MAX));
+        let holds =
+            view.movers.iter().filter(|mover| !mover.third_party && mover.phase.holds_place()).count();
+        self.metrics.preparing.set(i64::try_from(holds).unwrap_or(i64::MAX));
+        let mut waiting = HashSet::with_capacity(decided.waiting.len());
+        for one in &decided.waiting {
+            let Some(mover) = view.movers.get(one.mover) else { continue };
+            if !told.contains(&mover.uid) {
+                let note = format!("place {} in line; waits for {}", one.place, one.reason);
+                self.events.tell_about(What::Held, reference(&self.namespace, mover), note);
+            }
+            waiting.insert(mover.uid.clone());
+        }
+        *told = waiting;
+    }
+}
+
+/// Movers of one kind, whatever their fields.
+pub fn api(client: &Client, namespace: &str, kind: MoverKind) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk(MoverKind::GROUP, kind.version(), kind.as_str());
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(&gvk, kind.plural()))
+}
+
+pub fn reference(namespace: &str, mover: &Mover) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(mover.kind.api_version().to_owned()),
+        kind: Some(mover.kind.as_str().to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(mover.name.clone()),
+        uid: Some(mover.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

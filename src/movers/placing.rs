@@ -1,0 +1,108 @@
+//! Where the pod of a data mover may run: what is known, brought together for one decision.
+
+use std::sync::Arc;
+
+use berth_core::affinity::{Binding, Decision, Operation, Situation, decide};
+use berth_core::mover::MoverKind;
+use berth_webhooks::known::{Mover, MoverPod};
+
+use super::volumes::Volumes;
+use super::{Fleet, fleet};
+
+/// Decides about mover pods.
+pub struct Placing {
+    pub fleet: Arc<Fleet>,
+    pub volumes: Volumes,
+}
+
+impl Placing {
+    /// `None`: nothing is configured, so there is nothing to decide.
+    ///
+    /// # Errors
+    /// Why the volume is not known: the pod stays as it is.
+    pub async fn decide(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+        let is_idle = |state: &fleet::State| {
+            state.configuration.config.load_affinity.is_empty()
+                && state.configuration.config.load_tolerations.is_empty()
+                && !state.agents_outdated()
+        };
+        if self.fleet.read(is_idle) {
+            return Ok(None);
+        }
+        match mover.kind {
+            MoverKind::DataUpload => self.upload(mover, pod).await,
+            MoverKind::DataDownload => self.download(mover, pod).await,
+            MoverKind::PodVolumeBackup | MoverKind::PodVolumeRestore => {
+                let Some(node) = pod.node.as_deref() else { return Ok(None) };
+                Ok(Some(self.judge(pod, Operation::PodVolume { class: None, node })))
+            }
+        }
+    }
+
+    async fn upload(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+        let upload = self.volumes.upload(mover.name, mover.uid).await?;
+        if upload.uid != mover.uid {
+            return Ok(None);
+        }
+        let claim_class = self.volumes.class(&self.volumes.namespace, mover.name).await?;
+        let mapped_class = self.fleet.read(|state| {
+            let mapped = state.configuration.config.backup_pvc.get(upload.source_class.as_deref()?)?;
+            mapped.storage_class.clone()
+        });
+        // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
+        let (outdated, waits) = self.fleet.read(|state| {
+            let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
+            (state.agents_outdated(), class == Some(&Binding::WaitForFirstConsumer))
+        });
+        let topology = match (outdated, waits) {
+            (true, true) => self.volumes.topology(&upload).await.ok(),
+            (true, false) => Some(Vec::new()),
+            (false, _) => None,
+        };
+        Ok(Some(self.judge(
+            pod,
+            Operation::Backup {
+                claim_class: claim_class.as_deref(),
+                mapped_class: mapped_class.as_deref(),
+                source_class: upload.source_class.as_deref(),
+                topology: topology.as_deref(),
+            },
+        )))
+    }
+
+    async fn download(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+        let download = self.volumes.download(mover.name, mover.uid).await?;
+        if download.uid != mover.uid {
+            return Ok(None);
+        }
+        let class = self.volumes.class(&download.namespace, &download.claim).await?;
+        let (binding, ignore_delay_binding) = self.fleet.read(|state| {
+            let binding = class.as_deref().and_then(|class| state.classes.get(class)).copied();
+            (binding.unwrap_or(Binding::Immediate), state.configuration.config.ignore_delay_binding)
+        });
+        Ok(Some(self.judge(
+            pod,
+            Operation::Restore {
+                class: class.as_deref(),
+                binding,
+                ignore_delay_binding,
+                selected_node: pod.selected_node.as_deref(),
+            },
+        )))
+    }
+
+    fn judge(&self, pod: &MoverPod, operation: Operation<'_>) -> Decision {
+        self.fleet.read(|state| {
+            let config = &state.configuration.config;
+            decide(&Situation {
+                operation,
+                rules: &config.load_affinity,
+                toleration_rules: &config.load_tolerations,
+                terms: &pod.terms,
+                tolerations: &pod.tolerations,
+                agents_outdated: state.agents_outdated(),
+                nodes: Some(&state.nodes),
+            })
+        })
+    }
+}

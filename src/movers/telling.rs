@@ -1,0 +1,123 @@
+//! What people should know: faults of the node-agents' configuration, and pods that were created while no webhook answered.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use berth_api::mover_pod::owner;
+use berth_api::node_agent;
+use berth_core::mover::grant::Mover as Granted;
+use berth_webhooks::known::Mover;
+use berth_webhooks::pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::fleet::State;
+use super::granting::reference;
+use super::placing::Placing;
+use crate::events::{Events, What};
+use crate::metrics::MoverMetrics;
+use crate::mirror::{Change, mirror, of_namespace};
+
+/// Both kinds whose pods the scheduler places.
+const PLACED: &str = "velero.io/exposer-pod-group";
+/// More are looked at later, or not at all: they come one by one.
+const WAITING: usize = 256;
+
+/// Faults of the configuration as it is now, unknown StorageClasses included.
+pub fn faults(state: &State) -> Vec<String> {
+    let mut faults = state.configuration.faults.clone();
+    if !state.configuration.unusable {
+        node_agent::check_classes(&state.configuration.config, &state.class_names(), &mut faults);
+    }
+    faults.iter().map(ToString::to_string).collect()
+}
+
+/// Tells every new set of faults, as an Event on the ConfigMap and in the log. For ever.
+pub async fn configuration(placing: &Placing, namespace: &str, events: &Events) {
+    let mut changed = placing.fleet.changed();
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        if placing.fleet.is_synced() {
+            let (found, about, unusable) = placing.fleet.read(|state| {
+                let configuration = &state.configuration;
+                (faults(state), configuration.reference(namespace), configuration.unusable)
+            });
+            if found != told {
+                let use_ = if unusable { "not in use; the last good one is: " } else { "in use, but: " };
+                for fault in found.iter().filter(|fault| !told.contains(fault)) {
+                    warn!(configmap = about.name, %fault, "the node-agents' configuration is faulty");
+                }
+                if !found.is_empty() {
+                    let note = format!("{use_}{}", found.join("; "));
+                    events.tell_about(What::ConfigurationRejected, about, note);
+                } else {
+                    info!("the node-agents' configuration is in order");
+                }
+                told = found;
+            }
+        }
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at every pod of a data mover that is created from now on: a webhook should have been asked. For ever.
+pub async fn missed(
+    client: &Client,
+    namespace: &str,
+    placing: &Placing,
+    events: &Events,
+    metrics: &MoverMetrics,
+) {
+    let began = Timestamp::now();
+    let (waiting, mut created) = mpsc::channel::<Arc<Pod>>(WAITING);
+    let seen = std::cell::RefCell::new(HashSet::new());
+    let watching = mirror(
+        of_namespace(client, namespace),
+        watcher::Config::default().labels(PLACED),
+        |pod: Pod| Arc::new(pod),
+        |change| {
+            let note = |pod: Arc<Pod>| {
+                let is_new = pod.creation_timestamp().is_some_and(|at| at.0 >= began);
+                if is_new && seen.borrow_mut().insert(pod.uid()) {
+                    // A full queue means that hundreds came at once: the others tell it as well.
+                    let _ = waiting.try_send(pod);
+                }
+            };
+            match change {
+                Change::All(all) => {
+                    let there: HashSet<_> = all.iter().map(|pod| pod.uid()).collect();
+                    seen.borrow_mut().retain(|uid| there.contains(uid));
+                    all.into_iter().for_each(note);
+                }
+                Change::Applied(pod) => note(pod),
+                Change::Deleted(_) => {}
+            }
+        },
+    );
+    let looking = async {
+        while let Some(found) = created.recv().await {
+            let Some(owner) = owner(&found.metadata) else { continue };
+            let mover = Mover { kind: owner.kind, name: &owner.name, uid: &owner.uid };
+            let Ok(Some(decision)) = placing.decide(&mover, &pod::read(&found)).await else { continue };
+            if decision.terms.is_none() && decision.tolerations.is_empty() {
+                continue;
+            }
+            let (kind, name) = (owner.kind, &owner.name);
+            warn!(%kind, %name, "the pod of a data mover was created while no webhook answered");
+            metrics.missed.inc();
+            let note = format!(
+                "its pod was created while no webhook answered, and may run where Velero put it: by {} it would be elsewhere",
+                decision.reason
+            );
+            let about = Granted::new(owner.kind, &*owner.name, &*owner.uid, began);
+            events.tell_about(What::MissedAffinity, reference(namespace, &about), note);
+        }
+    };
+    tokio::join!(watching, looking);
+}

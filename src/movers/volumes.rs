@@ -1,0 +1,183 @@
+//! Which volume a data mover is for.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use berth_api::mover_pod::term;
+use berth_api::velero::{DataDownload, DataUpload};
+use berth_core::affinity::Term;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::Api;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use parking_lot::RwLock;
+use tokio::time::timeout;
+
+use crate::client::is_not_found;
+use crate::mirror::{Change, mirror, of_namespace};
+use crate::telemetry::chain;
+
+/// What is not in a cache yet is asked for; the API server waits for us meanwhile.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// Of a DataUpload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    pub uid: String,
+    pub source_class: Option<String>,
+    pub source_namespace: String,
+    pub source_claim: String,
+}
+
+impl Upload {
+    fn of(upload: DataUpload) -> (String, Self) {
+        let name = upload.name_any();
+        let uid = upload.uid().unwrap_or_default();
+        let spec = upload.spec;
+        let source_class = spec.csi_snapshot.and_then(|snapshot| snapshot.storage_class);
+        let source_class = source_class.filter(|class| !class.is_empty());
+        let (source_namespace, source_claim) = (spec.source_namespace, spec.source_pvc);
+        let read = Self {
+            uid,
+            source_class,
+            source_namespace: source_namespace.unwrap_or_default(),
+            source_claim: source_claim.unwrap_or_default(),
+        };
+        (name, read)
+    }
+}
+
+/// Of a DataDownload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Download {
+    pub uid: String,
+    pub namespace: String,
+    pub claim: String,
+}
+
+impl Download {
+    fn of(download: DataDownload) -> (String, Self) {
+        let (name, uid) = (download.name_any(), download.uid().unwrap_or_default());
+        let target = download.spec.target_volume.unwrap_or_default();
+        let (namespace, claim) = (target.namespace.unwrap_or_default(), target.pvc.unwrap_or_default());
+        (name, Self { uid, namespace, claim })
+    }
+}
+
+/// What admission needs to know quickly; whatever is missing is asked for.
+pub struct Volumes {
+    client: Client,
+    pub namespace: String,
+    uploads: RwLock<HashMap<String, Upload>>,
+    downloads: RwLock<HashMap<String, Download>>,
+    /// Claims of the namespace, with their classes: those that movers mount.
+    claims: RwLock<HashMap<String, Option<String>>>,
+}
+
+impl Volumes {
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            uploads: RwLock::default(),
+            downloads: RwLock::default(),
+            claims: RwLock::default(),
+        }
+    }
+
+    /// For ever.
+    pub async fn follow(&self, client: &Client) {
+        let everything = watcher::Config::default;
+        let uploads = mirror(of_namespace(client, &self.namespace), everything(), Upload::of, |change| {
+            take_in(&self.uploads, change);
+        });
+        let downloads = mirror(of_namespace(client, &self.namespace), everything(), Download::of, |change| {
+            take_in(&self.downloads, change);
+        });
+        let claims = mirror(of_namespace(client, &self.namespace), everything(), claim, |change| {
+            take_in(&self.claims, change);
+        });
+        tokio::join!(uploads, downloads, claims);
+    }
+
+    /// # Errors
+    /// Why it is not known: it does not exist, or the API server does not tell.
+    pub async fn upload(&self, name: &str, uid: &str) -> Result<Upload, String> {
+        let known = self.uploads.read().get(name).filter(|upload| upload.uid == uid).cloned();
+        match known {
+            Some(known) => Ok(known),
+            None => Ok(Upload::of(self.get(&self.namespace, name).await?).1),
+        }
+    }
+
+    /// # Errors
+    /// Why it is not known.
+    pub async fn download(&self, name: &str, uid: &str) -> Result<Download, String> {
+        let known = self.downloads.read().get(name).filter(|download| download.uid == uid).cloned();
+        match known {
+            Some(known) => Ok(known),
+            None => Ok(Download::of(self.get(&self.namespace, name).await?).1),
+        }
+    }
+
+    /// StorageClass of a claim.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub async fn class(&self, namespace: &str, name: &str) -> Result<Option<String>, String> {
+        let known = || self.claims.read().get(name).cloned().filter(|_| namespace == self.namespace);
+        match known() {
+            Some(known) => Ok(known),
+            None => Ok(claim(self.get(namespace, name).await?).1),
+        }
+    }
+
+    /// What Velero puts into a backup's pod from the source's volume: where that can be mounted.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub async fn topology(&self, upload: &Upload) -> Result<Vec<Term>, String> {
+        let source: PersistentVolumeClaim = self.get(&upload.source_namespace, &upload.source_claim).await?;
+        let name = source.spec.and_then(|spec| spec.volume_name).unwrap_or_default();
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let volume = ask("PersistentVolume", &name, volumes.get(&name)).await?;
+        let affinity = volume.spec.and_then(|spec| spec.node_affinity).and_then(|affinity| affinity.required);
+        Ok(affinity.map_or_else(Vec::new, |required| required.node_selector_terms.iter().map(term).collect()))
+    }
+
+    async fn get<K>(&self, namespace: &str, name: &str) -> Result<K, String>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        ask(&K::kind(&()), name, api.get(name)).await
+    }
+}
+
+async fn ask<K>(
+    kind: &str,
+    name: &str,
+    asked: impl Future<Output = Result<K, kube::Error>>,
+) -> Result<K, String> {
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(object)) => Ok(object),
+        Ok(Err(error)) if is_not_found(&error) => Err(format!("{kind} {name} does not exist")),
+        Ok(Err(error)) => Err(format!("{kind} {name} cannot be read: {}", chain(&error))),
+        Err(_) => Err(format!("{kind} {name} could not be read in time")),
+    }
+}
+
+fn claim(claim: PersistentVolumeClaim) -> (String, Option<String>) {
+    let class = claim.spec.and_then(|spec| spec.storage_class_name).filter(|class| !class.is_empty());
+    (claim.metadata.name.unwrap_or_default(), class)
+}
+
+fn take_in<T>(known: &RwLock<HashMap<String, T>>, change: Change<(String, T)>) {
+    let mut known = known.write();
+    match change {
+        Change::All(all) => *known = all.into_iter().collect(),
+        Change::Applied((name, one)) => drop(known.insert(name, one)),
+        Change::Deleted(name) => drop(known.remove(&name)),
+    }
+}

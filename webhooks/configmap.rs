@@ -1,0 +1,37 @@
+//! The node-agents' configuration before it is in use: every fault at once. Velero would ignore most of them, or not start.
+
+use berth_api::{keys, node_agent};
+use berth_core::violation::Field;
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use crate::desk::Desk;
+use crate::known::Known;
+use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+
+/// # Errors
+/// When the object cannot be read.
+pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    let written = matches!(question.operation, Operation::Create | Operation::Update);
+    if !written || desk.known().configuration().as_ref() != Some(&question.name) {
+        return Ok(Verdict::allow());
+    }
+    let map: ConfigMap = serde_json::from_str(question.object.ok_or(ReviewError::NoObject)?.get())?;
+    let annotations = map.metadata.annotations.unwrap_or_default();
+    let mut found = match node_agent::parse(&map.data.unwrap_or_default()) {
+        Ok((config, mut faults)) => {
+            node_agent::check_classes(&config, &desk.known().classes(), &mut faults);
+            faults
+        }
+        Err(faults) => faults,
+    };
+    if found.is_empty() {
+        return Ok(Verdict::allow());
+    }
+    if annotations.get(keys::UNCHECKED).is_some_and(|value| value == "true") {
+        let warnings = found.iter().map(|fault| format!("berth: {fault}")).collect();
+        return Ok(Verdict { warnings, ..Verdict::allow() });
+    }
+    let way_out = format!("annotate the ConfigMap {}=true to write it as it is", keys::UNCHECKED);
+    found.push(Field::root("metadata.annotations"), way_out);
+    Ok(Verdict::refuse(RefusalReason::Invalid, found))
+}
