@@ -1,6 +1,7 @@
 //! The node-agents' configuration before it is in use: every fault at once. Velero would ignore most of them, or not start.
 
-use berth_api::{keys, node_agent};
+use berth_api::keys;
+use berth_api::node_agent::{self, Parsed};
 use berth_core::violation::Field;
 use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -18,11 +19,11 @@ pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Ver
     let map: ConfigMap = serde_json::from_str(question.object.ok_or(ReviewError::NoObject)?.get())?;
     let annotations = map.metadata.annotations.unwrap_or_default();
     let mut found = match node_agent::parse(&map.data.unwrap_or_default()) {
-        Ok((config, mut faults)) => {
-            node_agent::check_classes(&config, &desk.known().classes(), &mut faults);
-            faults
+        Ok(Parsed { config, violations: mut found }) => {
+            found.append(node_agent::check_classes(&config, &desk.known().classes()));
+            found
         }
-        Err(faults) => faults,
+        Err(found) => found,
     };
     if found.is_empty() {
         return Ok(Verdict::allow());

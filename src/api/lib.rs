@@ -10,6 +10,7 @@ pub mod node_agent;
 pub mod order;
 pub mod parse;
 pub mod place;
+pub mod quantity;
 pub mod velero;
 
 pub use duration::GoDuration;

@@ -1,98 +1,262 @@
-//! The node-agents' configuration: one ConfigMap with one key, whose value is JSON (source: Velero's
-//! `pkg/types/node_agent.go`, 1.18). Velero ignores what it does not know; here every fault is told, with its path.
+//! The ConfigMap of Velero's node-agent: how many data movers run, and where.
+//!
+//! Velero reads it once at its start, fails on what is no JSON or has a wrong type, and passes over everything
+//! else that is wrong. [`parse`] reads what Velero would go by, and tells the rest.
 
-mod read;
+mod json;
+mod reader;
+mod resources;
+mod selector;
+mod tolerations;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_core::affinity::{Rule, TolerationRule};
 use berth_core::label::Selector;
 use berth_core::violation::{Field, Violations};
-use serde_json::Value;
 
-use read::Reader;
+use json::Json;
+use reader::Reader;
 
-/// What berth uses of it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeAgentConfig {
-    /// `loadAffinity`, in order.
-    pub load_affinity: Vec<Rule>,
-    /// `loadTolerations`, berth's own: Velero ignores it.
-    pub load_tolerations: Vec<TolerationRule>,
-    /// By class of the source.
-    pub backup_pvc: BTreeMap<String, BackupPvc>,
-    pub ignore_delay_binding: bool,
-    /// Data paths of a node. 0: not said, which means 1.
-    pub global_config: u32,
-    pub per_node: Vec<(Selector, u32)>,
-    /// How many data movers may be prepared at a time; `None`: as many as like.
-    pub prepare_queue_length: Option<usize>,
-    /// `cachePVC.storageClass`.
-    pub cache_class: Option<String>,
-}
+const TOP: [&str; 11] = [
+    "loadConcurrency",
+    "loadAffinity",
+    "loadTolerations",
+    "backupPVC",
+    "restorePVC",
+    "podResources",
+    "priorityClassName",
+    "privilegedFsBackup",
+    "cachePVC",
+    "podAnnotations",
+    "podLabels",
+];
 
-/// The claim that Velero makes for a backup's pod.
+/// The claim that Velero makes for a backup of a volume of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BackupPvc {
+pub struct BackupClaim {
+    /// `None`: that of the source.
     pub storage_class: Option<String>,
     pub read_only: bool,
 }
 
-/// Reads it as Velero does, and tells what is wrong with it all the same.
-///
-/// # Errors
-/// All faults, if one of them keeps Velero from using it: no key or several, no JSON, a wrong type, a selector that is none.
-pub fn parse(data: &BTreeMap<String, String>) -> Result<(NodeAgentConfig, Violations), Violations> {
-    let mut unusable = Violations::default();
-    let root = Field::root("data");
-    let (Some((key, text)), 1) = (data.first_key_value(), data.len()) else {
-        let keys: Vec<&str> = data.keys().map(String::as_str).collect();
-        let there = if keys.is_empty() {
-            "there is none".to_owned()
-        } else {
-            format!("there are {}", keys.join(", "))
-        };
-        unusable.push(root, format!("must have exactly one key, whose value is JSON: {there}"));
-        return Err(unusable);
-    };
-    let at = root.key(key);
-    let value: Value = match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(error) => {
-            unusable.push(at, format!("is not JSON: {error}"));
-            return Err(unusable);
-        }
-    };
-    let mut reader = Reader::default();
-    let config = reader.config(&value, &at);
-    if reader.unusable.is_empty() {
-        return Ok((config, reader.faults));
-    }
-    reader.unusable.append(reader.faults);
-    Err(reader.unusable)
+/// What node-agents go by, and berth for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAgentConfig {
+    pub load_affinity: Vec<Rule>,
+    /// Not Velero's: it ignores the key.
+    pub load_tolerations: Vec<TolerationRule>,
+    /// By the class of the source.
+    pub backup_pvc: BTreeMap<String, BackupClaim>,
+    pub ignore_delay_binding: bool,
+    /// Movers at one time on a node for which [`Self::per_node`] has nothing.
+    pub global_config: u32,
+    /// Of several that match a node, the smallest number counts.
+    pub per_node: Vec<(Selector, u32)>,
+    /// Movers that may be in preparation at one time; `None`: any number.
+    pub prepare_queue_length: Option<usize>,
+    /// Every StorageClass that is named, with its place.
+    classes: Vec<(Field, String)>,
 }
 
-/// StorageClasses that do not exist.
-pub fn check_classes(config: &NodeAgentConfig, known: &BTreeSet<String>, found: &mut Violations) {
-    let there = || known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let mut check = |class: Option<&str>, at: Field| {
-        if let Some(class) = class.filter(|class| !known.contains(*class)) {
-            found.push(at, format!("there is no StorageClass {class:?} (there are: {})", there()));
+impl Default for NodeAgentConfig {
+    fn default() -> Self {
+        Self {
+            load_affinity: Vec::new(),
+            load_tolerations: Vec::new(),
+            backup_pvc: BTreeMap::new(),
+            ignore_delay_binding: false,
+            global_config: 1,
+            per_node: Vec::new(),
+            prepare_queue_length: None,
+            classes: Vec::new(),
+        }
+    }
+}
+
+impl NodeAgentConfig {
+    /// The class that `backupPVC` has instead of that one of the source.
+    pub fn mapped_class(&self, source: &str) -> Option<&str> {
+        self.backup_pvc.get(source)?.storage_class.as_deref()
+    }
+}
+
+/// A configuration that Velero can read, with all that is wrong with it nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    pub config: NodeAgentConfig,
+    pub violations: Violations,
+}
+
+/// Reads the data of the ConfigMap by Velero's rules. What Velero passes over is among the violations; what no pod
+/// could be made of (a selector or a toleration that Kubernetes refuses) is left out as well.
+///
+/// # Errors
+/// Velero cannot read it either. Every fault is told, those too that would not have prevented that.
+pub fn parse(data: &BTreeMap<String, String>) -> Result<Parsed, Violations> {
+    let (mut reader, at) = (Reader::default(), Field::root("data"));
+    let mut entries = data.iter();
+    let (Some((key, text)), None) = (entries.next(), entries.next()) else {
+        let message = match data.len() {
+            0 => "must have one key, with JSON as its value: there is none".to_owned(),
+            _ => {
+                let keys: Vec<&str> = data.keys().map(String::as_str).collect();
+                format!("must have one key and no more, there are {}: leave one", keys.join(", "))
+            }
+        };
+        reader.unreadable(&at, message);
+        return Err(reader.finish());
+    };
+    let at = at.key(key);
+    let config = match serde_json::from_str::<Json>(text) {
+        Ok(json) => read(&json, &at, &mut reader),
+        Err(error) => {
+            reader.unreadable(&at, format!("is not JSON: {error}"));
+            NodeAgentConfig::default()
         }
     };
-    let class_at = |list: &str, i| Field::root(list).index(i).child("storageClass");
-    for (i, rule) in config.load_affinity.iter().enumerate() {
-        check(rule.storage_class.as_deref(), class_at("loadAffinity", i));
+    if reader.is_unreadable() {
+        Err(reader.finish())
+    } else {
+        Ok(Parsed { config, violations: reader.finish() })
     }
-    for (i, rule) in config.load_tolerations.iter().enumerate() {
-        check(rule.storage_class.as_deref(), class_at("loadTolerations", i));
+}
+
+/// Reads the data of a ConfigMap that somebody is about to write.
+///
+/// # Errors
+/// Every fault, each with its field path, whether or not Velero minds it.
+pub fn check(data: &BTreeMap<String, String>) -> Result<NodeAgentConfig, Violations> {
+    let Parsed { config, violations } = parse(data)?;
+    violations.into_result(config)
+}
+
+/// Every StorageClass that the configuration names and the cluster does not have.
+pub fn check_classes(config: &NodeAgentConfig, known: &BTreeSet<String>) -> Violations {
+    let mut found = Violations::default();
+    for (at, class) in &config.classes {
+        found.require(known.contains(class), at, format!("there is no StorageClass {class:?}"));
     }
-    for (source, claim) in &config.backup_pvc {
-        let at = Field::root("backupPVC").key(source);
-        check(Some(source), at.clone());
-        check(claim.storage_class.as_deref(), at.child("storageClass"));
+    found
+}
+
+fn read(json: &Json, at: &Field, reader: &mut Reader) -> NodeAgentConfig {
+    let mut config = NodeAgentConfig::default();
+    let top = reader.object(Some(json), at, &TOP);
+    concurrency(top.get("loadConcurrency"), &at.child("loadConcurrency"), reader, &mut config);
+    affinity(top.get("loadAffinity"), &at.child("loadAffinity"), reader, &mut config);
+    tolerations::read(top.get("loadTolerations"), &at.child("loadTolerations"), reader, &mut config);
+    backup_claims(top.get("backupPVC"), &at.child("backupPVC"), reader, &mut config);
+
+    let restore_at = at.child("restorePVC");
+    let restore = reader.object(
+        top.get("restorePVC"),
+        &restore_at,
+        &["ignoreDelayBinding", "secretNames", "configMapNames"],
+    );
+    config.ignore_delay_binding =
+        reader.boolean(restore.get("ignoreDelayBinding"), &restore_at.child("ignoreDelayBinding"));
+    for names in ["secretNames", "configMapNames"] {
+        reader.texts(restore.get(names), &restore_at.child(names));
     }
-    check(config.cache_class.as_deref(), Field::root("cachePVC").child("storageClass"));
+
+    cache_claim(top.get("cachePVC"), &at.child("cachePVC"), reader, &mut config);
+    resources::check(top.get("podResources"), &at.child("podResources"), reader);
+    reader.text(top.get("priorityClassName"), &at.child("priorityClassName"));
+    reader.boolean(top.get("privilegedFsBackup"), &at.child("privilegedFsBackup"));
+    reader.map(top.get("podAnnotations"), &at.child("podAnnotations"));
+    selector::check_pod_labels(top.get("podLabels"), &at.child("podLabels"), reader);
+    config
+}
+
+/// Notes a class that is named, for [`check_classes`].
+fn class(
+    json: Option<&Json>,
+    at: &Field,
+    reader: &mut Reader,
+    config: &mut NodeAgentConfig,
+) -> Option<String> {
+    let class = Some(reader.text(json, at)).filter(|class| !class.is_empty());
+    config.classes.extend(class.iter().map(|class| (at.clone(), class.clone())));
+    class
+}
+
+fn concurrency(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
+    let object = reader.object(json, at, &["globalConfig", "perNodeConfig", "prepareQueueLength"]);
+    let global_at = at.child("globalConfig");
+    if let Some(number) = reader.number(object.get("globalConfig"), &global_at) {
+        reader.found.require(number > 0, &global_at, format!("must be above 0, is {number}: Velero takes 1"));
+        config.global_config = if number > 0 { u32::try_from(number).unwrap_or(u32::MAX) } else { 1 };
+    }
+    let length = reader.number(object.get("prepareQueueLength"), &at.child("prepareQueueLength"));
+    config.prepare_queue_length = length.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+
+    let rules_at = at.child("perNodeConfig");
+    for (i, rule) in reader.list(object.get("perNodeConfig"), &rules_at).iter().enumerate() {
+        let at = rules_at.index(i);
+        let rule = reader.object(Some(rule), &at, &["nodeSelector", "number"]);
+        let selector = selector::read(rule.get("nodeSelector"), &at.child("nodeSelector"), reader);
+        let number_at = at.child("number");
+        let number = reader.number(rule.get("number"), &number_at).unwrap_or_default();
+        let message = format!("must be above 0, is {number}: Velero ignores the rule");
+        reader.found.require(number > 0, &number_at, message);
+        if let Some(selector) = selector.filter(|_| number > 0) {
+            config.per_node.push((selector, u32::try_from(number).unwrap_or(u32::MAX)));
+        }
+    }
+}
+
+fn affinity(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
+    let mut rules: Vec<(Field, Rule)> = Vec::new();
+    for (i, element) in reader.list(json, at).iter().enumerate() {
+        let at = at.index(i);
+        if *element == Json::Null {
+            reader.unreadable(&at, "must be an object, is null: Velero breaks off at each data mover");
+            continue;
+        }
+        let element = reader.object(Some(element), &at, &["nodeSelector", "storageClass"]);
+        let storage_class = class(element.get("storageClass"), &at.child("storageClass"), reader, config);
+        let selector = selector::read(element.get("nodeSelector"), &at.child("nodeSelector"), reader);
+        rules.extend(selector.map(|selector| (at, Rule { storage_class, selector })));
+    }
+    selector::compare(&rules, &mut reader.found);
+    config.load_affinity = rules.into_iter().map(|(_, rule)| rule).collect();
+}
+
+fn backup_claims(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
+    const KEYS: [&str; 6] =
+        ["storageClass", "readOnly", "spcNoRelabeling", "annotations", "secretNames", "configMapNames"];
+    for (source, claim) in reader.entries(json, at) {
+        let at = at.key(source);
+        let object = reader.object(Some(claim), &at, &KEYS);
+        if !source.is_empty() {
+            config.classes.push((at.clone(), source.to_owned()));
+        }
+        let storage_class = class(object.get("storageClass"), &at.child("storageClass"), reader, config);
+        let read_only = reader.boolean(object.get("readOnly"), &at.child("readOnly"));
+        let no_relabeling_at = at.child("spcNoRelabeling");
+        let no_relabeling = reader.boolean(object.get("spcNoRelabeling"), &no_relabeling_at);
+        let message = "goes with readOnly only: set that too, or Velero ignores this";
+        reader.found.require(!no_relabeling || read_only, &no_relabeling_at, message);
+        reader.map(object.get("annotations"), &at.child("annotations"));
+        for names in ["secretNames", "configMapNames"] {
+            reader.texts(object.get(names), &at.child(names));
+        }
+        let claim = BackupClaim { storage_class, read_only };
+        if config.backup_pvc.insert(source.to_owned(), claim).is_some() {
+            reader.found.push(at, "stands here twice, and only the last one counts: remove one");
+        }
+    }
+}
+
+fn cache_claim(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
+    let Some(json) = json else { return };
+    let object = reader.object(Some(json), at, &["storageClass", "residentThresholdInMB"]);
+    let class_at = at.child("storageClass");
+    let class = class(object.get("storageClass"), &class_at, reader, config);
+    let message = "is missing: name a StorageClass, or Velero ignores all of cachePVC";
+    reader.found.require(class.is_some(), &class_at, message);
+    reader.number(object.get("residentThresholdInMB"), &at.child("residentThresholdInMB"));
 }
 
 #[cfg(test)]

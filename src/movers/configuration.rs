@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_api::node_agent::{self, NodeAgentConfig};
+use berth_api::node_agent::{self, NodeAgentConfig, Parsed};
 use berth_core::violation::Violations;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -55,7 +55,7 @@ impl Configuration {
             return keep(faults, true);
         };
         match node_agent::parse(&found.data) {
-            Ok((config, faults)) => Self {
+            Ok(Parsed { config, violations: faults }) => Self {
                 name: Some(name.to_owned()),
                 uid: found.uid.clone(),
                 changed_at: found.changed_at,

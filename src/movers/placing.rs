@@ -46,8 +46,8 @@ impl Placing {
         }
         let claim_class = self.volumes.class(&self.volumes.namespace, mover.name).await?;
         let mapped_class = self.fleet.read(|state| {
-            let mapped = state.configuration.config.backup_pvc.get(upload.source_class.as_deref()?)?;
-            mapped.storage_class.clone()
+            let source = upload.source_class.as_deref()?;
+            state.configuration.config.mapped_class(source).map(str::to_owned)
         });
         // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
         let (outdated, waits) = self.fleet.read(|state| {

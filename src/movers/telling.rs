@@ -31,7 +31,7 @@ const WAITING: usize = 256;
 pub fn faults(state: &State) -> Vec<String> {
     let mut faults = state.configuration.faults.clone();
     if !state.configuration.unusable {
-        node_agent::check_classes(&state.configuration.config, &state.class_names(), &mut faults);
+        faults.append(node_agent::check_classes(&state.configuration.config, &state.class_names()));
     }
     faults.iter().map(ToString::to_string).collect()
 }

@@ -1,187 +1,419 @@
-use berth_core::affinity::{Binding, Operation, Situation, Term, decide};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use berth_core::affinity::{Effect, Toleration};
 
 use super::*;
 
-fn map(text: impl ToString) -> BTreeMap<String, String> {
-    BTreeMap::from([("config.json".to_owned(), text.to_string())])
+fn data(text: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("config.json".to_owned(), text.to_owned())])
 }
 
-fn faults(value: serde_json::Value) -> Vec<String> {
-    match parse(&map(value)) {
-        Ok((_, faults)) | Err(faults) => faults.iter().map(ToString::to_string).collect(),
+#[track_caller]
+fn usable(json: &Value) -> Parsed {
+    parse(&data(&json.to_string())).unwrap_or_else(|faults| unreachable!("{faults}"))
+}
+
+fn told(violations: &Violations) -> Vec<String> {
+    let places = |text: String| text.replace("data[config.json]", "$");
+    violations.iter().map(|violation| places(violation.to_string())).collect()
+}
+
+/// Velero goes by it, and these are the faults, by their beginning.
+#[track_caller]
+fn passes_over(json: Value, expected: &[&str]) -> NodeAgentConfig {
+    let parsed = usable(&json);
+    begin(&told(&parsed.violations), expected);
+    assert_eq!(check(&data(&json.to_string())).is_ok(), expected.is_empty());
+    parsed.config
+}
+
+/// Velero fails on it.
+#[track_caller]
+fn fails(text: &str, expected: &[&str]) {
+    match parse(&data(text)) {
+        Ok(parsed) => panic!("read {text}: {parsed:?}"),
+        Err(faults) => begin(&told(&faults), expected),
     }
+    assert!(check(&data(text)).is_err());
+}
+
+#[track_caller]
+fn begin(told: &[String], expected: &[&str]) {
+    let is_so = told.len() == expected.len() && told.iter().zip(expected).all(|(t, e)| t.starts_with(e));
+    assert!(is_so, "{told:#?} instead of {expected:#?}");
 }
 
 #[test]
-fn what_velero_cannot_read_cannot_be_used() {
-    for (data, words) in [
-        (BTreeMap::new(), "exactly one key"),
-        (BTreeMap::from([("a".to_owned(), "{}".to_owned()), ("b".to_owned(), "{}".to_owned())]), "a, b"),
-        (map("{"), "line 1 column 1"),
-        (map(json!([])), "must be an object"),
-        (map(json!({"loadAffinity": {}})), "loadAffinity: must be a list"),
-        (
-            map(json!({"loadConcurrency": {"prepareQueueLength": "2"}})),
-            "prepareQueueLength: must be a whole number",
-        ),
-        (map(json!({"loadConcurrency": {"prepareQueueLength": 1.5}})), "must be a whole number"),
-        (map(json!({"privilegedFsBackup": "yes"})), "must be true or false"),
-    ] {
-        let refused = parse(&data).unwrap_err().to_string();
-        assert!(refused.contains(words), "{refused}");
-    }
+fn everything_that_velero_knows_is_read() {
+    let config = passes_over(
+        json!({
+            "loadConcurrency": {
+                "globalConfig": 2,
+                "perNodeConfig": [{"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 5}],
+                "prepareQueueLength": 10,
+            },
+            "loadAffinity": [
+                {"nodeSelector": {"matchLabels": {"pool": "x"}}, "storageClass": "fast"},
+                {"nodeSelector": {"matchExpressions": [
+                    {"key": "zone", "operator": "In", "values": ["a"]},
+                    {"key": "gpu", "operator": "DoesNotExist"},
+                ]}},
+            ],
+            "backupPVC": {
+                "fast": {"storageClass": "copy", "readOnly": true, "spcNoRelabeling": true,
+                         "annotations": {"a": "b"}, "secretNames": ["s"], "configMapNames": ["c"]},
+                "slow": {},
+            },
+            "restorePVC": {"ignoreDelayBinding": true, "secretNames": ["s"], "configMapNames": []},
+            "podResources": {"cpuRequest": "100m", "cpuLimit": "1", "memoryRequest": "1Gi", "memoryLimit": "0",
+                             "ephemeralStorageRequest": "5Gi", "ephemeralStorageLimit": "10Gi"},
+            "priorityClassName": "low",
+            "privilegedFsBackup": true,
+            "cachePVC": {"storageClass": "fast", "residentThresholdInMB": 1024},
+            "podAnnotations": {"a/b": "any text"},
+            "podLabels": {"team": "storage"},
+        }),
+        &[],
+    );
+    assert_eq!((config.global_config, config.prepare_queue_length), (2, Some(10)));
+    assert_eq!(
+        config.per_node.iter().map(|(selector, n)| (selector.query(), *n)).collect::<Vec<_>>(),
+        [("size=big".to_owned(), 5)]
+    );
+    let rules: Vec<_> = config
+        .load_affinity
+        .iter()
+        .map(|rule| (rule.storage_class.as_deref(), rule.selector.query()))
+        .collect();
+    assert_eq!(rules, [(Some("fast"), "pool=x".to_owned()), (None, "zone=a,!gpu".to_owned())]);
+    assert!(config.ignore_delay_binding);
+    assert_eq!((config.mapped_class("fast"), config.mapped_class("slow")), (Some("copy"), None));
+    assert!(config.backup_pvc.get("fast").is_some_and(|claim| claim.read_only));
 }
 
 #[test]
-fn every_fault_is_told_with_its_path() {
-    let told = faults(json!({
-        "prepareQueueLength": 2,
-        "loadconcurrency": {},
-        "loadConcurrency": {"perNodeConfig": [{"nodeSelector": {}, "number": 0, "prepareQueueLength": 1}]},
-        "loadAffinity": [
-            {"nodeSelector": {"matchExpressions": [{"key": "zone", "operator": "Inn", "values": ["a"]}]}},
-            {"nodeSelector": {"matchLabels": {"z": "a"}, "matchExpressions": [{"key": "z", "operator": "In", "values": ["b"]}]}},
-            {"storageClass": "gold", "nodeSelector": {"matchLabels": {"z": "a"}}},
-            {"storageClass": "gold", "nodeSelector": {"matchExpressions": [{"key": "z", "operator": "In", "values": ["a"]}]}},
-            {"storageClass": "gold", "nodeSelector": {}},
+fn what_is_absent_has_velero_s_defaults() {
+    for empty in ["{}", "null", r#"{"loadConcurrency": null, "loadAffinity": null, "loadTolerations": []}"#] {
+        let parsed = parse(&data(empty)).unwrap_or_else(|e| unreachable!("{e}"));
+        assert_eq!(parsed, Parsed { config: NodeAgentConfig::default(), violations: Violations::default() });
+        assert_eq!((parsed.config.global_config, parsed.config.prepare_queue_length), (1, None));
+    }
+    let zero = passes_over(json!({"loadConcurrency": {"prepareQueueLength": 0}}), &[]);
+    assert_eq!(zero.prepare_queue_length, None, "off");
+    let below = passes_over(
+        json!({"loadConcurrency": {"globalConfig": 0, "prepareQueueLength": -1}}),
+        &["$.loadConcurrency.globalConfig: must be above 0, is 0"],
+    );
+    assert_eq!((below.global_config, below.prepare_queue_length), (1, None));
+}
+
+#[test]
+fn what_velero_cannot_read_is_refused() {
+    let faults = |data| parse(&data).err().map(|faults: Violations| faults.to_string()).unwrap_or_default();
+    assert_eq!(faults(BTreeMap::new()), "data: must have one key, with JSON as its value: there is none");
+    let two = BTreeMap::from([("a".to_owned(), "{}".to_owned()), ("b".to_owned(), "{}".to_owned())]);
+    assert_eq!(faults(two), "data: must have one key and no more, there are a, b: leave one");
+    fails("{\n  \"loadAffinity\": [,]\n}", &["$: is not JSON: expected value at line 2 column 20"]);
+    fails("", &["$: is not JSON: EOF while parsing a value at line 1 column 0"]);
+    fails("{} {}", &["$: is not JSON: trailing characters at line 1 column 4"]);
+    fails("[]", &["$: must be an object, is a list"]);
+    fails(r#"{"loadAffinity": [null]}"#, &["$.loadAffinity[0]: must be an object, is null"]);
+    fails(
+        r#"{
+            "loadConcurrency": {"globalConfig": "2", "prepareQueueLength": 1.5, "perNodeConfig": {}},
+            "loadAffinity": [{"nodeSelector": {"matchLabels": {"zone": 1}}, "storageClass": ["fast"]}],
+            "backupPVC": {"fast": {"readOnly": "yes"}},
+            "restorePVC": [],
+            "podResources": {"cpuRequest": 1, "cpuLimit": "1", "memoryRequest": "1", "memoryLimit": "1"},
+            "podLabels": {"a": true},
+            "unknown": 1
+        }"#,
+        &[
+            "$.unknown: Velero knows no such key here and ignores it: it knows loadConcurrency, ",
+            "$.loadConcurrency.globalConfig: must be a whole number, is a text",
+            "$.loadConcurrency.prepareQueueLength: must be a whole number, is a fraction",
+            "$.loadConcurrency.perNodeConfig: must be a list, is an object",
+            "$.loadAffinity[0].storageClass: must be a text, is a list",
+            "$.loadAffinity[0].nodeSelector.matchLabels.zone: must be a text, is a number",
+            "$.backupPVC[fast].readOnly: must be true or false, is a text",
+            "$.restorePVC: must be an object, is a list",
+            "$.podResources.cpuRequest: must be a text, is a number",
+            "$.podLabels.a: must be a text, is a boolean",
         ],
-        "loadTolerations": [{"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}, {"effect": "No", "key": "x"}]}],
-        "backupPVC": {"gold": {"spcNoRelabeling": true}},
-        "cachePVC": {},
-        "podResources": {"cpuRequest": "one"},
-    }));
-    let root = "data[config.json].";
-    let expected = [
-        "prepareQueueLength: is ignored here",
-        "loadconcurrency: is ignored",
-        "loadConcurrency.perNodeConfig[0].prepareQueueLength: is ignored here",
-        "loadConcurrency.perNodeConfig[0].number: must be above 0",
-        "loadAffinity[0].nodeSelector.matchExpressions[0].operator: \"Inn\"",
-        "loadAffinity[1].nodeSelector: no node can match: the requirements of z",
-        "loadAffinity[3]: says the same as loadAffinity[2]",
-        "loadAffinity[4].nodeSelector: takes every node",
-        "loadTolerations[0].tolerations[0].value: operator Exists takes none",
-        "loadTolerations[0].tolerations[1].effect: is none of",
-        "backupPVC[gold].spcNoRelabeling: goes with readOnly",
-        "cachePVC.storageClass: is missing",
-        "podResources.cpuRequest: is no quantity",
-    ];
-    for words in expected {
-        assert!(told.iter().any(|fault| fault.starts_with(&format!("{root}{words}"))), "{words}: {told:#?}");
-    }
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    );
 }
 
 #[test]
-fn what_is_in_order_is_read_whole() {
-    let (config, faults) = parse(&map(json!({
-        "loadConcurrency": {
-            "globalConfig": 2,
-            "perNodeConfig": [{"nodeSelector": {"matchLabels": {"kubernetes.io/hostname": "node1"}}, "number": 3}],
+fn keys_that_velero_ignores_are_told_with_the_place_where_they_belong() {
+    passes_over(
+        json!({
             "prepareQueueLength": 2,
-        },
-        "loadTolerations": [{"storageClass": "gold", "tolerations": [{"key": "storage", "operator": "Exists"}]}],
-        "backupPVC": {"gold": {"storageClass": "fast", "readOnly": true, "spcNoRelabeling": true}},
-        "restorePVC": {"ignoreDelayBinding": true},
-        "podResources": {"cpuRequest": "500m", "memoryLimit": "1.5Gi", "memoryRequest": "1e3", "cpuLimit": "0"},
-        "cachePVC": {"storageClass": "cache", "residentThresholdInMB": 100},
-        "podLabels": {"a": "b"},
-    })))
-    .unwrap();
-    assert!(faults.is_empty(), "{faults}");
-    assert_eq!((config.global_config, config.prepare_queue_length), (2, Some(2)));
-    assert_eq!(config.per_node.len(), 1);
-    assert_eq!(config.load_tolerations[0].tolerations[0].value, None);
-    assert!(config.backup_pvc["gold"].read_only && config.ignore_delay_binding);
-    let mut unknown = Violations::default();
-    check_classes(&config, &BTreeSet::from(["gold".to_owned()]), &mut unknown);
-    let unknown: Vec<String> = unknown.iter().map(|fault| fault.field.to_string()).collect();
-    assert_eq!(unknown, ["backupPVC[gold].storageClass", "cachePVC.storageClass"]);
-    for off in [json!(0), json!(-1), json!(null)] {
-        let (config, faults) = parse(&map(json!({"loadConcurrency": {"prepareQueueLength": off}}))).unwrap();
-        assert!(config.prepare_queue_length.is_none() && faults.is_empty(), "{faults}");
-    }
-}
-
-/// The examples of the design for node affinity per StorageClass.
-const MULTIPLE: &str = r#"{"loadAffinity": [
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B4ms"}}},
-    {"nodeSelector": {"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-central1-a"]}]}}
-]}"#;
-const PER_CLASS: &str = r#"{"loadAffinity": [
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B4ms"}}},
-    {"nodeSelector": {"matchExpressions": [{"key": "kubernetes.io/os", "values": ["linux"], "operator": "In"}]},
-     "storageClass": "kibishii-storage-class"},
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B8ms"}},
-     "storageClass": "kibishii-storage-class"}
-]}"#;
-const BACKUP_PVC: &str = r#"{"loadAffinity": [
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B4ms"}},
-     "storageClass": "kibishii-storage-class"},
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B2ms"}},
-     "storageClass": "worker-storagepolicy"}
-], "backupPVC": {"kibishii-storage-class": {"storageClass": "worker-storagepolicy"}}}"#;
-const RESTORE_PVC: &str = r#"{"loadAffinity": [
-    {"nodeSelector": {"matchLabels": {"beta.kubernetes.io/instance-type": "Standard_B4ms"}},
-     "storageClass": "kibishii-storage-class"}
-], "restorePVC": {"ignoreDelayBinding": false}}"#;
-
-fn terms(config: &str, operation: impl Fn(&NodeAgentConfig) -> Operation<'_>) -> Option<Vec<String>> {
-    let (config, faults) = parse(&map(config)).unwrap();
-    assert!(faults.is_empty(), "{faults}");
-    let decision = decide(&Situation {
-        operation: operation(&config),
-        rules: &config.load_affinity,
-        toleration_rules: &config.load_tolerations,
-        terms: &[],
-        tolerations: &[],
-        agents_outdated: false,
-        nodes: None,
-    });
-    let text =
-        |term: &Term| term.expressions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-    decision.terms.map(|terms| terms.iter().map(text).collect())
-}
-
-fn backup<'c>(class: &'c str, config: &'c NodeAgentConfig) -> Operation<'c> {
-    let mapped_class = config.backup_pvc.get(class).and_then(|claim| claim.storage_class.as_deref());
-    Operation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) }
+            "loadAffinty": [],
+            "loadConcurrency": {"perNodeConfig": [{"number": 1, "prepareQueueLength": 2, "labels": {}}]},
+            "loadAffinity": [{
+                "matchLabels": {"a": "b"},
+                "nodeSelector": {"storageClass": "fast", "matchExpressions": [{"key": "zone", "operator": "Exists", "value": "a"}]},
+            }],
+            "backupPVC": {"fast": {"ignoreDelayBinding": true, "mode": 1}},
+            "restorePVC": {"loadAffinity": []},
+            "cachePVC": {"storageClass": "fast", "size": "1Gi"},
+            "podResources": {"cpuRequest": "1", "cpuLimit": "1", "memoryRequest": "1", "memoryLimit": "1", "cpu": "1"},
+            "loadTolerations": [{"taints": [], "tolerations": [{"key": "a", "operator": "Exists", "seconds": 1}]}],
+        }),
+        &[
+            "$.loadAffinty: Velero knows no such key here and ignores it: it knows loadConcurrency, loadAffinity, ",
+            "$.prepareQueueLength: does not belong here, where Velero ignores it, but under loadConcurrency",
+            "$.loadConcurrency.perNodeConfig[0].labels: Velero knows no such key",
+            "$.loadConcurrency.perNodeConfig[0].prepareQueueLength: does not belong here",
+            "$.loadAffinity[0].matchLabels: does not belong here, where Velero ignores it, but under a nodeSelector",
+            "$.loadAffinity[0].nodeSelector.storageClass: does not belong here",
+            "$.loadAffinity[0].nodeSelector.matchExpressions[0].value: Velero knows no such key",
+            "$.loadTolerations[0].taints: Velero knows no such key",
+            "$.loadTolerations[0].tolerations[0].seconds: Velero knows no such key",
+            "$.backupPVC[fast].ignoreDelayBinding: does not belong here, where Velero ignores it, but under restorePVC",
+            "$.backupPVC[fast].mode: Velero knows no such key",
+            "$.restorePVC.loadAffinity: does not belong here, where Velero ignores it, but at the top",
+            "$.cachePVC.size: Velero knows no such key",
+            "$.podResources.cpu: Velero knows no such key",
+        ],
+    );
 }
 
 #[test]
-fn the_examples_of_the_design_hold() {
-    const INSTANCE: &str = "beta.kubernetes.io/instance-type In";
-    let some = |terms: &[&str]| Some(terms.iter().map(|term| (*term).to_owned()).collect::<Vec<_>>());
-    let [b2, b4, b8] = ["B2ms", "B4ms", "B8ms"].map(|size| format!("{INSTANCE} [Standard_{size}]"));
-    let zone = "topology.kubernetes.io/zone In [us-central1-a]";
-    assert_eq!(terms(MULTIPLE, |config| backup("any", config)), some(&[&b4, zone]));
-    let class = "kibishii-storage-class";
-    let linux = "kubernetes.io/os In [linux]";
-    assert_eq!(terms(PER_CLASS, |config| backup(class, config)), some(&[linux, &b8]));
-    assert_eq!(terms(PER_CLASS, |config| backup("other", config)), some(&[&b4]));
-    assert_eq!(terms(BACKUP_PVC, |config| backup(class, config)), some(&[&b2]));
-    let restore = |binding| {
-        terms(RESTORE_PVC, |config| Operation::Restore {
-            class: Some(class),
-            binding,
-            ignore_delay_binding: config.ignore_delay_binding,
-            selected_node: None,
-        })
+fn keys_are_read_as_velero_reads_them_whatever_their_case_and_number() {
+    let text = r#"{"LoadConcurrency": {"globalconfig": 3}, "restorePVC": {"ignoreDelayBinding": true},
+                   "restorePVC": {}, "podLabels": {"a": "b", "a": "c"}}"#;
+    let Parsed { config, violations } = parse(&data(text)).unwrap_or_else(|e| unreachable!("{e}"));
+    begin(
+        &told(&violations),
+        &[
+            "$.LoadConcurrency: write loadConcurrency",
+            "$.restorePVC: stands here twice",
+            "$.loadConcurrency.globalconfig: write globalConfig",
+            "$.podLabels.a: stands here twice",
+        ],
+    );
+    assert_eq!((config.global_config, config.ignore_delay_binding), (3, false));
+}
+
+#[test]
+fn selectors_that_kubernetes_refuses_are_left_out() {
+    let config = passes_over(
+        json!({
+            "loadAffinity": [
+                {"nodeSelector": {"matchLabels": {"a b": "c"}}},
+                {"nodeSelector": {"matchExpressions": [
+                    {"key": "zone", "operator": "Is", "values": ["a"]},
+                    {"key": "zone", "operator": "In"},
+                    {"key": "zone", "operator": "Exists", "values": ["a"]},
+                ]}},
+                {"nodeSelector": {"matchLabels": {"pool": "x"}}},
+            ],
+            "loadConcurrency": {"perNodeConfig": [
+                {"nodeSelector": {"matchLabels": {"a": "b c"}}, "number": 3},
+                {"nodeSelector": {}, "number": 0},
+                {"nodeSelector": {}, "number": -1},
+                {"nodeSelector": {}},
+                {"number": 4},
+            ]},
+        }),
+        &[
+            "$.loadConcurrency.perNodeConfig[0].nodeSelector.matchLabels.a: \"b c\" is not a label value",
+            "$.loadConcurrency.perNodeConfig[1].number: must be above 0, is 0",
+            "$.loadConcurrency.perNodeConfig[2].number: must be above 0, is -1",
+            "$.loadConcurrency.perNodeConfig[3].number: must be above 0, is 0",
+            "$.loadAffinity[0].nodeSelector.matchLabels.a b: ",
+            "$.loadAffinity[1].nodeSelector.matchExpressions[0].operator: \"Is\" is not one of",
+            "$.loadAffinity[1].nodeSelector.matchExpressions[1].values: operator In needs",
+            "$.loadAffinity[1].nodeSelector.matchExpressions[2].values: operator Exists takes no values",
+        ],
+    );
+    assert_eq!(config.load_affinity.len(), 1);
+    assert_eq!(config.per_node, [(Selector::default(), 4)]);
+}
+
+#[test]
+fn rules_that_match_nothing_or_make_others_idle_are_told() {
+    let zone = |values: &[&str]| json!({"key": "zone", "operator": "In", "values": values});
+    let pool = json!({"key": "pool", "operator": "In", "values": ["x"]});
+    let config = passes_over(
+        json!({"loadAffinity": [
+            {"nodeSelector": {"matchExpressions": [zone(&["a", "b"]), pool]}},
+            {"nodeSelector": {"matchExpressions": [zone(&["a"]), zone(&["b"])]}},
+            {"nodeSelector": {"matchLabels": {"pool": "x"}, "matchExpressions": [zone(&["b", "a"])]}},
+            {"nodeSelector": {"matchExpressions": [zone(&["a", "b"]), pool]}, "storageClass": "fast"},
+            {"nodeSelector": {}, "storageClass": "fast"},
+            {"storageClass": "slow"},
+            {"nodeSelector": {"matchExpressions": [
+                {"key": "a", "operator": "Exists"}, {"key": "a", "operator": "DoesNotExist"}]}},
+            {"nodeSelector": {"matchExpressions": [
+                zone(&["a"]), {"key": "zone", "operator": "NotIn", "values": ["a", "c"]}]}},
+        ]}),
+        &[
+            "$.loadAffinity[1].nodeSelector: matches no node, because these exclude each other: zone In [a], zone In [b]",
+            "$.loadAffinity[6].nodeSelector: matches no node, because these exclude each other: a Exists, a DoesNotExist",
+            "$.loadAffinity[7].nodeSelector: matches no node, because these exclude each other: zone In [a], zone NotIn [a, c]",
+            "$.loadAffinity[2]: says the same as $.loadAffinity[0]: remove one",
+            "$.loadAffinity[4].nodeSelector: matches every node and so makes its alternatives pointless ($.loadAffinity[3])",
+        ],
+    );
+    assert_eq!(config.load_affinity.len(), 8, "Velero goes by them nevertheless");
+}
+
+#[test]
+fn blocks_that_velero_drops_are_told() {
+    let resources = |request: &str, limit: &str| json!({"podResources": {"cpuRequest": request, "cpuLimit": limit, "memoryRequest": "1Gi", "memoryLimit": "1Gi"}});
+    passes_over(resources("500m", "1"), &[]);
+    passes_over(resources("2", "0"), &[]);
+    passes_over(
+        resources("1 core", "1"),
+        &["$.podResources.cpuRequest: \"1 core\" is no amount, so Velero ignores all"],
+    );
+    passes_over(resources("1001m", "1"), &["$.podResources.cpuRequest: is above cpuLimit"]);
+    passes_over(resources("-1", "1"), &["$.podResources.cpuRequest: \"-1\" is below 0"]);
+    passes_over(
+        json!({"podResources": {"cpuRequest": "1", "memoryLimit": "", "ephemeralStorageLimit": "5GB"}}),
+        &[
+            "$.podResources.cpuLimit: is missing, so Velero ignores all",
+            "$.podResources.memoryRequest: is missing",
+            "$.podResources.memoryLimit: is missing",
+            "$.podResources.ephemeralStorageLimit: \"5GB\" is no amount",
+        ],
+    );
+    passes_over(json!({"cachePVC": {"residentThresholdInMB": 1}}), &["$.cachePVC.storageClass: is missing"]);
+    passes_over(
+        json!({"backupPVC": {"fast": {"spcNoRelabeling": true}}}),
+        &["$.backupPVC[fast].spcNoRelabeling: goes with readOnly only"],
+    );
+    passes_over(
+        json!({"podLabels": {"velero.io/data-upload": "x", "a": "not a value"}}),
+        &[
+            "$.podLabels.a: \"not a value\" is not a label value",
+            "$.podLabels.velero.io/data-upload: is the label by which",
+        ],
+    );
+}
+
+#[test]
+fn tolerations_follow_the_rules_of_kubernetes() {
+    let config = passes_over(
+        json!({"loadTolerations": [
+            {"tolerations": [
+                {"key": "pool", "value": "backup", "effect": "NoSchedule"},
+                {"key": "pool", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+                {"operator": "Exists"},
+                {"key": "pool", "operator": "Equal"},
+                {"value": "x"},
+                {"key": "a b", "operator": "Exists", "value": "x", "effect": "Never"},
+                {"key": "pool", "operator": "Gt", "value": "1"},
+                {"key": "pool", "value": "not a value", "effect": "NoSchedule", "tolerationSeconds": 0},
+                {"key": 1},
+                "pool",
+            ]},
+            {"storageClass": "fast", "tolerations": []},
+            {"storageClass": 1, "tolerations": []},
+            5,
+        ]}),
+        &[
+            "$.loadTolerations[0].tolerations[4].operator: must be Exists where there is no key",
+            "$.loadTolerations[0].tolerations[5].key: \"a b\" is not a label key",
+            "$.loadTolerations[0].tolerations[5].value: operator Exists takes no value",
+            "$.loadTolerations[0].tolerations[5].effect: \"Never\" is not one of",
+            "$.loadTolerations[0].tolerations[6].operator: \"Gt\" is not one of Equal, Exists",
+            "$.loadTolerations[0].tolerations[7].value: \"not a value\" is not a label value",
+            "$.loadTolerations[0].tolerations[7].effect: must be NoExecute where tolerationSeconds is set",
+            "$.loadTolerations[0].tolerations[8].key: must be a text",
+            "$.loadTolerations[0].tolerations[9]: must be an object",
+            "$.loadTolerations[2].storageClass: must be a text",
+            "$.loadTolerations[3]: must be an object",
+        ],
+    );
+    let toleration = |key: &str, value: Option<&str>, effect, seconds| Toleration {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        effect,
+        seconds,
     };
-    assert_eq!(restore(Binding::WaitForFirstConsumer), None);
-    assert_eq!(restore(Binding::Immediate), some(&[&b4]));
+    let global = vec![
+        toleration("pool", Some("backup"), Some(Effect::NoSchedule), None),
+        toleration("pool", None, Some(Effect::NoExecute), Some(60)),
+        toleration("", None, None, None),
+        toleration("pool", Some(""), None, None),
+    ];
+    let rule = |class: Option<&str>, tolerations| TolerationRule {
+        storage_class: class.map(str::to_owned),
+        tolerations,
+    };
+    // A rule that cannot be read does not come to count for all classes.
+    assert_eq!(config.load_tolerations, [rule(None, global), rule(Some("fast"), Vec::new())]);
+    passes_over(json!({"loadTolerations": {}}), &["$.loadTolerations: must be a list"]);
+}
+
+#[test]
+fn classes_that_are_not_there_are_told_with_their_places() {
+    let config = passes_over(
+        json!({
+            "loadAffinity": [
+                {"nodeSelector": {"matchLabels": {"a b": "c"}}, "storageClass": "gone"},
+                {"nodeSelector": {"matchLabels": {"a": "b"}}, "storageClass": "fast"},
+            ],
+            "loadTolerations": [{"storageClass": "gone", "tolerations": []}],
+            "backupPVC": {"gone": {"storageClass": "fast"}, "fast": {"storageClass": "gone"}},
+            "cachePVC": {"storageClass": "gone"},
+        }),
+        &["$.loadAffinity[0].nodeSelector.matchLabels.a b: "],
+    );
+    let known = BTreeSet::from(["fast".to_owned()]);
+    assert_eq!(
+        told(&check_classes(&config, &known)),
+        [
+            "$.loadAffinity[0].storageClass: there is no StorageClass \"gone\"",
+            "$.loadTolerations[0].storageClass: there is no StorageClass \"gone\"",
+            "$.backupPVC[fast].storageClass: there is no StorageClass \"gone\"",
+            "$.backupPVC[gone]: there is no StorageClass \"gone\"",
+            "$.cachePVC.storageClass: there is no StorageClass \"gone\"",
+        ]
+    );
+    assert!(check_classes(&NodeAgentConfig::default(), &BTreeSet::new()).is_empty());
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    let word = || {
+        prop::sample::select(
+            [TOP.as_slice(), &["nodeSelector", "matchExpressions", "key", "values", "fast"]].concat(),
+        )
+    };
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        word().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((word(), inner), 0..5)
+                .prop_map(|entries| entries.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()),
+        ]
+    })
 }
 
 proptest! {
     #[test]
-    fn nothing_that_is_read_panics(text in "[\\[\\]{}a-zA-Z:,\"0-9 ]{0,60}") {
-        let _ = parse(&map(text));
+    fn any_json_is_read_or_refused_and_never_panics(json in anything()) {
+        let data = data(&json.to_string());
+        let (lenient, strict) = (parse(&data), check(&data));
+        // Whoever writes without a fault is read without one.
+        prop_assert_eq!(strict.is_ok(), lenient.as_ref().is_ok_and(|parsed| parsed.violations.is_empty()));
+        if let (Err(lenient), Err(strict)) = (lenient, strict) {
+            prop_assert_eq!(lenient, strict);
+        }
     }
 
     #[test]
-    fn no_structure_panics(key in prop::sample::select(vec!["loadAffinity", "loadConcurrency", "backupPVC", "loadTolerations", "podResources", "cachePVC"]), value in "(null|1|-1|\"x\"|\\[\\]|\\[1\\]|\\{\\}|\\{\"a\":\\{\\}\\}|\\[\\{\\}\\]|true)") {
-        let _ = parse(&map(format!("{{\"{key}\": {value}}}")));
+    fn any_text_is_read_or_refused_and_never_panics(text in "\\PC{0,40}") {
+        let _ = parse(&data(&text));
     }
 }

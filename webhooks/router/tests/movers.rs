@@ -206,8 +206,8 @@ async fn a_configuration_with_faults_is_refused_and_can_be_written_all_the_same(
     let message = refused["status"]["message"].as_str().unwrap_or_default();
     assert_eq!(refused["status"]["code"], 422);
     for words in [
-        "data[config.json].prepareQueueLength: is ignored here",
-        "loadAffinity[0].storageClass: there is no StorageClass \"silver\" (there are: gold)",
+        "data[config.json].prepareQueueLength: does not belong here",
+        "loadAffinity[0].storageClass: there is no StorageClass \"silver\"",
         "berth.dev/unchecked=true",
     ] {
         assert!(message.contains(words), "{message}");
