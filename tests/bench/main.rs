@@ -7,6 +7,7 @@ mod client;
 mod engine;
 mod install;
 mod load;
+mod movers;
 mod observer;
 mod planner;
 mod queue;
@@ -59,6 +60,7 @@ enum Part {
     Queue,
     Burst,
     Install,
+    Movers,
 }
 
 fn main() -> ExitCode {
@@ -100,6 +102,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Install) {
         install::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Movers) {
+        movers::measure(&runtime, &berth, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))
