@@ -73,7 +73,7 @@ impl KnownMovers for Shared {
 
     /// As long as somebody grants: a gate that nobody opens would be worse than none.
     fn are_granted(&self) -> bool {
-        self.0.ledger.get() && self.0.leader.is_alive()
+        self.0.ledger.get() == Some(true) && self.0.leader.is_alive()
     }
 
     fn configuration(&self) -> Option<String> {
@@ -87,7 +87,8 @@ impl KnownMovers for Shared {
 
 impl Known for Shared {
     fn ready(&self) -> bool {
-        let knows_fleet = self.0.placing.fleet.is_synced() || self.0.started.elapsed() >= FLEET_PATIENCE;
+        let knows_fleet = self.0.placing.fleet.is_synced() && self.0.ledger.get().is_some()
+            || self.0.started.elapsed() >= FLEET_PATIENCE;
         self.0.store.is_synced() && self.0.key.is_set() && knows_fleet
     }
 

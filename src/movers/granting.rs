@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::mover::grant::{Agent, LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
@@ -43,6 +43,12 @@ pub struct Granting {
     pub fleet: Arc<Fleet>,
     pub events: Events,
     pub metrics: MoverMetrics,
+}
+
+/// Where a pod is, when it was last asked for.
+struct Asked {
+    node: Option<String>,
+    at: Instant,
 }
 
 impl Granting {
@@ -186,26 +192,27 @@ impl Granting {
         }
     }
 
-    /// A PodVolumeRestore is carried where its pod is: that is asked for once.
-    async fn with_nodes(&self, mut items: Vec<Item>, known: &mut HashMap<String, String>) -> Vec<Item> {
-        let waiting: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
-        known.retain(|uid, _| waiting.contains(uid));
+    /// A PodVolumeRestore is carried where its pod is: that is asked for until it is known.
+    async fn with_nodes(&self, mut items: Vec<Item>, known: &mut HashMap<String, Asked>) -> Vec<Item> {
+        let going: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
+        known.retain(|uid, _| going.contains(uid));
         for item in &mut items {
-            let Some((namespace, name)) =
-                item.target_pod.as_ref().filter(|_| item.mover.bound_node.is_none())
-            else {
-                continue;
+            let unbound = item.mover.bound_node.is_none() && item.mover.phase == MoverPhase::New;
+            let Some((namespace, name)) = item.target_pod.as_ref().filter(|_| unbound) else { continue };
+            let asked = known.get(&item.mover.uid);
+            let node = match asked.filter(|asked| asked.node.is_some() || asked.at.elapsed() < RETRY) {
+                Some(asked) => asked.node.clone(),
+                None => {
+                    let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
+                    let found = timeout(WRITE, api.get_opt(name)).await;
+                    let node = found.ok().and_then(Result::ok).flatten().and_then(|pod| pod.spec?.node_name);
+                    let asked = Asked { node: node.clone(), at: Instant::now() };
+                    known.insert(item.mover.uid.clone(), asked);
+                    node
+                }
             };
-            if !known.contains_key(&item.mover.uid) && item.mover.phase == MoverPhase::New {
-                let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
-                let node = match timeout(WRITE, api.get_opt(name)).await {
-                    Ok(Ok(pod)) => pod.and_then(|pod| pod.spec?.node_name),
-                    _ => None,
-                };
-                known.extend(node.map(|node| (item.mover.uid.clone(), node)));
-            }
-            if let Some(node) = known.get(&item.mover.uid) {
-                item.mover = Arc::new(Mover { bound_node: Some(node.clone()), ..(*item.mover).clone() });
+            if node.is_some() {
+                item.mover = Arc::new(Mover { bound_node: node, ..(*item.mover).clone() });
             }
         }
         items

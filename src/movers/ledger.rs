@@ -3,7 +3,6 @@
 //! without a grant. It is never removed while berth runs: an old leader's write must always fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::client::{is_conflict, is_not_found};
@@ -100,13 +100,13 @@ fn is_in_force(map: &ConfigMap) -> bool {
     map.data.as_ref().and_then(|data| data.get(IN_FORCE)).is_some_and(|value| value == "true")
 }
 
-/// Whether it is in force, as admission sees it.
+/// Whether it is in force, as admission sees it. `None`: not known yet.
 #[derive(Default)]
-pub struct InForce(AtomicBool);
+pub struct InForce(Mutex<Option<bool>>);
 
 impl InForce {
-    pub fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    pub fn get(&self) -> Option<bool> {
+        *self.0.lock()
     }
 
     /// For ever.
@@ -122,7 +122,7 @@ impl InForce {
                     Change::Applied(in_force) => in_force,
                     Change::Deleted(_) => false,
                 };
-                self.0.store(in_force, Ordering::Relaxed);
+                *self.0.lock() = Some(in_force);
             },
         )
         .await;

@@ -36,6 +36,16 @@ struct State {
     pods_listed: bool,
 }
 
+impl State {
+    /// An answer to a write of our own may be newer than what the watch shows: a place that was given must not seem free.
+    fn newer(&self, key: &Key, item: Item) -> Item {
+        match self.items.get(key).filter(|known| known.mover.uid == item.mover.uid) {
+            Some(known) if is_older(&item.resource_version, &known.resource_version) => known.clone(),
+            _ => item,
+        }
+    }
+}
+
 /// Filled by [`Movers::follow`].
 #[derive(Default)]
 pub struct Movers {
@@ -109,11 +119,18 @@ impl Movers {
         mirror(of_namespace(client, namespace), watcher::Config::default(), keep, |change| {
             self.write(|state| match change {
                 Change::All(all) => {
+                    let listed: Vec<_> = all.into_iter().map(|item| (key(&item), item)).collect();
+                    let kept = listed.into_iter().map(|(key, item)| (key.clone(), state.newer(&key, item)));
+                    let kept: Vec<_> = kept.collect();
                     state.items.retain(|(kind, _), _| *kind != K::KIND);
-                    state.items.extend(all.into_iter().map(|item| (key(&item), item)));
+                    state.items.extend(kept);
                     state.listed.insert(K::KIND);
                 }
-                Change::Applied(item) => drop(state.items.insert(key(&item), item)),
+                Change::Applied(item) => {
+                    let key = key(&item);
+                    let item = state.newer(&key, item);
+                    state.items.insert(key, item);
+                }
                 Change::Deleted(name) => drop(state.items.remove(&(K::KIND, name))),
             });
         })
