@@ -8,7 +8,7 @@ mod history;
 mod player;
 
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
-pub use burst::Burst;
+pub use burst::{Burst, SOURCE};
 pub use history::History;
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use player::Pace;

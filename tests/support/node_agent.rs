@@ -14,6 +14,8 @@ pub const IMAGE: &str = "velero/velero:v1.18.3";
 pub const NAME: &str = "node-agent";
 /// Its configuration, which it reads when it starts.
 pub const CONFIG: &str = "node-agent-config";
+/// Label of the nodes that are to have one: see [`begin_where_wanted`].
+pub const WANTED: &str = "berth.test/node-agent";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts one on every node, with this configuration (see `NodeAgentConfigs` of Velero), and waits until they are ready. The
@@ -39,6 +41,47 @@ pub fn begin(cluster: &Cluster, namespace: &str, config: &Value, more: &[&str]) 
     cluster.plane().apply(objects)
 }
 
+/// [`begin`] on those nodes only that have the label [`WANTED`], as soon as they have it, and for as long.
+///
+/// # Errors
+/// As [`start`].
+pub fn begin_where_wanted(cluster: &Cluster, namespace: &str, config: &Value) -> anyhow::Result<()> {
+    let [program] = binaries::get(["velero"])?;
+    cluster.set_image(IMAGE, program);
+    std::fs::create_dir_all(cluster.pods_folder())?;
+    let mut set = daemon_set(cluster, namespace, &[]);
+    set["spec"]["template"]["spec"]["nodeSelector"] = json!({WANTED: "yes"});
+    cluster.plane().apply(vec![config_map(namespace, config), set])
+}
+
+/// From now on one is wanted on each of these.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn want(cluster: &Cluster, nodes: &[&str]) -> anyhow::Result<()> {
+    label(cluster, nodes, &format!("{WANTED}=yes"))
+}
+
+/// From now on none is wanted on these: those that run are ended.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn want_none(cluster: &Cluster, nodes: &[&str]) -> anyhow::Result<()> {
+    label(cluster, nodes, &format!("{WANTED}-"))
+}
+
+fn label(cluster: &Cluster, nodes: &[&str], change: &str) -> anyhow::Result<()> {
+    cluster.kubectl().run(&[&["label", "nodes"], nodes, &[change]].concat()).map(drop)
+}
+
+/// Their configuration is another one, and they are left as they are: they read it when they start.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn write_config(cluster: &Cluster, namespace: &str, config: &Value) -> anyhow::Result<()> {
+    cluster.plane().apply(vec![config_map(namespace, config)])
+}
+
 /// Another configuration for those that run: all start again.
 ///
 /// # Errors
@@ -58,8 +101,15 @@ pub fn restart(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
 /// # Errors
 /// When they do not become ready.
 pub fn wait_ready(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
-    let nodes = cluster.nodes().len();
-    wait_for("a node-agent to be ready on every node", PATIENCE, || {
+    wait_count(cluster, namespace, cluster.nodes().len())
+}
+
+/// Until so many are ready, and no others are wanted.
+///
+/// # Errors
+/// When they do not become ready.
+pub fn wait_count(cluster: &Cluster, namespace: &str, nodes: usize) -> anyhow::Result<()> {
+    wait_for(&format!("{nodes} node-agents to be ready"), PATIENCE, || {
         let args = ["get", "daemonset", NAME, "--namespace", namespace, "-o", "json"];
         let set: Value = serde_json::from_str(&cluster.kubectl().run(&args)?)?;
         let status = &set["status"];

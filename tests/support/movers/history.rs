@@ -8,9 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
+use berth_api::keys;
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::Client;
+use jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams, WatchEvent, WatchParams};
+use kube::{Client, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{KINDS, Kind};
@@ -26,6 +28,10 @@ pub struct Step {
     /// Empty for one that has none yet.
     pub phase: String,
     pub accepted_by: String,
+    /// It carries berth's grant.
+    pub is_granted: bool,
+    /// When the API server created it, to the second.
+    pub created: Option<Timestamp>,
     /// It is there no more.
     pub is_gone: bool,
     /// When we saw it.
@@ -145,8 +151,36 @@ impl History {
     /// # Errors
     /// When the watch broke.
     pub fn most_preparing(&self) -> anyhow::Result<usize> {
-        let counts = counts(&self.steps()?);
-        Ok(counts.into_iter().map(|(_, count)| count).max().unwrap_or_default())
+        self.most_preparing_from(0)
+    }
+
+    /// The same from this resourceVersion on.
+    ///
+    /// # Errors
+    /// When the watch broke.
+    pub fn most_preparing_from(&self, version: u64) -> anyhow::Result<usize> {
+        let steps = self.steps()?;
+        let counts = steps.iter().zip(counts(&steps)).filter(|(step, _)| step.version >= version);
+        Ok(counts.map(|(_, (_, count))| count).max().unwrap_or_default())
+    }
+
+    /// The newest resourceVersion that was seen.
+    ///
+    /// # Errors
+    /// When the watch broke.
+    pub fn version(&self) -> anyhow::Result<u64> {
+        Ok(self.steps()?.last().map(|step| step.version).unwrap_or_default())
+    }
+
+    /// From the first acceptance to the last end.
+    ///
+    /// # Errors
+    /// When the watch broke.
+    pub fn work(&self) -> anyhow::Result<Duration> {
+        let steps = self.steps()?;
+        let first = steps.iter().find(|step| step.is_preparing()).map(|step| step.at);
+        let last = steps.iter().rev().find(|step| step.has_ended()).map(|step| step.at);
+        Ok(first.zip(last).map(|(first, last)| last.saturating_duration_since(first)).unwrap_or_default())
     }
 
     /// For how long altogether more than `limit` were being prepared.
@@ -260,6 +294,8 @@ impl Follower {
             name: object.metadata.name.clone().unwrap_or_default(),
             phase: status("phase"),
             accepted_by: status("acceptedByNode"),
+            is_granted: object.annotations().contains_key(keys::GRANTED),
+            created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
             is_gone,
             at: Instant::now(),
         };
