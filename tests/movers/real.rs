@@ -1,4 +1,4 @@
-//! The whole way: stock Velero, its node-agents and its data movers, a CSI driver, an S3 server.
+//! The whole way, without berth and with it: stock Velero, its node-agents and its data movers, a CSI driver, an S3 server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
+use crate::cluster::{images, run};
 use crate::support::csi::{self, Csi, IMMEDIATE, ZONAL};
 use crate::support::movers::Kind;
 use crate::support::peers::{self, S3, Velero};
@@ -183,5 +184,53 @@ fn stock_velero_moves_data_out_and_in() {
     wait_phase(&cluster, "restore.velero.io", "moved", "Completed");
     assert_eq!(text(&cluster, "data"), "from the machine\n");
     assert_eq!(text(&cluster, "zonal"), "from the pod\n");
+    drop(velero);
+}
+
+/// Two alternatives for a class, and a node-agent only where the second one leads: Velero alone would take the first, and wait
+/// there for half an hour.
+#[test]
+fn with_berth_the_second_alternative_will_do() {
+    let nodes = vec![
+        Node::new("node-a", "zone-a").with_label("pool", "one"),
+        Node::new("node-b", "zone-b").with_label("pool", "two"),
+    ];
+    let cluster = Cluster::start_with_nodes(images(), nodes).unwrap();
+    let plane = cluster.plane();
+    peers::install_definitions(plane).unwrap();
+    let mut csi = Csi::start(&cluster).unwrap();
+    let s3 = S3::start(plane, "alternatives").unwrap();
+    peers::prepare(plane, NAMESPACE, &s3, "").unwrap();
+    let config = json!({"loadAffinity": [
+        {"storageClass": IMMEDIATE, "nodeSelector": {"matchLabels": {"pool": "one"}}},
+        {"storageClass": IMMEDIATE, "nodeSelector": {"matchLabels": {"pool": "two"}}},
+    ]});
+    node_agent::begin_where_wanted(&cluster, NAMESPACE, &config).unwrap();
+    node_agent::want(&cluster, &["node-b"]).unwrap();
+    let velero = Velero::start(plane, NAMESPACE, &s3, &["backup-queue"], &["--features=EnableCSI"]).unwrap();
+    run(&cluster, "berth install --beside-velero --executor=velero");
+    node_agent::wait_count(&cluster, NAMESPACE, 1).unwrap();
+
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
+    plane.apply(vec![namespace, csi::claim(APP, "data", IMMEDIATE)]).unwrap();
+    csi::write(&csi::bound(plane, APP, "data").unwrap(), "file", "from the machine\n").unwrap();
+    let spec = json!({"includedNamespaces": [APP], "snapshotMoveData": true});
+    let made = cluster.kubectl().create(NAMESPACE, &[backup("moved", spec)]).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    let pod = mover(&cluster, "data");
+    // What leads only to a node without a node-agent is left out.
+    assert_eq!(terms(&pod), [["kubernetes.io/os NotIn windows", "pool In two"]]);
+    assert_eq!(pod.spec.as_ref().unwrap().node_name.as_deref(), Some("node-b"));
+    wait_phase(&cluster, "backup.velero.io", "moved", "Completed");
+    csi.ensure_run().unwrap();
+    let uploads = [
+        "get",
+        "datauploads",
+        "-n",
+        NAMESPACE,
+        "-o",
+        "jsonpath={.items[*].status.phase} {.items[*].status.node}",
+    ];
+    assert_eq!(cluster.kubectl().run(&uploads).unwrap(), "Completed node-b");
     drop(velero);
 }
