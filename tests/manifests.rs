@@ -5,7 +5,8 @@ use std::path::Path;
 
 use berth::args::Executor;
 use berth::install::{Certificates, Reference, Settings, diff, render, sources};
-use serde_json::Value;
+use berth_core::mover::MoverKind;
+use serde_json::{Value, json};
 
 use crate::support::{binaries, project};
 
@@ -103,25 +104,88 @@ fn kustomize_and_the_binary_agree() {
     }
 }
 
-/// Neither pods nor anything else that berth itself, or kube-system, lives from: a berth that does not answer keeps nobody
-/// from coming up.
+/// Of pods only those of data movers, and nothing else that berth itself, or kube-system, lives from: a berth that does not
+/// answer keeps nobody from coming up.
 #[test]
-fn the_webhooks_are_asked_about_backups_of_one_namespace_and_about_nothing_else() {
+fn the_webhooks_are_asked_about_what_velero_works_on_in_one_namespace_and_about_nothing_else() {
+    let mut asked: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for object in render(&Settings::new("elsewhere")).unwrap() {
         for webhook in object["webhooks"].as_array().into_iter().flatten() {
-            let name = &webhook["name"];
+            let name = webhook["name"].as_str().unwrap();
             for rule in webhook["rules"].as_array().unwrap() {
-                assert_eq!(rule["apiGroups"], serde_json::json!(["velero.io"]), "{name}");
-                assert_eq!(rule["resources"], serde_json::json!(["backups"]), "{name}");
+                assert_eq!(rule["scope"], "Namespaced", "{name}");
+                asked.entry(name.to_owned()).or_default().extend(resources(rule));
             }
             let selector = &webhook["namespaceSelector"]["matchExpressions"];
-            let one = serde_json::json!([
-                {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["elsewhere"]}
-            ]);
-            assert_eq!(*selector, one, "{name}");
+            assert_eq!(*selector, only("elsewhere"), "{name}");
             assert_eq!(webhook["failurePolicy"], "Ignore", "{name}");
+            assert_eq!(webhook["timeoutSeconds"], 2, "{name}");
+            let conditions = webhook["matchConditions"].to_string();
+            if name.starts_with("pods.") {
+                assert!(
+                    MoverKind::ALL.iter().all(|kind| conditions.contains(kind.pod_label())),
+                    "{conditions}"
+                );
+            } else if name != "backups.mutate.berth.dev" {
+                // What the controller writes costs no call.
+                assert!(conditions.contains(":berth-controller"), "{name}");
+            }
         }
     }
+    let expected = [
+        ("backups.mutate.berth.dev", vec!["backups.v1.velero.io CREATE".to_owned()]),
+        ("queues.guard.berth.dev", vec!["backups.v1.velero.io UPDATE".to_owned()]),
+        ("pods.mutate.berth.dev", vec!["pods.v1. CREATE".to_owned()]),
+        ("backups.validate.berth.dev", vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()]),
+        ("movers.validate.berth.dev", movers()),
+        ("configmaps.validate.berth.dev", vec!["configmaps.v1. CREATE,UPDATE".to_owned()]),
+    ];
+    assert_eq!(asked, expected.map(|(name, resources)| (name.to_owned(), resources)).into());
+}
+
+/// The policies hold in one namespace, whatever becomes of the webhooks.
+#[test]
+fn the_policies_judge_backups_and_data_movers_of_one_namespace() {
+    let objects = render(&Settings::new("elsewhere")).unwrap();
+    let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
+    let mut judged: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for policy in of("ValidatingAdmissionPolicy") {
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+        let rules = policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap();
+        let name = policy["metadata"]["name"].as_str().unwrap().to_owned();
+        judged.insert(name, rules.iter().flat_map(resources).collect());
+    }
+    let backups = vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()];
+    assert_eq!(judged, [("berth-guard".to_owned(), backups), ("berth-grants".to_owned(), movers())].into());
+    let bindings = of("ValidatingAdmissionPolicyBinding");
+    assert_eq!(bindings.len(), judged.len());
+    for binding in bindings {
+        assert_eq!(binding["spec"]["policyName"], binding["metadata"]["name"]);
+        assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+        let selector = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
+        assert_eq!(*selector, only("elsewhere"));
+    }
+}
+
+fn only(namespace: &str) -> Value {
+    json!([{"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace]}])
+}
+
+/// Writes of all four kinds of data movers, as the code names them.
+fn movers() -> Vec<String> {
+    let of = |kind: &MoverKind| format!("{}.{}.velero.io CREATE,UPDATE", kind.plural(), kind.version());
+    MoverKind::ALL.iter().map(of).collect()
+}
+
+/// What a rule is about: resource, version and group, and operations.
+fn resources(rule: &Value) -> Vec<String> {
+    let list = |field: &str| -> Vec<&str> {
+        rule[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let (groups, versions, operations) = (list("apiGroups"), list("apiVersions"), list("operations"));
+    assert_eq!((groups.len(), versions.len()), (1, 1), "{rule}");
+    let of = |resource: &&str| format!("{resource}.{}.{} {}", versions[0], groups[0], operations.join(","));
+    list("resources").iter().map(of).collect()
 }
 
 const COMBINATIONS: [(&str, &str); 4] = [
@@ -213,7 +277,10 @@ fn the_chart_and_the_binary_know_velero_by_its_service_account() {
     let ours = String::from_utf8(ours.stdout).unwrap();
     for text in [theirs, ours] {
         let objects = documents(&text);
-        let policy = objects.iter().find(|object| object["kind"] == "ValidatingAdmissionPolicy").unwrap();
+        let is_guard = |object: &&Value| {
+            object["kind"] == "ValidatingAdmissionPolicy" && object["metadata"]["name"] == "berth-guard"
+        };
+        let policy = objects.iter().find(is_guard).unwrap();
         let judged = policy.to_string();
         assert_eq!(judged.matches("request.namespace + ':velero-server'").count(), 2, "{judged}");
         assert!(!judged.contains("':velero'"), "{judged}");

@@ -1,5 +1,8 @@
 //! Least rights: with the roles that are shipped everything works, and without any one rule of them something breaks.
 
+pub mod movers;
+mod needs;
+
 use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -11,25 +14,17 @@ use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::support::backup::backup_of;
+use crate::support::peers::define_movers;
 use crate::support::{Berth, ControlPlane, Options, project, wait_for};
+use needs::{Need, needs};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Much longer than anything here takes with all rights; what the API server refused is looked for besides.
 const BROKEN: Duration = Duration::from_secs(6);
 const AT_ONCE: usize = 3;
 
-/// What a rule is for, and how its absence shows.
-struct Need {
-    kind: &'static str,
-    role: &'static str,
-    rule: usize,
-    /// For the documentation.
-    needed_for: &'static str,
-    symptom: Symptom,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Symptom {
+pub enum Symptom {
     /// berth does not become ready.
     NotReady,
     /// A Backup is queued and never runs.
@@ -42,118 +37,37 @@ enum Symptom {
     NoEvent,
     /// Another queue is refused, and nobody is told.
     NoForeignQueueEvent,
-    /// Only the log of the controller tells that it could not look. With --executor=velero.
+    /// It sees none of this kind, which only the log tells. With --executor=velero, and data movers.
+    Blind(&'static str),
+    /// Only the log tells, in these words, what it could not do. With --executor=velero, and data movers.
     OnlyLogged(&'static str),
-    /// The same of the webhook.
-    WebhookOnlyLogged(&'static str),
     /// Nothing is started: Velero cannot be asked. With --executor=velero.
     CannotAskVelero,
-}
-
-const fn need(
-    kind: &'static str,
-    role: &'static str,
-    rule: usize,
-    needed_for: &'static str,
-    symptom: Symptom,
-) -> Need {
-    Need { kind, role, rule, needed_for, symptom }
-}
-
-const NEEDS: [Need; 16] = [
-    need(
-        "Role",
-        "berth-webhook",
-        0,
-        "answering from the queue as it is: without, never ready",
-        Symptom::NotReady,
-    ),
-    need(
-        "Role",
-        "berth-webhook",
-        1,
-        "Events about a foreign queue and about certificates",
-        Symptom::NoForeignQueueEvent,
-    ),
-    need("Role", "berth-webhook", 2, "its certificate: without, never ready", Symptom::NotReady),
-    need(
-        "ClusterRole",
-        "berth-webhook",
-        0,
-        "letting Backups through where the definition is too old",
-        Symptom::WebhookOnlyLogged("definition of Backups"),
-    ),
-    need(
-        "ClusterRole",
-        "berth-webhook",
-        1,
-        "serving a certificate only when its authority is in `caBundle`",
-        Symptom::NotReady,
-    ),
-    need("Role", "berth-controller", 0, "seeing Backups, moving them", Symptom::NotRun),
-    need(
-        "Role",
-        "berth-controller",
-        1,
-        "held locations, and whether one can be used",
-        Symptom::LocationUnknown,
-    ),
-    need("Role", "berth-controller", 2, "Events", Symptom::NoEvent),
-    need("Role", "berth-controller", 3, "becoming leader where there was none", Symptom::NotReady),
-    need("Role", "berth-controller", 4, "staying leader", Symptom::LosesLead),
-    need(
-        "ClusterRole",
-        "berth-controller",
-        0,
-        "noticing a definition that is too old",
-        Symptom::OnlyLogged("definition of Backups"),
-    ),
-    need(
-        "ClusterRole",
-        "berth-controller",
-        1,
-        "noticing another berth; knowing what caBundle lacks",
-        Symptom::NotReady,
-    ),
-    need("ClusterRole", "berth-engine", 0, "backing up everything that there is", Symptom::NotRun),
-    need("Role", "berth-beside-velero", 0, "asking Velero whether it is there", Symptom::CannotAskVelero),
-    need("Role", "berth-certificates", 0, "making the webhooks' certificate", Symptom::NotReady),
-    need("Role", "berth-certificates", 1, "renewing and repairing it", Symptom::NotReady),
-];
-
-/// One rule that no role of another duty covers as well.
-const CA_BUNDLE: Need = need("ClusterRole", "berth-certificates", 0, "writing caBundle", Symptom::NotReady);
-
-fn needs() -> impl Iterator<Item = &'static Need> {
-    NEEDS.iter().chain([&CA_BUNDLE])
-}
-
-/// What backs everything up may read everything: only without it can be seen what else reads.
-fn is_beside_velero(need: &Need) -> bool {
-    matches!(need.symptom, Symptom::OnlyLogged(_) | Symptom::CannotAskVelero)
-        || (need.kind, need.role, need.rule) == ("ClusterRole", "berth-controller", 1)
-        || need.role == "berth-certificates"
 }
 
 /// Of its own: other tests give rights away.
 fn plane() -> &'static ControlPlane {
     static PLANE: OnceLock<ControlPlane> = OnceLock::new();
-    PLANE.get_or_init(|| ControlPlane::start().unwrap())
+    PLANE.get_or_init(|| {
+        let plane = ControlPlane::start().unwrap();
+        define_movers(&plane).unwrap();
+        plane
+    })
 }
 
-fn start(namespace: &str, need: Option<&Need>) -> (anyhow::Result<Berth>, Vec<std::path::PathBuf>) {
+fn start(namespace: &str, need: Option<&Need>, beside_velero: bool) -> anyhow::Result<Berth> {
     let mut options = Options::new(program(), namespace);
     options.env.push(("BERTH_LOG".to_owned(), "berth=debug,info".to_owned()));
     options.controller_args.push("--list-retry-timeout=1s".to_owned());
+    options.beside_velero = beside_velero;
     if let Some(need) = need {
         options.without_rule = Some((need.kind, need.role, need.rule));
-        options.beside_velero = is_beside_velero(need);
         if need.symptom == Symptom::NotReady {
             options.patience = BROKEN;
         }
     }
     let plane = plane();
-    if options.beside_velero {
+    if beside_velero {
         // Velero's users have one.
         plane.define().unwrap();
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -166,18 +80,18 @@ fn start(namespace: &str, need: Option<&Need>) -> (anyhow::Result<Berth>, Vec<st
             },
         ]});
         plane.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &objects.to_string()).unwrap();
+        movers::prepare(plane, namespace);
     }
-    let logs = ["webhook.log", "controller.log"].map(|name| plane.folder().join(namespace).join(name));
-    (Berth::start(plane, options), logs.to_vec())
+    Berth::start(plane, options)
 }
 
 fn logged(logs: &[std::path::PathBuf]) -> String {
     logs.iter().map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect()
 }
 
-/// Lines in which the API server refuses something to berth's service accounts.
-fn refusals<'l>(logs: &'l str, namespace: &str) -> Vec<&'l str> {
-    let account = format!("system:serviceaccount:{namespace}:berth-");
+/// Lines in which the API server refuses something to berth's service account for that duty; for any, if that is empty.
+fn refusals<'l>(logs: &'l str, namespace: &str, duty: &str) -> Vec<&'l str> {
+    let account = format!("system:serviceaccount:{namespace}:berth-{duty}");
     logs.lines().filter(|line| line.contains("is forbidden") && line.contains(&account)).collect()
 }
 
@@ -226,8 +140,7 @@ fn stopped(berth: &Berth) -> Option<String> {
 
 #[test]
 fn with_all_rules_everything_works() {
-    let (berth, _) = start("all-rules", None);
-    let berth = berth.unwrap();
+    let berth = start("all-rules", None, false).unwrap();
     create(&berth, "whole");
     assert!(completes(&berth, "whole", PATIENCE));
     assert!(has_event(&berth, "Dequeued", PATIENCE));
@@ -238,7 +151,7 @@ fn with_all_rules_everything_works() {
     foreign_queue(&berth);
     assert!(has_event(&berth, "ForeignQueue", PATIENCE));
     let logs = logged(&berth.logs());
-    let refusals = refusals(&logs, berth.namespace());
+    let refusals = refusals(&logs, berth.namespace(), "");
     assert!(refusals.is_empty(), "{refusals:#?}");
 }
 
@@ -249,11 +162,17 @@ fn tail(logs: &str) -> String {
 fn breaks(need: &Need, index: usize) {
     let namespace = format!("rule-{index}");
     let what = format!("{} {} rule {} ({})", need.kind, need.role, need.rule, need.needed_for);
-    let (berth, logs) = start(&namespace, Some(need));
+    let berth = start(&namespace, Some(need), need.is_seen_beside_velero());
+    let logs = [plane().folder().join(&namespace).join(format!("{}.log", need.duty()))];
     if need.symptom == Symptom::NotReady {
         assert!(berth.is_err(), "berth became ready without {what}");
     } else {
         let berth = berth.unwrap();
+        let tells = |words: &str| {
+            movers::create(plane(), &namespace);
+            let told = || Ok(logged(&logs).contains(words).then_some(()));
+            wait_for(&format!("the log to tell {words:?} without {what}"), PATIENCE, told).unwrap();
+        };
         match need.symptom {
             Symptom::NotReady => {}
             Symptom::NotRun => {
@@ -283,22 +202,19 @@ fn breaks(need: &Need, index: usize) {
                 foreign_queue(&berth);
                 assert!(!has_event(&berth, "ForeignQueue", BROKEN / 3), "{what}");
             }
-            Symptom::OnlyLogged(_) | Symptom::WebhookOnlyLogged(_) => {}
+            Symptom::Blind(kind) => tells(&format!("the watch was interrupted kind={kind} ")),
+            Symptom::OnlyLogged(words) => tells(words),
             Symptom::CannotAskVelero => {
                 let why = wait_for("why nothing is started", PATIENCE, || Ok(stopped(&berth))).unwrap();
                 assert!(why.contains("cannot be asked"), "{what}: {why}");
             }
-        }
-        if let Symptom::OnlyLogged(words) | Symptom::WebhookOnlyLogged(words) = need.symptom {
-            let told = || Ok(logged(&logs).contains(words).then_some(()));
-            wait_for("the log to tell", PATIENCE, told).unwrap();
         }
         drop(berth);
     }
     // And that is why: the API server refused it to that service account.
     let logs = logged(&logs);
     assert!(
-        !refusals(&logs, &namespace).is_empty(),
+        !refusals(&logs, &namespace, need.duty()).is_empty(),
         "{what}: nothing was refused; the end of the log: {}",
         tail(&logs)
     );
@@ -313,7 +229,7 @@ fn without_any_one_rule_something_breaks() {
                 loop {
                     let next = work.lock().unwrap().next();
                     let Some((index, need)) = next else { return };
-                    breaks(need, index);
+                    breaks(&need, index);
                 }
             });
         }
@@ -377,8 +293,7 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
 /// What people may do by the roles for them, and no more.
 #[test]
 fn viewers_look_and_users_make_and_move() {
-    let (berth, _) = start("people", None);
-    let berth = berth.unwrap();
+    let berth = start("people", None, false).unwrap();
     let (kubectl, namespace) = (berth.kubectl(), berth.namespace());
     kubectl.run(&["annotate", "bsl", "default", "-n", namespace, "berth.dev/hold=true"]).unwrap();
     create(&berth, "theirs");

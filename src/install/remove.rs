@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::core::NamespaceResourceScope;
 use kube::discovery::{Discovery, Scope, verbs};
@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::{Cluster, PART_OF, PART_OF_BERTH, Reference};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
+use crate::movers::ledger::LEDGER;
 
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -128,7 +129,7 @@ pub fn authority(cluster: &Cluster) -> Reference {
     }
 }
 
-/// What berth wrote while it ran: its Lease, and its keys.
+/// What berth wrote while it ran: its Lease, its ledger, and its keys.
 ///
 /// # Errors
 /// When something cannot be removed.
@@ -142,6 +143,7 @@ pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<V
     let mut deleted = Vec::new();
     for reference in [
         of(&Lease::api_version(&()), "Lease", LEASE),
+        of(&ConfigMap::api_version(&()), "ConfigMap", LEDGER),
         of(&Secret::api_version(&()), "Secret", secret),
         authority(cluster),
     ] {

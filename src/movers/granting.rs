@@ -16,7 +16,7 @@ use kube::core::GroupVersionKind;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Fleet;
 use super::ledger::Ledger;
@@ -204,8 +204,14 @@ impl Granting {
                 Some(asked) => asked.node.clone(),
                 None => {
                     let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
-                    let found = timeout(WRITE, api.get_opt(name)).await;
-                    let node = found.ok().and_then(Result::ok).flatten().and_then(|pod| pod.spec?.node_name);
+                    let node = match timeout(WRITE, api.get_opt(name)).await {
+                        Ok(Ok(pod)) => pod.and_then(|pod| pod.spec?.node_name),
+                        Ok(Err(error)) => {
+                            debug!(%namespace, pod = %name, error = chain(&error), "its node is not known");
+                            None
+                        }
+                        Err(_) => None,
+                    };
                     let asked = Asked { node: node.clone(), at: Instant::now() };
                     known.insert(item.mover.uid.clone(), asked);
                     node

@@ -1,0 +1,146 @@
+//! What each rule is for, and how its absence shows.
+
+use super::Symptom;
+
+/// A rule of a role.
+#[derive(Clone, Copy)]
+pub struct Need {
+    pub kind: &'static str,
+    pub role: &'static str,
+    pub rule: usize,
+    /// For the documentation.
+    pub needed_for: &'static str,
+    pub symptom: Symptom,
+}
+
+impl Need {
+    /// What backs everything up may read everything: only without it can be seen what else reads.
+    pub fn is_seen_beside_velero(&self) -> bool {
+        matches!(self.symptom, Symptom::Blind(_) | Symptom::OnlyLogged(_) | Symptom::CannotAskVelero)
+            || (self.kind, self.role, self.rule) == ("ClusterRole", "berth-controller", 1)
+            || self.role == "berth-certificates"
+    }
+
+    /// Whose service account has it, and which log tells of its absence.
+    pub fn duty(&self) -> &'static str {
+        if self.role == "berth-webhook" { "webhook" } else { "controller" }
+    }
+}
+
+/// A role, and its rules in their order.
+struct Role {
+    kind: &'static str,
+    name: &'static str,
+    rules: &'static [(&'static str, Symptom)],
+}
+
+const ROLES: &[Role] = &[
+    Role {
+        kind: "Role",
+        name: "berth-webhook",
+        rules: &[
+            ("answering from the queue as it is: without, never ready", Symptom::NotReady),
+            (
+                "Events about a foreign queue, certificates, and data movers that no node fits",
+                Symptom::NoForeignQueueEvent,
+            ),
+            ("knowing whose volume a data mover's pod is for", Symptom::Blind("DataUpload")),
+            (
+                "knowing where node-agents run, how they are configured, and whether places are granted",
+                Symptom::Blind("Pod"),
+            ),
+            ("finding the node-agents' configuration", Symptom::Blind("DaemonSet")),
+            ("letting all data movers pass while nobody grants", Symptom::Blind("Lease")),
+            ("its certificate: without, never ready", Symptom::NotReady),
+        ],
+    },
+    Role {
+        kind: "ClusterRole",
+        name: "berth-webhook",
+        rules: &[
+            (
+                "letting Backups through where the definition is too old",
+                Symptom::OnlyLogged("definition of Backups"),
+            ),
+            ("serving a certificate only when its authority is in `caBundle`", Symptom::NotReady),
+            ("knowing where data movers could run", Symptom::Blind("Node")),
+            (
+                "the StorageClass and the place of the volume that a data mover is for",
+                Symptom::OnlyLogged("PersistentVolumeClaim data cannot be read"),
+            ),
+        ],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-controller",
+        rules: &[
+            ("seeing Backups, moving them", Symptom::NotRun),
+            ("held locations, and whether one can be used", Symptom::LocationUnknown),
+            ("Events", Symptom::NoEvent),
+            ("seeing data movers, granting them places", Symptom::Blind("DataUpload")),
+            ("knowing where node-agents run; removing the pod that one left behind", Symptom::Blind("Pod")),
+            (
+                "removing the claim that a node-agent left behind",
+                Symptom::OnlyLogged("PersistentVolumeClaim lost cannot be removed"),
+            ),
+            ("reading the node-agents' configuration, whatever its name is", Symptom::Blind("ConfigMap")),
+            (
+                "making the ledger of grants where there was none",
+                Symptom::OnlyLogged("the ledger of grants cannot be written"),
+            ),
+            ("keeping the ledger of grants", Symptom::OnlyLogged("the ledger of grants cannot be read")),
+            ("finding the node-agents' configuration", Symptom::Blind("DaemonSet")),
+            ("becoming leader where there was none", Symptom::NotReady),
+            ("staying leader", Symptom::LosesLead),
+        ],
+    },
+    Role {
+        kind: "ClusterRole",
+        name: "berth-controller",
+        rules: &[
+            ("noticing a definition that is too old", Symptom::OnlyLogged("definition of Backups")),
+            ("noticing another berth; knowing what caBundle lacks", Symptom::NotReady),
+            ("knowing where data movers could run", Symptom::Blind("Node")),
+            (
+                "the node of the pod that a restore is for; whether a snapshot is still there; telling of pods that no webhook saw",
+                Symptom::OnlyLogged("its node is not known"),
+            ),
+        ],
+    },
+    Role {
+        kind: "ClusterRole",
+        name: "berth-engine",
+        rules: &[("backing up everything that there is", Symptom::NotRun)],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-beside-velero",
+        rules: &[("asking Velero whether it is there", Symptom::CannotAskVelero)],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-certificates",
+        rules: &[
+            ("making the webhooks' certificate", Symptom::NotReady),
+            ("renewing and repairing it", Symptom::NotReady),
+        ],
+    },
+    Role {
+        kind: "ClusterRole",
+        name: "berth-certificates",
+        rules: &[("writing caBundle", Symptom::NotReady)],
+    },
+];
+
+pub fn needs() -> impl Iterator<Item = Need> {
+    let of = |role: &'static Role| {
+        role.rules.iter().enumerate().map(|(rule, &(needed_for, symptom))| Need {
+            kind: role.kind,
+            role: role.name,
+            rule,
+            needed_for,
+            symptom,
+        })
+    };
+    ROLES.iter().flat_map(of)
+}
