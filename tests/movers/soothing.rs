@@ -162,8 +162,11 @@ fn what_a_dead_agent_accepted_begins_anew_elsewhere() {
     node_agent::want(&cluster, &[dead]).unwrap();
     let phase = |name: &str| burst.history.phase(Kind::DataUpload, name).unwrap();
     let accepted = || uploads.iter().filter(|name| phase(name) == "Accepted").cloned().collect::<Vec<_>>();
-    wait_for("all places to be taken", PATIENCE, || Ok((accepted().len() == LIMIT).then_some(()))).unwrap();
+    // An agent waits for one snapshot at a time.
+    wait_for("an acceptance", PATIENCE, || Ok((!accepted().is_empty()).then_some(()))).unwrap();
     let orphans = accepted();
+    // A pod that another agent makes there would be nobody's to carry: that is not what is tested.
+    cluster.kubectl().run(&["cordon", dead]).unwrap();
     node_agent::want(&cluster, &others).unwrap();
     node_agent::wait_count(&cluster, NAMESPACE, 3).unwrap();
 
