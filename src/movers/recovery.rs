@@ -87,8 +87,12 @@ async fn snapshot_is_there(client: &Client, namespace: &str, name: &str) -> anyh
     let gvk = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshot");
     let snapshots: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), source, &ApiResource::from_gvk(&gvk));
-    let found = timeout(CALL, snapshots.get_metadata_opt(snapshot)).await?;
-    Ok(found.context("the snapshot cannot be looked for")?.is_some())
+    match timeout(CALL, snapshots.get_metadata(snapshot)).await? {
+        Ok(_) => Ok(true),
+        // Also where the whole kind is gone.
+        Err(error) if is_not_found(&error) => Ok(false),
+        Err(error) => Err(error).context("the snapshot cannot be looked for"),
+    }
 }
 
 /// Removes it and waits until it is gone: an agent that begins anew would trip over it.
