@@ -44,7 +44,7 @@ fn serve(common: &CommonArgs, command: impl Future<Output = anyhow::Result<()>>)
 }
 
 fn crd(write: Option<PathBuf>) -> anyhow::Result<()> {
-    for (name, text) in berth_api::crd::files()? {
+    for (name, text) in berth_api::crd::files(&berth_api::crd::velero())? {
         match &write {
             None => println!("---\n{text}"),
             Some(folder) => {

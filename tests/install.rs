@@ -260,7 +260,7 @@ fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {
 }
 
 fn an_old_definition_is_named(plane: &ControlPlane, admin: &Path) {
-    let mut old = serde_json::to_value(&berth_api::crd::all()[0]).unwrap();
+    let mut old = serde_json::to_value(&berth_api::crd::velero()[0]).unwrap();
     old["metadata"]["labels"] = json!({"component": "velero"});
     let phases = old
         .pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum")
@@ -282,7 +282,7 @@ fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path)
     let kubectl = plane.kubectl();
     kubectl.run(&["create", "namespace", "velero"]).unwrap();
     let mut definitions: Vec<Value> =
-        berth_api::crd::all().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+        berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     for definition in &mut definitions {
         definition["metadata"]["labels"] = json!({"component": "velero"});
     }

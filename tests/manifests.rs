@@ -12,7 +12,7 @@ use crate::support::{binaries, project};
 
 #[test]
 fn the_definitions_on_disk_are_those_of_the_types() {
-    for (name, text) in berth_api::crd::files().unwrap() {
+    for (name, text) in berth_api::crd::files(&berth_api::crd::velero()).unwrap() {
         let path = project().join("manifests/crd").join(&name);
         let found = std::fs::read_to_string(&path).unwrap();
         assert!(found == text, "{name} is out of date: run `make manifests`");
@@ -21,10 +21,10 @@ fn the_definitions_on_disk_are_those_of_the_types() {
 
 #[test]
 fn no_definition_has_a_status_subresource_and_backups_can_be_queued() {
-    for crd in berth_api::crd::all() {
+    for crd in berth_api::crd::velero() {
         assert!(crd.spec.versions.iter().all(|version| version.subresources.is_none()));
     }
-    let text = serde_json::to_string(&berth_api::crd::all()).unwrap();
+    let text = serde_json::to_string(&berth_api::crd::velero()).unwrap();
     for word in ["\"Queued\"", "\"ReadyToStart\"", "\"queuePosition\""] {
         assert!(text.contains(word), "{word}");
     }
@@ -238,7 +238,7 @@ fn the_chart_and_the_binary_agree() {
             }
         }
         let mut ours = documents(&printed(executor, certificates, "elsewhere"));
-        for crd in berth_api::crd::all() {
+        for crd in berth_api::crd::velero() {
             ours.push(serde_json::to_value(crd).unwrap());
         }
         assert_same(theirs, ours, &format!("{executor} {certificates}"));
@@ -261,7 +261,7 @@ fn what_the_chart_carries_is_up_to_date() {
     }
     let definitions =
         std::fs::read_to_string(project().join("manifests/chart/objects/definitions.yaml")).unwrap();
-    let ours = berth_api::crd::all().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let ours = berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     assert_same(documents(&definitions), ours, "run `make manifests`");
 }
 

@@ -6,19 +6,41 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 
 use crate::velero::{Backup, BackupStorageLocation};
+use crate::{extensions, garden};
 
-/// Every definition that berth brings, in the order of their names. None has a status subresource, as
-/// Velero's have none: a write to `/status` gets 404 there, so it must here.
-pub fn all() -> Vec<CustomResourceDefinition> {
-    [Backup::crd(), BackupStorageLocation::crd()].into_iter().map(as_velero_has_it).collect()
+/// Velero's kinds, for a cluster without Velero. None has a status subresource, as Velero's have none: a write to
+/// `/status` gets 404 there, so it must here.
+pub fn velero() -> Vec<CustomResourceDefinition> {
+    let as_velero_has_it = |mut crd: CustomResourceDefinition| {
+        crd.metadata.labels.get_or_insert_default().insert("component".to_owned(), "velero".to_owned());
+        crd.spec.versions.iter_mut().for_each(|version| version.subresources = None);
+        crd
+    };
+    [Backup::crd(), BackupStorageLocation::crd()].map(ours).into_iter().map(as_velero_has_it).collect()
 }
 
-fn as_velero_has_it(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    // The first is Velero's; by the second, an installation knows its own again.
-    let labels = [("component", "velero"), ("app.kubernetes.io/part-of", "berth")];
-    crd.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+/// Kinds of shared buckets, in the cluster that decides.
+pub fn hub() -> Vec<CustomResourceDefinition> {
+    [
+        garden::BackupBucket::crd(),
+        garden::BackupEntry::crd(),
+        garden::CloudProfile::crd(),
+        garden::Seed::crd(),
+    ]
+    .map(ours)
+    .into()
+}
+
+/// Kinds of shared buckets, in a cluster that executes; only where Gardener has not brought them.
+pub fn member() -> Vec<CustomResourceDefinition> {
+    [extensions::BackupBucket::crd(), extensions::BackupEntry::crd()].map(ours).into()
+}
+
+fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    // By this, an installation knows its own again.
+    let label = ("app.kubernetes.io/part-of".to_owned(), "berth".to_owned());
+    crd.metadata.labels = Some([label].into());
     for version in &mut crd.spec.versions {
-        version.subresources = None;
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             schema.description = None;
             keep_null_out_of_enums(schema);
@@ -48,8 +70,10 @@ fn keep_null_out_of_enums(schema: &mut JSONSchemaProps) {
 ///
 /// # Errors
 /// When a definition cannot be written as YAML.
-pub fn files() -> Result<Vec<(String, String)>, serde_saphyr::ser::Error> {
-    all()
+pub fn files(
+    definitions: &[CustomResourceDefinition],
+) -> Result<Vec<(String, String)>, serde_saphyr::ser::Error> {
+    definitions
         .iter()
         .map(|crd| {
             let name = crd.metadata.name.clone().unwrap_or_default();

@@ -63,6 +63,29 @@ pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
+/// Shared buckets. Finalizers: of the hub's objects, of a Secret with the credentials of buckets, and of a member
+/// cluster's objects and their Secrets (the last two are Gardener's).
+pub const GARDEN_FINALIZER: &str = "garden.berth.dev/backup";
+pub const CREDENTIALS_FINALIZER: &str = "garden.berth.dev/backupbucket";
+pub const EXTENSION_BUCKET_FINALIZER: &str = "extensions.gardener.cloud/backupbucket";
+pub const EXTENSION_ENTRY_FINALIZER: &str = "extensions.gardener.cloud/backupentry";
+/// Annotations of Gardener's: what is asked for (`reconcile`, `migrate`, `restore`), when, and leave to delete.
+pub const OPERATION: &str = "gardener.cloud/operation";
+pub const OPERATION_TIMESTAMP: &str = "gardener.cloud/timestamp";
+pub const CONFIRM_DELETION: &str = "confirmation.gardener.cloud/deletion";
+/// Annotation of a BackupEntry of the hub: what its cluster is for; decides how long deleted data stays.
+pub const PURPOSE: &str = "garden.berth.dev/purpose";
+/// Annotation of a BackupEntry of the hub: its data goes without grace. The value is the reason, for the record.
+pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
+/// Annotation of a BackupEntry of the hub or a member: whatever is left in the store stays there, and is recorded.
+pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
+/// Annotation of a BackupBucket, hub or member: its name, so that it is emptied before it is deleted.
+pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
+/// Annotation of a CloudProfile: another provider without a region is let in, with a warning, and yields no bucket.
+pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
+/// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: its name.
+pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
+
 /// Who writes: the field manager of every patch; and who reports Events.
 pub const FIELD_MANAGER: &str = "berth";
 pub const REPORTING_COMPONENT: &str = "berth.dev";

@@ -4,6 +4,8 @@
 
 pub mod crd;
 pub mod duration;
+pub mod extensions;
+pub mod garden;
 pub mod keys;
 pub mod mover_pod;
 pub mod node_agent;

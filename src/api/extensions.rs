@@ -1,0 +1,137 @@
+//! What a member cluster's controllers act on: Gardener's `extensions.gardener.cloud/v1alpha1` BackupBucket and
+//! BackupEntry (source: Gardener's `pkg/apis/extensions/v1alpha1`, 2026-08). The definitions are the least that both a
+//! gardenlet and berth need; where Gardener's own are installed, those stay.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::garden::{Condition, LastError, LastOperation, SecretReference};
+
+/// A bucket in a store. It has the object's name there.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "extensions.gardener.cloud",
+    version = "v1alpha1",
+    kind = "BackupBucket",
+    plural = "backupbuckets",
+    shortname = "bb",
+    status = "BackupBucketStatus",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[kube(printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type"}"#)]
+#[kube(printcolumn = r#"{"name":"Region","type":"string","jsonPath":".spec.region"}"#)]
+#[kube(printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.lastOperation.state"}"#)]
+#[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupBucketSpec {
+    /// Provider of the store.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// The provider's own settings: of berth's, a [`crate::garden::StoreConfig`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub provider_config: Option<Value>,
+    pub region: String,
+    pub secret_ref: SecretReference,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackupBucketStatus {
+    #[serde(flatten)]
+    pub common: ExtensionStatus,
+    /// Credentials made for this bucket, to be used instead of `spec.secretRef`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generated_secret_ref: Option<SecretReference>,
+}
+
+/// A directory in a bucket: `<name>/`, without a leading `source-`.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "extensions.gardener.cloud",
+    version = "v1alpha1",
+    kind = "BackupEntry",
+    plural = "backupentries",
+    shortname = "be",
+    status = "BackupEntryStatus",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[kube(printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type"}"#)]
+#[kube(printcolumn = r#"{"name":"Region","type":"string","jsonPath":".spec.region"}"#)]
+#[kube(printcolumn = r#"{"name":"Bucket","type":"string","jsonPath":".spec.bucketName"}"#)]
+#[kube(printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.lastOperation.state"}"#)]
+#[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupEntrySpec {
+    /// Provider of the store.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub provider_config: Option<Value>,
+    /// `status.providerStatus` of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub backup_bucket_provider_status: Option<Value>,
+    pub region: String,
+    pub bucket_name: String,
+    pub secret_ref: SecretReference,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackupEntryStatus {
+    #[serde(flatten)]
+    pub common: ExtensionStatus,
+}
+
+/// Whose it is. Absent: shoot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    Garden,
+    Seed,
+    Shoot,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExtensionStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub provider_status: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
+    pub state: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<NamedResource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_operation: Option<LastOperation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
+}
+
+/// An object that the state needs besides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamedResource {
+    pub name: String,
+    #[schemars(schema_with = "any_object")]
+    pub resource_ref: Value,
+}
+
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}

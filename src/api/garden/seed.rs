@@ -1,0 +1,50 @@
+//! Seed: a member cluster, with controllers that reach the store.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, SecretReference};
+
+/// A cluster that backs up, and executes what the hub decides.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "garden.berth.dev",
+    version = "v1alpha1",
+    kind = "Seed",
+    plural = "seeds",
+    status = "SeedStatus",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[kube(printcolumn = r#"{"name":"Profile","type":"string","jsonPath":".spec.cloudProfileName"}"#)]
+#[kube(printcolumn = r#"{"name":"Region","type":"string","jsonPath":".spec.region"}"#)]
+#[kube(
+    printcolumn = r#"{"name":"Seen","type":"date","description":"When its controllers last reported","jsonPath":".status.lastHeartbeatTime"}"#
+)]
+#[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
+#[serde(rename_all = "camelCase")]
+pub struct SeedSpec {
+    pub cloud_profile_name: String,
+    /// Where the cluster is; one of the profile's regions.
+    pub region: String,
+    /// Stores that it can reach, as `provider`, or `provider/region`. Absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reaches: Option<Vec<String>>,
+    /// Secret with a `kubeconfig` for people and tools: berth's controllers run in the cluster and come to the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SeedStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Its controllers' last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_time: Option<Time>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,56 @@
+//! How a store is reached: credentials, and what an S3-protocol server needs besides.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Secret. Its keys are Gardener's: `accessKeyID`, `secretAccessKey`, and, where needed, `sessionToken`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SecretReference {
+    pub name: String,
+    pub namespace: String,
+}
+
+/// Settings of a store. In Gardener's kinds these are `spec.providerConfig`, with `apiVersion`
+/// `garden.berth.dev/v1alpha1` and `kind` `StoreConfig`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StoreConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// URL of an S3-protocol server, without a path. Absent: the provider's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The bucket stands in the path of a URL, not in its host name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub force_path_style: Option<bool>,
+    /// PEM of the authority that signed the endpoint's certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_cert: Option<String>,
+    #[serde(rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
+    pub insecure_skip_tls_verify: Option<bool>,
+    /// Absolute path of the folder that holds the buckets. Provider `berth.dev/filesystem` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// New objects cannot be removed for a while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object_lock: Option<ObjectLock>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectLock {
+    pub mode: ObjectLockMode,
+    /// Whole days.
+    pub retention_days: u32,
+}
+
+/// `Compliance`: nobody may shorten it. `Governance`: those with a right of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ObjectLockMode {
+    Governance,
+    Compliance,
+}
