@@ -1,6 +1,6 @@
 //! Which storage location a backup goes to.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// A BackupStorageLocation, as far as choosing one goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +17,29 @@ pub struct Location {
 /// Name of the location of a backup that names none, where none is marked as default.
 pub const DEFAULT_LOCATION: &str = "default";
 
-/// What a [`View`](crate::queue::View) calls the locations whose backups are to wait: their names, and the empty
-/// one if it is the default that is held.
-pub fn held(locations: &[Location]) -> HashSet<String> {
-    let mut held: HashSet<String> =
-        locations.iter().filter(|location| location.held).map(|location| location.name.clone()).collect();
-    if choose(locations, "").is_some_and(|location| location.held) {
-        held.insert(String::new());
+/// Why backups of a location are to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Until somebody releases it.
+    Held,
+    /// Until its store can be used.
+    Unavailable { why: String },
+}
+
+/// What a [`View`](crate::queue::View) calls the locations whose backups are to wait: their names, and the empty one if
+/// it is the default that is meant. With `waits_for_stores`, those whose store cannot be used just now are among them.
+pub fn closed(locations: &[Location], waits_for_stores: bool) -> HashMap<String, Closed> {
+    let why = |location: &Location| match &location.unavailable {
+        _ if location.held => Some(Closed::Held),
+        Some(why) if waits_for_stores => Some(Closed::Unavailable { why: why.clone() }),
+        _ => None,
+    };
+    let mut closed: HashMap<String, Closed> =
+        locations.iter().filter_map(|location| Some((location.name.clone(), why(location)?))).collect();
+    if let Some(why) = choose(locations, "").and_then(why) {
+        closed.insert(String::new(), why);
     }
-    held
+    closed
 }
 
 /// The location of that name; with an empty name, the one marked as default, else the one called `default`.

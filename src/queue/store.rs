@@ -72,6 +72,8 @@ pub struct Settings {
     /// `--concurrent-backups`.
     pub slots: usize,
     pub order: Order,
+    /// Whoever runs backups fails one whose store cannot be used just now: it waits instead.
+    pub waits_for_stores: bool,
 }
 
 /// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
@@ -205,7 +207,7 @@ impl Store {
 
     /// Frozen; `stopped` says why nothing can start at all.
     pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
-        let Settings { slots, order } = &self.settings;
+        let Settings { slots, order, waits_for_stores } = &self.settings;
         let state = self.state.read();
         let handicaps = match &order.share {
             Some(share) => handicaps(state.uses(share.workers, now), share, now),
@@ -216,7 +218,7 @@ impl Store {
             backups: state.items.values().map(|item| Arc::clone(&item.entry)).collect(),
             order: order.clone(),
             handicaps,
-            held_locations: location::held(&self.locations()),
+            closed_locations: location::closed(&self.locations(), *waits_for_stores),
             stopped,
         }
     }

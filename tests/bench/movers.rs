@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -22,6 +22,8 @@ const AGENTS: usize = 50;
 const REVIEWS: usize = 3_000;
 const GRANTS: usize = 1_000;
 const AT_ONCE: usize = 32;
+/// As the leader does it.
+const GRANTS_AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::Result<()> {
@@ -34,7 +36,8 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     runtime.block_on(fill(&client))?;
     place(&berth, report)?;
     runtime.block_on(async { create(&client, (0..GRANTS).map(|i| upload(&format!("waits-{i}")))).await })?;
-    grant(&berth, report)
+    let plain = runtime.block_on(annotate(&client))?;
+    grant(&berth, plain, report)
 }
 
 fn api(client: &Client, object: &Value) -> anyhow::Result<Api<DynamicObject>> {
@@ -117,8 +120,8 @@ async fn fill(client: &Client) -> anyhow::Result<()> {
     let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client.clone(), NAMESPACE);
     for i in 0..AGENTS {
-        let patch = kube::api::Patch::Strategic(&ready);
-        pods.patch_status(&format!("agent-{i}"), &kube::api::PatchParams::default(), &patch).await?;
+        let patch = Patch::Strategic(&ready);
+        pods.patch_status(&format!("agent-{i}"), &PatchParams::default(), &patch).await?;
     }
     Ok(())
 }
@@ -168,7 +171,23 @@ fn granted(berth: &Berth) -> anyhow::Result<usize> {
     Ok(line.context("no berth_movers_granted_total")?.parse()?)
 }
 
-fn grant(berth: &Berth, report: &mut Report) -> anyhow::Result<()> {
+/// What the API server and etcd can do at most: as many plain patches of the same objects, as many at once. Per second.
+async fn annotate(client: &Client) -> anyhow::Result<f64> {
+    let api = api(client, &upload("any"))?;
+    let params = PatchParams::default();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"bench": "x"}}}));
+    let started = Instant::now();
+    stream::iter(0..GRANTS)
+        .map(Ok)
+        .try_for_each_concurrent(GRANTS_AT_ONCE, async |i| {
+            api.patch_metadata(&format!("waits-{i}"), &params, &patch).await.map(drop)
+        })
+        .await?;
+    #[allow(clippy::cast_precision_loss)]
+    Ok(GRANTS as f64 / started.elapsed().as_secs_f64())
+}
+
+fn grant(berth: &Berth, plain: f64, report: &mut Report) -> anyhow::Result<()> {
     wait_for("the first grant", PATIENCE, || Ok((granted(berth)? == 1).then_some(())))?;
     let patch = json!({"data": {"config.json": configuration(2 * GRANTS)}}).to_string();
     let started = Instant::now();
@@ -185,5 +204,6 @@ fn grant(berth: &Berth, report: &mut Report) -> anyhow::Result<()> {
     let part = format!("{GRANTS} data movers");
     report.add(&part, "granted, from the edit of the limit to the last", whole, "s", Aim::None);
     report.add(&part, "granted", rate, "/s", Aim::AtLeast(500.0));
+    report.add(&part, "plain patches of the same objects", plain, "/s", Aim::None);
     Ok(())
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use berth_api::velero::BackupPhase;
-use serde_json::Value;
+use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::queue::dequeued;
-use crate::support::backup::backup_of;
+use crate::support::backup::{backup, backup_of};
 use crate::support::peers::{S3, Velero, install_definitions, prepare};
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
 
@@ -20,6 +21,15 @@ fn events(kubectl: &Kubectl, reason: &str) -> Vec<Value> {
     let args = ["get", "events.events.k8s.io", "-n", NAMESPACE, "--field-selector", &selector, "-o", "json"];
     let list: Value = serde_json::from_str(&kubectl.run(&args).unwrap()).unwrap();
     list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// A location whose bucket is not there, and that was looked at before.
+fn away(s3: &S3) -> Value {
+    let mut location = s3.location("away", "away");
+    location["metadata"]["namespace"] = json!(NAMESPACE);
+    location["spec"]["objectStorage"]["bucket"] = json!("nowhere");
+    location["status"] = json!({"phase": "Unavailable", "message": "no route"});
+    location
 }
 
 fn wait_ended(kubectl: &Kubectl, count: usize) {
@@ -81,6 +91,14 @@ fn berth_queues_and_a_stock_velero_runs() {
     .unwrap();
     drop(velero);
 
+    // Velero would fail what goes to a store that is away.
+    let away = away(&s3);
+    kubectl.run_with(&["create", "-f", "-"], &away.to_string()).unwrap();
+    let patient = backup("patient", json!({"includedNamespaces": ["ns1"], "storageLocation": "away"}));
+    let answer = kubectl.create(NAMESPACE, &[patient]).unwrap();
+    let reason = "waits for storage location away: it is unavailable (no route)";
+    assert!(answer.stderr.contains(reason), "{}", answer.stderr);
+
     // As it should be, and a burst.
     let burst: Vec<Value> =
         (0..100).map(|i| backup_of(&format!("burst{i}"), &[&format!("ns{}", 1 + i % 9)])).collect();
@@ -92,6 +110,15 @@ fn berth_queues_and_a_stock_velero_runs() {
     wait_ended(&kubectl, 105);
     let done = kubectl.backups(NAMESPACE).unwrap();
     let failed: Vec<_> = done.values().filter(|b| b.phase() != BackupPhase::Completed).collect();
+    let failed: Vec<_> = failed.into_iter().filter(|b| b.name_any() != "patient").collect();
     assert!(failed.is_empty(), "{failed:#?}");
+    assert_eq!(kubectl.backups(NAMESPACE).unwrap()["patient"].phase(), BackupPhase::Queued);
+    let there = s3.location("away", "away")["spec"]["objectStorage"].clone();
+    let back = json!({"spec": {"objectStorage": there}}).to_string();
+    kubectl
+        .run(&["patch", "backupstoragelocation", "away", "-n", NAMESPACE, "--type=merge", "-p", &back])
+        .unwrap();
+    wait_ended(&kubectl, 106);
+    assert_eq!(kubectl.backups(NAMESPACE).unwrap()["patient"].phase(), BackupPhase::Completed);
     berth.ensure_runs().unwrap();
 }

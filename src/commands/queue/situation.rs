@@ -84,17 +84,15 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     // Whoever may not read it sees the queue as one with default settings would run it.
     let lease = leases.get_opt(LEASE).await.ok().flatten();
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
+    let velero_runs = told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str());
     let settings = Settings {
         slots: told(keys::CONCURRENT_BACKUPS).and_then(|text| text.parse().ok()).unwrap_or(1),
         order: told(keys::QUEUE_ORDER)
             .and_then(|text| berth_api::order::from_json(&text).ok())
             .unwrap_or_default(),
+        waits_for_stores: velero_runs,
     };
-    Leader {
-        settings,
-        velero_runs: told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str()),
-        stopped: told(keys::STOPPED).filter(|why| !why.is_empty()),
-    }
+    Leader { settings, velero_runs, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()) }
 }
 
 pub async fn read(here: &Here) -> anyhow::Result<Situation> {

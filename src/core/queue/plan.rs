@@ -127,9 +127,7 @@ fn walk(view: &View, extent: Extent) -> Plan {
         if view.is_in_the_way(entry) {
             held.hold(index, &entry.namespaces);
         }
-        let reason = match conflict {
-            _ if entry.held => Reason::Held,
-            _ if view.is_location_held(entry) => Reason::LocationHeld { location: entry.location.clone() },
+        let reason = match view.hold_reason(entry).or(conflict) {
             Some(reason) => reason,
             None if free > 0 && entry.phase == Phase::Queued => {
                 free -= 1;
@@ -174,11 +172,8 @@ fn superseding(view: &View) -> HashMap<&str, usize> {
 /// What a backup that is being created would wait for. Names the running backup in its way, or else the one
 /// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
 pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
-    if newcomer.held {
-        return Reason::Held;
-    }
-    if view.is_location_held(newcomer) {
-        return Reason::LocationHeld { location: newcomer.location.clone() };
+    if let Some(reason) = view.hold_reason(newcomer) {
+        return reason;
     }
     let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
     // By arrival everybody known is ahead.

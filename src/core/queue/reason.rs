@@ -11,6 +11,8 @@ pub enum Reason {
     Held,
     /// Somebody holds every backup of its storage location; empty for the default one.
     LocationHeld { location: String },
+    /// The store of its location cannot be used just now; empty for the default one.
+    LocationUnavailable { location: String, why: String },
     /// Whoever runs backups is not there.
     NoExecutor { why: String },
     /// All slots are taken.
@@ -21,7 +23,8 @@ pub enum Reason {
 
 impl Reason {
     /// Every [`Reason::word`].
-    pub const WORDS: [&str; 6] = ["Next", "Held", "LocationHeld", "NoExecutor", "NoSlot", "Overlap"];
+    pub const WORDS: [&str; 7] =
+        ["Next", "Held", "LocationHeld", "LocationUnavailable", "NoExecutor", "NoSlot", "Overlap"];
 
     /// One word, a closed set: for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
@@ -29,6 +32,7 @@ impl Reason {
             Self::Next => "Next",
             Self::Held => "Held",
             Self::LocationHeld { .. } => "LocationHeld",
+            Self::LocationUnavailable { .. } => "LocationUnavailable",
             Self::NoExecutor { .. } => "NoExecutor",
             Self::NoSlot { .. } => "NoSlot",
             Self::Overlap { .. } => "Overlap",
@@ -46,6 +50,12 @@ impl fmt::Display for Reason {
             }
             Self::LocationHeld { location } => {
                 write!(f, "the release of storage location {location}: it is held")
+            }
+            Self::LocationUnavailable { location, why } if location.is_empty() => {
+                write!(f, "the default storage location: it is unavailable ({why})")
+            }
+            Self::LocationUnavailable { location, why } => {
+                write!(f, "storage location {location}: it is unavailable ({why})")
             }
             Self::NoExecutor { why } => write!(f, "whoever runs backups: {why}"),
             Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),

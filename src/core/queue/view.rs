@@ -1,13 +1,15 @@
 //! The frozen state on which one cycle decides.
 
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::order::{Order, Standing};
+use super::reason::Reason;
 
+use crate::location::Closed;
 use crate::namespace::NamespaceSet;
 
 /// Where a backup stands, as far as the queue cares.
@@ -75,7 +77,7 @@ pub struct View {
     /// How far back each tenant stands.
     pub handicaps: HashMap<String, SignedDuration>,
     /// Storage locations whose backups are to wait; the empty name for the default one.
-    pub held_locations: HashSet<String>,
+    pub closed_locations: HashMap<String, Closed>,
     /// Why nothing can start at all: whoever runs backups is not there.
     pub stopped: Option<String>,
 }
@@ -87,7 +89,7 @@ impl Default for View {
             backups: Vec::new(),
             order: Order::default(),
             handicaps: HashMap::new(),
-            held_locations: HashSet::new(),
+            closed_locations: HashMap::new(),
             stopped: None,
         }
     }
@@ -107,11 +109,23 @@ impl Entry {
 impl View {
     /// Is it to wait, by its own mark or by that of its location?
     pub fn holds(&self, entry: &Entry) -> bool {
-        entry.held || self.is_location_held(entry)
+        entry.held || self.closed_location(entry).is_some()
     }
 
-    pub(super) fn is_location_held(&self, entry: &Entry) -> bool {
-        !self.held_locations.is_empty() && self.held_locations.contains(&entry.location)
+    fn closed_location(&self, entry: &Entry) -> Option<&Closed> {
+        if self.closed_locations.is_empty() { None } else { self.closed_locations.get(&entry.location) }
+    }
+
+    /// What a backup waits for that is to wait.
+    pub(super) fn hold_reason(&self, entry: &Entry) -> Option<Reason> {
+        if entry.held {
+            return Some(Reason::Held);
+        }
+        let location = entry.location.clone();
+        Some(match self.closed_location(entry)? {
+            Closed::Held => Reason::LocationHeld { location },
+            Closed::Unavailable { why } => Reason::LocationUnavailable { location, why: why.clone() },
+        })
     }
 
     /// Does it keep others from its namespaces?

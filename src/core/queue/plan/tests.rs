@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::glob::Glob;
+use crate::location::Closed;
 use crate::queue::{FairShare, Order, mark, position_of_newcomer};
 
 fn set(includes: &[&str]) -> NamespaceSet {
@@ -221,13 +222,24 @@ fn a_backup_moved_to_the_front_goes_before_all_and_the_last_one_moved_before_it(
 fn backups_of_a_held_location_wait_and_are_in_nobodys_way() {
     let mut view = worked_example(Phase::InProgress);
     Arc::make_mut(&mut view.backups[1]).location = "cold".to_owned();
-    view.held_locations.insert("cold".to_owned());
+    view.closed_locations.insert("cold".to_owned(), Closed::Held);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup3"]);
     let reason = Reason::LocationHeld { location: "cold".to_owned() };
     assert_eq!(waits_for(&view, &plan, "backup2"), &reason);
     let newcomer = Entry { location: "cold".to_owned(), ..newcomer(&["ns1"]) };
     assert_eq!(explain_newcomer(&view, &newcomer), reason);
+}
+
+#[test]
+fn backups_of_a_store_that_is_away_wait_and_say_why() {
+    let mut view = worked_example(Phase::InProgress);
+    let away = Closed::Unavailable { why: "no route".to_owned() };
+    view.closed_locations.insert(String::new(), away);
+    let plan = plan(&view);
+    assert_eq!(names(&view, &plan), Vec::<&str>::new());
+    let reason = waits_for(&view, &plan, "backup2").to_string();
+    assert_eq!(reason, "the default storage location: it is unavailable (no route)");
 }
 
 #[test]
