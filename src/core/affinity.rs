@@ -4,12 +4,14 @@
 //! alternatives. [`decide`] is the whole way from what is known about the mover to what its pod becomes.
 
 mod choice;
+mod coverage;
 mod finding;
 mod nodes;
 mod placement;
 mod term;
 mod toleration;
 
+pub use coverage::{Cluster, Coverage, System, cover};
 pub use finding::{Finding, Lacking, Named, NearMiss, Reason};
 use nodes::Questions;
 pub use nodes::{Node, Nodes};

@@ -94,6 +94,11 @@ impl Nodes {
         self.agents.contains(name)
     }
 
+    /// In no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.slots.iter().flatten()
+    }
+
     pub fn len(&self) -> usize {
         self.numbers.len()
     }

@@ -4,7 +4,7 @@ use super::choice;
 use super::finding::{Finding, Lacking, Named, NearMiss};
 use super::nodes::{Node, Nodes, Questions, Set};
 use super::term::{Expression, Term};
-use super::toleration::{Effect, Toleration};
+use super::toleration::{Effect, Taint, Toleration};
 
 /// The terms for these alternatives. One whose nodes all lack a node-agent is left out, if another one has a node
 /// with one; one that has no node at all stays, because an autoscaler may bring it some.
@@ -62,17 +62,19 @@ pub(super) fn judge(
         return Some(Finding::NoAgent { nodes: named(&matching, nodes) });
     }
     matching.keep(nodes.with_agent());
-    let untolerated = |node: &Node| {
-        let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
-        hard.find(|taint| !tolerations.iter().any(|t| t.tolerates(taint))).cloned()
-    };
     let mut first = None;
     for node in matching.iter().filter_map(|number| nodes.node(number)) {
         // One node that will do is enough: then there is nothing to tell.
-        let taint = untolerated(node)?;
+        let taint = untolerated(node, tolerations)?.clone();
         first = first.or(Some(Finding::NotTolerated { node: node.name.clone(), taint }));
     }
     first
+}
+
+/// What of a node keeps a mover with these tolerations away.
+pub(super) fn untolerated<'n>(node: &'n Node, tolerations: &[Toleration]) -> Option<&'n Taint> {
+    let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
+    hard.find(|taint| !tolerations.iter().any(|toleration| toleration.tolerates(taint)))
 }
 
 /// The node that fails the fewest requirements of a term: among such, one with a node-agent, then the first name.

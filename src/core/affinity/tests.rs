@@ -4,6 +4,7 @@ use crate::violation::{Field, Violations};
 use super::*;
 
 mod applying;
+mod covering;
 mod placing;
 mod properties;
 

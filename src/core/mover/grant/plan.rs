@@ -177,7 +177,7 @@ struct Walk<'v> {
 
 impl<'v> Walk<'v> {
     fn new(view: &'v View, places: usize, now: Timestamp) -> Self {
-        let holds: Vec<bool> = view.movers.iter().map(|mover| holds_place(view, mover)).collect();
+        let holds: Vec<bool> = view.movers.iter().map(|mover| view.holds_place(mover)).collect();
         let taken = holds.iter().filter(|holds| **holds).count();
         Self {
             view,
@@ -317,10 +317,12 @@ impl<'v> Walk<'v> {
     }
 }
 
-/// Does it take a place, or could it before anybody knows?
-fn holds_place(view: &View, mover: &Mover) -> bool {
-    let is_new = mover.phase == MoverPhase::New;
-    !mover.third_party && (mover.phase.holds_place() || is_new && (mover.granted || is_promised(view, mover)))
+impl View {
+    /// Does it take a place, or could it before anybody knows?
+    pub fn holds_place(&self, mover: &Mover) -> bool {
+        let has_grant = || mover.phase == MoverPhase::New && (mover.granted || is_promised(self, mover));
+        !mover.third_party && (mover.phase.holds_place() || has_grant())
+    }
 }
 
 #[cfg(test)]

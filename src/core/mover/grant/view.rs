@@ -41,6 +41,21 @@ impl MoverPhase {
         }
     }
 
+    /// As it stands on the wire; `New` where that is empty.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "New",
+            Self::Accepted => "Accepted",
+            Self::Prepared => "Prepared",
+            Self::InProgress => "InProgress",
+            Self::Canceling => "Canceling",
+            Self::Canceled => "Canceled",
+            Self::Completed => "Completed",
+            Self::Failed => "Failed",
+            Self::Unknown => "Unknown",
+        }
+    }
+
     /// Does it take one of the places?
     pub fn holds_place(self) -> bool {
         matches!(self, Self::Accepted | Self::Prepared)
@@ -118,7 +133,7 @@ impl Mover {
     }
 
     /// The node on which it takes a data path, as far as that is known.
-    pub(super) fn node(&self) -> Option<&str> {
+    pub fn node(&self) -> Option<&str> {
         let on_pod = || self.mover_pod.as_ref().and_then(|pod| pod.node.as_deref());
         self.bound_node.as_deref().or(self.running_on.as_deref()).or_else(on_pod)
     }
@@ -128,7 +143,7 @@ impl Mover {
     }
 
     /// Who goes first: 1. the older, 2. by kind, 3. by name, so that the order is total.
-    pub(super) fn standing(&self) -> (Timestamp, MoverKind, &str) {
+    pub fn standing(&self) -> (Timestamp, MoverKind, &str) {
         (self.created_at, self.kind, &self.name)
     }
 }
@@ -181,7 +196,7 @@ pub struct View {
 
 impl View {
     /// Is there an agent that works?
-    pub(super) fn has_ready_agent(&self, node: &str) -> bool {
+    pub fn has_ready_agent(&self, node: &str) -> bool {
         self.agents.get(node).is_some_and(|agent| agent.ready)
     }
 

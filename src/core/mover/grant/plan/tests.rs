@@ -534,8 +534,8 @@ proptest! {
             let full = matches!(w.reason, Reason::NoPlace { .. } | Reason::NodeFull { .. });
             if let Some(limit) = view.limits.limit.filter(|_| full) {
                 let m = |i: &usize| &view.movers[*i];
-                let held = view.movers.iter().filter(|m| holds_place(&view, m)).count();
-                let fresh = plan.grant.iter().filter(|i| !holds_place(&view, m(i))).count();
+                let held = view.movers.iter().filter(|m| view.holds_place(m)).count();
+                let fresh = plan.grant.iter().filter(|i| !view.holds_place(m(i))).count();
                 prop_assert!(held + fresh >= limit);
             }
         }

@@ -1,0 +1,107 @@
+//! Where movers could run that nobody has asked for yet: of one StorageClass, and one kind of work.
+
+use super::finding::{Finding, Reason};
+use super::nodes::{Node, Nodes, Questions};
+use super::placement;
+use super::term::{Expression, Operator, Term};
+use super::toleration::{Effect, Toleration, TolerationRule};
+use super::{Operation, Rule, Situation, decide};
+
+/// Keys of those tolerations of node-agent that Velero hands on to a mover (source: Velero 1.18,
+/// `pkg/util/third_party.go`).
+const HANDED_ON: [&str; 2] = ["kubernetes.azure.com/scalesetpriority", "CriticalAddonsOnly"];
+
+/// For which system Velero makes the pod: that of the nodes where the volume was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    Linux,
+    Windows,
+}
+
+impl System {
+    pub const ALL: [Self; 2] = [Self::Linux, Self::Windows];
+
+    /// The value of `kubernetes.io/os`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Windows => "windows",
+        }
+    }
+
+    /// As Velero writes it into every term.
+    fn expression(self) -> Expression {
+        let operator = if self == Self::Windows { Operator::In } else { Operator::NotIn };
+        Expression::new("kubernetes.io/os", operator, ["windows"])
+    }
+
+    /// Of a mover, before any rule adds some; `agents`: those of node-agent.
+    fn tolerations(self, agents: &[Toleration]) -> Vec<Toleration> {
+        let handed_on = agents.iter().filter(|toleration| HANDED_ON.contains(&toleration.key.as_str()));
+        let windows = [Effect::NoSchedule, Effect::NoExecute].map(|effect| Toleration {
+            key: "os".to_owned(),
+            value: Some("windows".to_owned()),
+            effect: Some(effect),
+            seconds: None,
+        });
+        let added = windows.into_iter().filter(|_| self == Self::Windows);
+        handed_on.cloned().chain(added).collect()
+    }
+
+    /// Does a node of this system have a node-agent?
+    pub fn is_served(self, nodes: &Nodes) -> bool {
+        let term = Term { expressions: vec![self.expression()], fields: Vec::new() };
+        nodes.iter().any(|node| term.matches(&node.name, &node.labels) && nodes.has_agent(&node.name))
+    }
+}
+
+/// What decides besides the volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster<'a> {
+    pub rules: &'a [Rule],
+    pub toleration_rules: &'a [TolerationRule],
+    /// Of node-agent's own pods.
+    pub agent_tolerations: &'a [Toleration],
+    pub nodes: &'a Nodes,
+}
+
+/// Where they could run, and why there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Names, in order: a node-agent is ready there, and nothing keeps a mover away. The topology of a single
+    /// volume may leave fewer.
+    pub nodes: Vec<String>,
+    pub reason: Reason,
+    pub findings: Vec<Finding>,
+}
+
+/// For a pod as Velero makes it for that work.
+pub fn cover(operation: Operation<'_>, system: System, cluster: &Cluster<'_>) -> Coverage {
+    let terms = [Term { expressions: vec![system.expression()], fields: Vec::new() }];
+    let mut tolerations = system.tolerations(cluster.agent_tolerations);
+    let nodes = cluster.nodes;
+    let decision = decide(&Situation {
+        operation,
+        rules: cluster.rules,
+        toleration_rules: cluster.toleration_rules,
+        terms: &terms,
+        tolerations: &tolerations,
+        agents_outdated: false,
+        nodes: Some(nodes),
+    });
+    tolerations.extend(decision.tolerations);
+    let mut findings = decision.findings;
+    if matches!(decision.reason, Reason::WaitsForConsumer { .. }) {
+        // Nobody knows that node yet. Some node has to be left for it.
+        findings.extend(placement::judge(&terms, &tolerations, &mut Questions::new(nodes)));
+    }
+    let terms = decision.terms.as_deref().unwrap_or(&terms);
+    let is_open = |node: &&Node| {
+        nodes.has_agent(&node.name)
+            && terms.iter().any(|term| term.matches(&node.name, &node.labels))
+            && placement::untolerated(node, &tolerations).is_none()
+    };
+    let mut open: Vec<String> = nodes.iter().filter(is_open).map(|node| node.name.clone()).collect();
+    open.sort_unstable();
+    Coverage { nodes: open, reason: decision.reason, findings }
+}
