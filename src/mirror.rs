@@ -4,8 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use futures::StreamExt;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -77,14 +78,7 @@ pub async fn mirror<K, T>(
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let kind = K::kind(&());
-    let read = |guard: DeserializeGuard<K>| match guard.0 {
-        Ok(object) => Some(keep(object)),
-        Err(error) => {
-            let name = error.metadata.name.clone().unwrap_or_default();
-            warn!(%kind, %name, error = chain(&error), "skipped: it cannot be read");
-            None
-        }
-    };
+    let read = |guard| read(guard).map(&keep);
     let config = config.page_size(PAGE);
     let mut events = std::pin::pin!(watcher(api, config).backoff(Pause::backoff()));
     let mut listed = Vec::new();
@@ -105,6 +99,31 @@ pub async fn mirror<K, T>(
             }
             Err(error) => warn!(%kind, error = chain(&error), "the watch was interrupted"),
         }
+    }
+}
+
+fn read<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<K> {
+    let (kind, unreadable) = match guard.0 {
+        Ok(object) => return Some(object),
+        Err(error) => (K::kind(&()), error),
+    };
+    let name = unreadable.metadata.name.clone().unwrap_or_default();
+    warn!(%kind, %name, error = chain(&unreadable), "skipped: it cannot be read");
+    None
+}
+
+/// One look at what [`mirror`] would show, for somebody who waits for it.
+///
+/// # Errors
+/// When they cannot be listed. Of a kind that the API server does not know there are none.
+pub async fn list<K>(api: Api<DeserializeGuard<K>>, params: &ListParams) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    match api.list(params).await {
+        Ok(found) => Ok(found.items.into_iter().filter_map(read).collect()),
+        Err(error) if is_not_found(&error) => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("failed to list {}", K::plural(&()))),
     }
 }
 

@@ -6,12 +6,14 @@
 //! - [`mirror`]: the movers themselves, for the leader.
 //! - [`ledger`], [`granting`]: who may prepare next, exactly.
 //! - [`recovery`]: what a node-agent left behind that died.
+//! - [`look`]: one look at all of it, for commands.
 //! - [`telling`]: what people should know of all that.
 
 pub mod configuration;
 pub mod fleet;
 pub mod granting;
 pub mod ledger;
+pub mod look;
 pub mod mirror;
 pub mod placing;
 pub mod recovery;

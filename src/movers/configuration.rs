@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use berth_api::node_agent::{self, NodeAgentConfig, Parsed};
 use berth_core::violation::Violations;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PodSpec};
+use kube::api::{Api, ListParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
 use super::Fleet;
-use crate::mirror::{Change, mirror, of_namespace};
+use crate::mirror::{Change, list, mirror, of_namespace};
 
 const FLAG: &str = "--node-agent-configmap";
 
@@ -126,11 +128,36 @@ pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet
     tokio::join!(watching, following);
 }
 
-async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
-    let named = |set: DaemonSet| {
-        let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-        (set.name_any(), spec.and_then(named_by))
+/// As it is now: the ConfigMap that is `given`, else the one that a DaemonSet of node-agents names.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn look(client: &Client, namespace: &str, given: Option<&str>) -> anyhow::Result<Configuration> {
+    let name = match given {
+        Some(given) => Some(given.to_owned()),
+        None => {
+            let sets = list(of_namespace(client, namespace), &ListParams::default()).await?;
+            first_named(&sets.into_iter().map(named).collect())
+        }
     };
+    let Some(name) = name else { return Ok(Configuration::default()) };
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let found = maps.get_opt(&name).await.with_context(|| format!("failed to read ConfigMap {name}"))?;
+    Ok(Configuration::default().with(&name, found.map(Found::of).as_ref()))
+}
+
+/// A DaemonSet, and the ConfigMap that it names.
+fn named(set: DaemonSet) -> (String, Option<String>) {
+    let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    (set.name_any(), spec.and_then(named_by))
+}
+
+/// Of several (one for Windows) the first by name: they are meant to read the same.
+fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
+    sets.values().flatten().next().cloned()
+}
+
+async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
     let mut known = BTreeMap::new();
     mirror(of_namespace(client, namespace), watcher::Config::default(), named, |change| {
         match change {
@@ -138,8 +165,7 @@ async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Optio
             Change::Applied((set, named)) => drop(known.insert(set, named)),
             Change::Deleted(set) => drop(known.remove(&set)),
         }
-        // Of several (one for Windows) the first by name: they are meant to read the same.
-        let first = known.values().flatten().next().cloned();
+        let first = first_named(&known);
         name.send_if_modified(|current| {
             let is_new = current.as_ref() != Some(&first);
             *current = Some(first);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_core::affinity::{Binding, Effect, Node, Nodes, Taint};
+use berth_core::mover::grant;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -16,7 +17,7 @@ use super::configuration::Configuration;
 use crate::mirror::{Change, mirror, of_namespace};
 
 /// Label of every node-agent's pod, as Velero itself looks for them.
-const AGENTS: &str = "role=node-agent";
+pub(super) const AGENTS: &str = "role=node-agent";
 
 /// A pod of a node-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +53,61 @@ struct Synced {
 impl State {
     /// Did a node-agent start before its configuration was last changed? They read it once.
     pub fn agents_outdated(&self) -> bool {
-        let Some(changed) = self.configuration.changed_at else { return false };
-        self.agents.values().any(|agent| agent.started_at.is_some_and(|started| started < changed))
+        self.outdated().next().is_some()
+    }
+
+    /// Those that did.
+    pub fn outdated(&self) -> impl Iterator<Item = &Agent> {
+        let changed = self.configuration.changed_at;
+        self.agents.values().filter(move |agent| {
+            agent.started_at.zip(changed).is_some_and(|(started, changed)| started < changed)
+        })
+    }
+
+    /// `loadConcurrency`, as grants go by it.
+    pub fn limits(&self) -> grant::Limits {
+        let config = &self.configuration.config;
+        grant::Limits {
+            limit: config.prepare_queue_length,
+            global: config.global_config.max(1),
+            per_node: config.per_node.clone(),
+        }
+    }
+
+    /// By node, as grants go by them; and the labels of those nodes.
+    pub fn carriers(&self) -> (HashMap<String, grant::Agent>, HashMap<String, BTreeMap<String, String>>) {
+        let mut agents: HashMap<String, grant::Agent> = HashMap::new();
+        for agent in self.agents.values() {
+            let known = agents.entry(agent.node.clone()).or_default();
+            known.ready |= agent.ready;
+            known.started_at = known.started_at.max(agent.started_at);
+        }
+        for (node, since) in &self.away {
+            agents.entry(node.clone()).or_default().not_ready_since = Some(*since);
+        }
+        let labels =
+            agents.keys().filter_map(|node| Some((node.clone(), self.nodes.get(node)?.labels.clone())));
+        let labels = labels.collect();
+        (agents, labels)
     }
 
     pub fn class_names(&self) -> BTreeSet<String> {
         self.classes.keys().cloned().collect()
+    }
+
+    /// All that there are.
+    pub(super) fn put_nodes(&mut self, all: Vec<Node>) {
+        self.nodes = Nodes::default();
+        all.into_iter().for_each(|node| self.nodes.put(node));
+        let agents: Vec<String> = self.agents.values().map(|agent| agent.node.clone()).collect();
+        agents.iter().for_each(|node| self.settle(node));
+    }
+
+    /// All that there are.
+    pub(super) fn put_agents(&mut self, all: impl IntoIterator<Item = Agent>) {
+        let known: Vec<String> = self.agents.keys().cloned().collect();
+        known.iter().for_each(|pod| self.remove_agent(pod));
+        all.into_iter().for_each(|agent| self.put_agent(agent));
     }
 
     fn put_agent(&mut self, agent: Agent) {
@@ -128,10 +178,7 @@ impl Fleet {
             self.write(|state| {
                 match change {
                     Change::All(all) => {
-                        state.nodes = Nodes::default();
-                        all.into_iter().for_each(|node| state.nodes.put(node));
-                        let agents: Vec<String> = state.agents.values().map(|a| a.node.clone()).collect();
-                        agents.iter().for_each(|node| state.settle(node));
+                        state.put_nodes(all);
                         state.synced.nodes = true;
                     }
                     Change::Applied(node) => state.nodes.put(node),
@@ -142,9 +189,7 @@ impl Fleet {
         let agents = mirror(of_namespace(client, namespace), everything().labels(AGENTS), agent, |change| {
             self.write(|state| match change {
                 Change::All(all) => {
-                    let known: Vec<String> = state.agents.keys().cloned().collect();
-                    known.iter().for_each(|pod| state.remove_agent(pod));
-                    all.into_iter().flatten().for_each(|agent| state.put_agent(agent));
+                    state.put_agents(all.into_iter().flatten());
                     state.synced.agents = true;
                 }
                 Change::Applied(Some(agent)) => state.put_agent(agent),
@@ -166,7 +211,7 @@ impl Fleet {
     }
 }
 
-fn node(node: NodeObject) -> Node {
+pub(super) fn node(node: NodeObject) -> Node {
     let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
     let taint = |taint: k8s_openapi::api::core::v1::Taint| {
         let effect = Effect::parse(&taint.effect)?;
@@ -180,7 +225,7 @@ fn node(node: NodeObject) -> Node {
 }
 
 /// `None`: it is on no node yet.
-fn agent(pod: Pod) -> Option<Agent> {
+pub(super) fn agent(pod: Pod) -> Option<Agent> {
     let name = pod.name_any();
     let node = pod.spec.and_then(|spec| spec.node_name)?;
     let status = pod.status.unwrap_or_default();
@@ -198,7 +243,7 @@ fn agent(pod: Pod) -> Option<Agent> {
     })
 }
 
-fn class(class: StorageClass) -> (String, Binding) {
+pub(super) fn class(class: StorageClass) -> (String, Binding) {
     let binding = match class.volume_binding_mode.as_deref() {
         Some("WaitForFirstConsumer") => Binding::WaitForFirstConsumer,
         _ => Binding::Immediate,

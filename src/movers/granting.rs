@@ -1,12 +1,12 @@
 //! The leader grants: who may be prepared next, exactly as many as `prepareQueueLength` allows. Freeze, decide, act.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys::{self, FIELD_MANAGER};
-use berth_core::mover::grant::{Agent, LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
-use berth_core::mover::{MoverKind, grant::MoverPhase};
+use berth_core::mover::MoverKind;
+use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Fleet;
+use super::fleet::State;
 use super::ledger::Ledger;
 use super::mirror::{Item, Movers};
 use super::recovery;
@@ -71,14 +72,7 @@ impl Granting {
     }
 
     fn limits(&self) -> Limits {
-        self.fleet.read(|state| {
-            let config = &state.configuration.config;
-            Limits {
-                limit: config.prepare_queue_length,
-                global: config.global_config.max(1),
-                per_node: config.per_node.clone(),
-            }
-        })
+        self.fleet.read(State::limits)
     }
 
     /// From a ledger that was read to one that somebody else has written, or to another limit: while there was none, agents
@@ -166,22 +160,7 @@ impl Granting {
     }
 
     fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> View {
-        let (agents, node_labels) = self.fleet.read(|state| {
-            let mut agents: HashMap<String, Agent> = HashMap::new();
-            for agent in state.agents.values() {
-                let known = agents.entry(agent.node.clone()).or_default();
-                known.ready |= agent.ready;
-                known.started_at = known.started_at.max(agent.started_at);
-            }
-            for (node, since) in &state.away {
-                agents.entry(node.clone()).or_default().not_ready_since = Some(*since);
-            }
-            let labels: HashMap<String, BTreeMap<String, String>> = agents
-                .keys()
-                .filter_map(|node| Some((node.clone(), state.nodes.get(node)?.labels.clone())))
-                .collect();
-            (agents, labels)
-        });
+        let (agents, node_labels) = self.fleet.read(State::carriers);
         View {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
@@ -197,8 +176,7 @@ impl Granting {
         let going: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
         known.retain(|uid, _| going.contains(uid));
         for item in &mut items {
-            let unbound = item.mover.bound_node.is_none() && item.mover.phase == MoverPhase::New;
-            let Some((namespace, name)) = item.target_pod.as_ref().filter(|_| unbound) else { continue };
+            let Some((namespace, name)) = item.unbound() else { continue };
             let asked = known.get(&item.mover.uid);
             let node = match asked.filter(|asked| asked.node.is_some() || asked.at.elapsed() < RETRY) {
                 Some(asked) => asked.node.clone(),
@@ -217,9 +195,7 @@ impl Granting {
                     node
                 }
             };
-            if node.is_some() {
-                item.mover = Arc::new(Mover { bound_node: node, ..(*item.mover).clone() });
-            }
+            item.bind(node);
         }
         items
     }

@@ -8,14 +8,15 @@ use berth_api::velero::{DataDownload, DataMover, DataUpload, PodVolumeBackup, Po
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase, MoverPod};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::mirror::{Change, is_older, mirror, of_namespace};
+use crate::mirror::{Change, is_older, list, mirror, of_namespace};
 
 /// A mover and the version that was seen.
 #[derive(Clone, Debug)]
@@ -24,6 +25,34 @@ pub struct Item {
     pub resource_version: String,
     /// The pod whose volume a PodVolumeRestore is for: namespace and name.
     pub target_pod: Option<(String, String)>,
+}
+
+impl Item {
+    fn of<K: DataMover>(object: &K) -> Self {
+        Self {
+            mover: Arc::new(object.mover()),
+            resource_version: object.meta().resource_version.clone().unwrap_or_default(),
+            target_pod: object.target_pod(),
+        }
+    }
+
+    fn key(&self) -> Key {
+        (self.mover.kind, self.mover.name.clone())
+    }
+
+    /// Namespace and name of the pod whose node is its own, as long as that is not known: it has not begun.
+    pub fn unbound(&self) -> Option<(&str, &str)> {
+        let is_unbound = self.mover.bound_node.is_none() && self.mover.phase == MoverPhase::New;
+        let (namespace, name) = self.target_pod.as_ref().filter(|_| is_unbound)?;
+        Some((namespace, name))
+    }
+
+    /// To the node of that pod, if it is on one.
+    pub fn bind(&mut self, node: Option<String>) {
+        if node.is_some() {
+            self.mover = Arc::new(Mover { bound_node: node, ..(*self.mover).clone() });
+        }
+    }
 }
 
 type Key = (MoverKind, String);
@@ -37,6 +66,11 @@ struct State {
 }
 
 impl State {
+    /// All that there are.
+    fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<MoverPod>)>) {
+        self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
+    }
+
     /// An answer to a write of our own may be newer than what the watch shows: a place that was given must not seem free.
     fn newer(&self, key: &Key, item: Item) -> Item {
         match self.items.get(key).filter(|known| known.mover.uid == item.mover.uid) {
@@ -84,7 +118,7 @@ impl Movers {
         let pods = mirror(of_namespace(client, namespace), watcher::Config::default(), pod, |change| {
             self.write(|state| match change {
                 Change::All(all) => {
-                    state.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
+                    state.put_pods(all);
                     state.pods_listed = true;
                 }
                 Change::Applied((name, Some(pod))) => drop(state.pods.insert(name, pod)),
@@ -93,33 +127,53 @@ impl Movers {
             });
         });
         tokio::join!(
-            self.kind::<DataUpload>(client, namespace, |_| None),
-            self.kind::<DataDownload>(client, namespace, |_| None),
-            self.kind::<PodVolumeBackup>(client, namespace, |_| None),
-            self.kind::<PodVolumeRestore>(client, namespace, target_pod),
+            self.kind::<DataUpload>(client, namespace),
+            self.kind::<DataDownload>(client, namespace),
+            self.kind::<PodVolumeBackup>(client, namespace),
+            self.kind::<PodVolumeRestore>(client, namespace),
             pods,
         );
     }
 
-    async fn kind<K>(
-        &self,
-        client: &Client,
-        namespace: &str,
-        target: impl Fn(&K) -> Option<(String, String)> + Copy,
-    ) where
+    /// Once, in place of [`Movers::follow`].
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub async fn look(&self, client: &Client, namespace: &str) -> anyhow::Result<()> {
+        let everything = ListParams::default();
+        let pods = list(of_namespace(client, namespace), &everything);
+        let ((), (), (), (), pods) = tokio::try_join!(
+            self.look_at::<DataUpload>(client, namespace),
+            self.look_at::<DataDownload>(client, namespace),
+            self.look_at::<PodVolumeBackup>(client, namespace),
+            self.look_at::<PodVolumeRestore>(client, namespace),
+            pods,
+        )?;
+        self.write(|state| state.put_pods(pods.into_iter().map(pod)));
+        Ok(())
+    }
+
+    async fn look_at<K>(&self, client: &Client, namespace: &str) -> anyhow::Result<()>
+    where
         K: DataMover + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let keep = |object: K| Item {
-            mover: Arc::new(object.mover()),
-            resource_version: object.resource_version().unwrap_or_default(),
-            target_pod: target(&object),
-        };
-        let key = |item: &Item| (K::KIND, item.mover.name.clone());
+        let found: Vec<K> = list(of_namespace(client, namespace), &ListParams::default()).await?;
+        let items = found.iter().map(Item::of);
+        self.write(|state| state.items.extend(items.map(|item| (item.key(), item))));
+        Ok(())
+    }
+
+    async fn kind<K>(&self, client: &Client, namespace: &str)
+    where
+        K: DataMover + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let keep = |object: K| Item::of(&object);
         mirror(of_namespace(client, namespace), watcher::Config::default(), keep, |change| {
             self.write(|state| match change {
                 Change::All(all) => {
-                    let listed: Vec<_> = all.into_iter().map(|item| (key(&item), item)).collect();
+                    let listed: Vec<_> = all.into_iter().map(|item| (item.key(), item)).collect();
                     let kept = listed.into_iter().map(|(key, item)| (key.clone(), state.newer(&key, item)));
                     let kept: Vec<_> = kept.collect();
                     state.items.retain(|(kind, _), _| *kind != K::KIND);
@@ -127,7 +181,7 @@ impl Movers {
                     state.listed.insert(K::KIND);
                 }
                 Change::Applied(item) => {
-                    let key = key(&item);
+                    let key = item.key();
                     let item = state.newer(&key, item);
                     state.items.insert(key, item);
                 }
@@ -152,11 +206,6 @@ impl Movers {
             known.resource_version = resource_version;
         }
     }
-}
-
-fn target_pod(restore: &PodVolumeRestore) -> Option<(String, String)> {
-    let pod = restore.spec.pod.clone()?;
-    Some((pod.namespace?, pod.name?))
 }
 
 /// `None`: not a data mover's.

@@ -182,6 +182,11 @@ pub trait DataMover: Resource {
     fn is_third_party(&self) -> bool {
         false
     }
+
+    /// Namespace and name of the pod on whose node it is carried, where only that pod tells the node.
+    fn target_pod(&self) -> Option<(String, String)> {
+        None
+    }
 }
 
 fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
@@ -288,6 +293,11 @@ impl DataMover for PodVolumeRestore {
             running_on: node,
             ..unread(self, self.spec.cancel)
         }
+    }
+
+    fn target_pod(&self) -> Option<(String, String)> {
+        let pod = self.spec.pod.clone()?;
+        Some((pod.namespace?, pod.name?))
     }
 }
 

@@ -1,0 +1,106 @@
+//! One look at what watches bring to the servers: for a person's commands. What may not be read is an error.
+
+use std::collections::HashSet;
+
+use anyhow::Context as _;
+use berth_api::mover_pod::toleration;
+use berth_core::affinity::Toleration;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use super::configuration;
+use super::fleet::{AGENTS, State, agent, class, node};
+use super::mirror::{Item, Movers};
+use crate::client::is_forbidden;
+use crate::mirror::{list, of_namespace};
+
+const CALLS_AT_ONCE: usize = 16;
+
+/// The node-agents and their configuration: all of it is in their namespace. `configmap`: as the leader was told.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn agents(client: &Client, namespace: &str, configmap: Option<&str>) -> anyhow::Result<State> {
+    let pods = list(of_namespace::<Pod>(client, namespace), &ListParams::default().labels(AGENTS)).await?;
+    let mut state = State::default();
+    state.configuration = configuration::look(client, namespace, configmap).await?;
+    state.put_agents(pods.into_iter().filter_map(agent));
+    Ok(state)
+}
+
+/// Adds all nodes.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn nodes(client: &Client, state: &mut State) -> anyhow::Result<()> {
+    let found = list(Api::all(client.clone()), &ListParams::default()).await?;
+    state.put_nodes(found.into_iter().map(node).collect());
+    Ok(())
+}
+
+/// Adds all StorageClasses.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn classes(client: &Client, state: &mut State) -> anyhow::Result<()> {
+    let found = list(Api::all(client.clone()), &ListParams::default()).await?;
+    state.classes = found.into_iter().map(class).collect();
+    Ok(())
+}
+
+/// What node-agents tolerate.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn tolerations(client: &Client, namespace: &str) -> anyhow::Result<Vec<Toleration>> {
+    let sets: Vec<DaemonSet> = list(of_namespace(client, namespace), &ListParams::default()).await?;
+    let (key, value) = AGENTS.split_once('=').unwrap_or_default();
+    let templates = sets.into_iter().filter_map(|set| Some(set.spec?.template));
+    let of_agents = templates.filter(|template| {
+        let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
+        labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
+    });
+    let tolerations = of_agents.filter_map(|template| template.spec?.tolerations);
+    Ok(tolerations.flatten().map(|one| toleration(&one)).collect())
+}
+
+/// The data movers that have not ended.
+#[derive(Default)]
+pub struct Found {
+    /// Each with its node, as far as that can be known.
+    pub items: Vec<Item>,
+    /// UIDs of those that are for a pod that may not be read: its node is where they are carried.
+    pub hidden: HashSet<String>,
+}
+
+/// # Errors
+/// When the API server does not tell.
+pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
+    let movers = Movers::default();
+    movers.look(client, namespace).await?;
+    let looked = futures::stream::iter(movers.frozen()).map(|item| with_node(client, item));
+    let mut looked = std::pin::pin!(looked.buffer_unordered(CALLS_AT_ONCE));
+    let mut found = Found::default();
+    while let Some((item, is_hidden)) = looked.try_next().await? {
+        if is_hidden {
+            found.hidden.insert(item.mover.uid.clone());
+        }
+        found.items.push(item);
+    }
+    Ok(found)
+}
+
+/// A PodVolumeRestore is carried where its pod is. The flag: that may not be read.
+async fn with_node(client: &Client, mut item: Item) -> anyhow::Result<(Item, bool)> {
+    let Some((namespace, name)) = item.unbound() else { return Ok((item, false)) };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    match pods.get_opt(name).await {
+        Ok(pod) => item.bind(pod.and_then(|pod| pod.spec?.node_name)),
+        Err(error) if is_forbidden(&error) => return Ok((item, true)),
+        Err(error) => return Err(error).with_context(|| format!("failed to read pod {namespace}/{name}")),
+    }
+    Ok((item, false))
+}
