@@ -36,6 +36,8 @@ pub enum Command {
     Uninstall(UninstallArgs),
     /// Is everything as it should be? Before an installation and after it.
     Check(CheckArgs),
+    /// Where data movers may run.
+    NodeAgent(NodeAgentArgs),
     /// The webhooks' certificates.
     Certificates(CertificatesArgs),
     /// Print the CustomResourceDefinitions, or write them to a folder.
@@ -301,6 +303,27 @@ pub struct CheckArgs {
 }
 
 #[derive(ClapArgs)]
+pub struct NodeAgentArgs {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: NodeAgentCommand,
+}
+
+#[derive(Subcommand)]
+pub enum NodeAgentCommand {
+    /// On which nodes the movers of each StorageClass may run, and why. Lists nodes and StorageClasses: for an admin. Exit
+    /// code 0: every class has a node; 1: one has none, or the configuration cannot be read; 2: it could not be looked at.
+    Check {
+        /// ConfigMap to judge by, of the same namespace. Default: that of the node-agents.
+        #[arg(long)]
+        node_agent_configmap: Option<String>,
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+}
+
+#[derive(ClapArgs)]
 pub struct CertificatesArgs {
     #[command(flatten)]
     pub target: Target,
@@ -355,6 +378,11 @@ pub enum QueueCommand {
     /// Everything that is in the way of one Backup, and what must end first.
     Explain {
         name: String,
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// The data movers that have not ended, in the order in which they get places; who has one, and what the others wait for.
+    Movers {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },

@@ -5,6 +5,8 @@ mod certificates;
 mod check;
 mod controller;
 mod install;
+mod node_agent;
+mod print;
 mod queue;
 mod uninstall;
 mod webhook;
@@ -28,6 +30,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
         Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
         Command::Certificates(args) => tokio::runtime::Runtime::new()?.block_on(certificates::run(args)),
+        Command::NodeAgent(args) => {
+            return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args)));
+        }
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
     };

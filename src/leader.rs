@@ -64,6 +64,17 @@ impl Sign {
     }
 }
 
+/// Why nobody leads, for somebody who looks once: by his own clock. `None`: somebody does.
+pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
+    let spec = lease.and_then(|lease| lease.spec.as_ref());
+    let held = spec.filter(|spec| spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty()));
+    let Some(renewed) = held.and_then(|spec| spec.renew_time.as_ref()) else {
+        return Some("no berth leads".to_owned());
+    };
+    let silent = Duration::try_from(now.duration_since(renewed.0)).unwrap_or_default();
+    (silent >= SILENT).then(|| format!("berth was last heard of at {:.0}", renewed.0))
+}
+
 /// What the others may know of the leader: annotations that it writes on the Lease whenever it renews it.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<Mutex<BTreeMap<String, String>>>);

@@ -28,6 +28,8 @@ pub const SUPERSEDE: &str = "berth.dev/supersede";
 pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
 pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
 pub const STOPPED: &str = "berth.dev/stopped";
+/// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty: it takes what the node-agents name.
+pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
 /// Annotation of the leader's Lease: who runs what it starts, `berth` or `velero`.
 pub const EXECUTOR: &str = "berth.dev/executor";
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::print;
 use crate::args::{CheckArgs, Output};
 use crate::check::{self, Finding, Outcome};
 use crate::client::persistent;
@@ -24,14 +25,13 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let findings = check::all(&cluster).await?;
     match args.output {
-        Output::Table => findings.iter().for_each(print),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&findings)?),
+        Output::Table => findings.iter().for_each(tell),
+        structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
     }
     Ok(findings.iter().all(|finding| finding.outcome != Outcome::Fault))
 }
 
-fn print(finding: &Finding) {
+fn tell(finding: &Finding) {
     let word = match finding.outcome {
         Outcome::Ok => "ok",
         Outcome::Warning => "warning",

@@ -1,11 +1,12 @@
 //! `berth queue`: what waits, why, and moving it. Reads the API; steers by annotations, which the leader obeys.
 
 mod list;
+mod movers;
 mod situation;
 
 pub(super) use list::told;
 use situation::Situation;
-pub(super) use situation::{Line, read};
+pub(super) use situation::{Line, configmap, lease, read};
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Explain { name, output } => {
             list::explain(&situation::read(&here).await?, &name, output)
         }
+        QueueCommand::Movers { output } => movers::show(&here, output).await,
         QueueCommand::Hold(which) => here.steer(which, Wish::Hold).await,
         QueueCommand::Release(which) => here.steer(which, Wish::Release).await,
         QueueCommand::Cancel(which) => here.steer(which, Wish::Cancel).await,

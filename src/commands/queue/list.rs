@@ -3,12 +3,12 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use jiff::Timestamp;
 
 use super::Here;
 use super::situation::{Leader, Line, Situation, When, leader, read};
 use crate::args::Output;
+use crate::commands::print::{self, Head, age};
 use crate::queue::Store;
 use crate::queue::store::mirror_queue;
 
@@ -22,7 +22,7 @@ pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match output {
         Output::Table => write_table(&mut out, &lines, situation.now),
-        structured => write_value(&mut out, &lines, structured),
+        structured => print::value(&mut out, &lines, structured),
     }
 }
 
@@ -67,14 +67,6 @@ async fn show_changes(here: &Here, store: &Store, known: &Leader, output: Output
     }
 }
 
-fn write_value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
-    match output {
-        Output::Yaml => write!(out, "{}", serde_saphyr::to_string(value)?)?,
-        Output::Json | Output::Table => writeln!(out, "{}", serde_json::to_string_pretty(value)?)?,
-    }
-    Ok(())
-}
-
 fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::Result<()> {
     if lines.is_empty() {
         writeln!(out, "Nothing waits and nothing runs.")?;
@@ -85,10 +77,10 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         (None, Some(end)) => format!("ends {}", told(end, now)),
         (None, None) => String::new(),
     };
-    let rows: Vec<[String; 7]> = lines
+    let rows: Vec<Vec<String>> = lines
         .iter()
         .map(|line| {
-            [
+            vec![
                 line.position.map_or_else(String::new, |p| p.to_string()),
                 line.name.clone(),
                 line.phase.to_owned(),
@@ -99,25 +91,16 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
             ]
         })
         .collect();
-    let heads = ["POSITION", "NAME", "PHASE", "PRIORITY", "SINCE", "EXPECTED", "WAITS FOR"];
-    // What nobody has is no column.
-    let is_shown =
-        |i: usize| i != 3 && i != 5 || rows.iter().any(|row| row.get(i).is_some_and(|c| !c.is_empty()));
-    let shown: Vec<(usize, &str)> = heads.into_iter().enumerate().filter(|(i, _)| is_shown(*i)).collect();
-    let cell = |row: &[String; 7], i: usize| row.get(i).cloned().unwrap_or_default();
-    let width = |i: usize, head: &str| {
-        rows.iter().map(|row| cell(row, i).chars().count()).max().unwrap_or(0).max(head.len())
-    };
-    let write_row = |out: &mut dyn Write, cells: Vec<String>| {
-        let cells =
-            cells.iter().zip(&shown).map(|(cell, (i, head))| format!("{cell:w$}", w = width(*i, head)));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    write_row(out, shown.iter().map(|(_, head)| (*head).to_owned()).collect())?;
-    for row in &rows {
-        write_row(out, shown.iter().map(|(i, _)| cell(row, *i)).collect())?;
-    }
-    Ok(())
+    let heads = [
+        Head::Always("POSITION"),
+        Head::Always("NAME"),
+        Head::Always("PHASE"),
+        Head::IfAny("PRIORITY"),
+        Head::Always("SINCE"),
+        Head::IfAny("EXPECTED"),
+        Head::Always("WAITS FOR"),
+    ];
+    Ok(print::table(out, &heads, &rows)?)
 }
 
 /// `in 5m (3m to 9m)`.
@@ -127,22 +110,12 @@ pub fn told(when: When, now: Timestamp) -> String {
     if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
 }
 
-/// `5s`, `12m`, `3h`, `2d`.
-fn age(age: SignedDuration) -> String {
-    match age.as_secs().max(0) {
-        s @ 0..=119 => format!("{s}s"),
-        s @ 120..=7199 => format!("{}m", s / 60),
-        s @ 7200..=172_799 => format!("{}h", s / 3600),
-        s => format!("{}d", s / 86_400),
-    }
-}
-
 /// Every backup that is in the way of one, where they meet, and what they wait for themselves.
 pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Result<()> {
     let explained = situation.explain(name)?;
     let mut out = std::io::stdout().lock();
     if output != Output::Table {
-        return write_value(&mut out, &explained, output);
+        return print::value(&mut out, &explained, output);
     }
     let line = &explained.line;
     match (line.position, &line.waits_for) {

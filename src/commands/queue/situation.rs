@@ -79,10 +79,19 @@ impl From<Band<Timestamp>> for When {
     }
 }
 
-pub async fn leader(client: &Client, namespace: &str) -> Leader {
+/// The leader's. Whoever may not read it sees all as one with default settings would run it.
+pub async fn lease(client: &Client, namespace: &str) -> Option<Lease> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    // Whoever may not read it sees the queue as one with default settings would run it.
-    let lease = leases.get_opt(LEASE).await.ok().flatten();
+    leases.get_opt(LEASE).await.ok().flatten()
+}
+
+/// The node-agents' ConfigMap, where the leader was told its name.
+pub fn configmap(lease: &Lease) -> Option<String> {
+    lease.annotations().get(keys::NODE_AGENT_CONFIGMAP).filter(|name| !name.is_empty()).cloned()
+}
+
+pub async fn leader(client: &Client, namespace: &str) -> Leader {
+    let lease = lease(client, namespace).await;
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
     let velero_runs = told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str());
     let settings = Settings {

@@ -1,0 +1,351 @@
+//! `berth node-agent check`: on which nodes the data movers of each StorageClass may run, and why.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use berth_core::affinity::{Binding, Cluster, Coverage, Named, Operation, System, Toleration, cover};
+use serde::Serialize;
+
+use super::print::{self, Head};
+use super::queue::{configmap, lease};
+use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
+use crate::client::persistent;
+use crate::movers::fleet::State;
+use crate::movers::{look, telling};
+
+/// 0: every class has a node. 1: one has none, or the configuration cannot be read. 2: it could not be looked at.
+pub async fn run(args: NodeAgentArgs) -> ExitCode {
+    match check(args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("berth: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
+    let NodeAgentCommand::Check { node_agent_configmap, output } = args.command;
+    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let namespace = args.target.namespace.as_str();
+    let leaders = || async { lease(&client, namespace).await.as_ref().and_then(configmap) };
+    let given = match node_agent_configmap {
+        Some(given) => Some(given),
+        None => leaders().await,
+    };
+    let mut fleet = look::agents(&client, namespace, given.as_deref()).await?;
+    look::nodes(&client, &mut fleet).await?;
+    look::classes(&client, &mut fleet).await?;
+    let report = Report::new(&fleet, &look::tolerations(&client, namespace).await?);
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Table => report.write(&mut out)?,
+        structured => print::value(&mut out, &report, structured)?,
+    }
+    Ok(report.is_well())
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// Of the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_map: Option<String>,
+    /// Node-agents can read it.
+    usable: bool,
+    /// What is wrong with it, each with its field.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<String>,
+    /// Nodes whose node-agents began before it was changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outdated: Vec<String>,
+    nodes: usize,
+    with_agent: usize,
+    coverage: Vec<Row>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    /// `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_class: Option<String>,
+    mover: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    os: Option<&'static str>,
+    /// That of a backup's claim, where `backupPVC` names another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim_class: Option<String>,
+    nodes: Vec<String>,
+    why: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<String>,
+}
+
+impl Report {
+    fn new(fleet: &State, agent_tolerations: &[Toleration]) -> Self {
+        let configuration = &fleet.configuration;
+        let mut served: Vec<System> = System::ALL.into_iter().filter(|s| s.is_served(&fleet.nodes)).collect();
+        if served.is_empty() {
+            served.push(System::Linux);
+        }
+        let classes = fleet.classes.iter();
+        let rows =
+            classes.flat_map(|(class, binding)| rows(fleet, agent_tolerations, class, *binding, &served));
+        let with_agent = with_agent(fleet);
+        let mut coverage: Vec<Row> = rows.collect();
+        coverage.push(Row {
+            storage_class: None,
+            mover: "pod volume",
+            os: None,
+            claim_class: None,
+            nodes: with_agent.clone(),
+            why: "no rules: the node of the pod whose volume it is for".to_owned(),
+            findings: Vec::new(),
+        });
+        let mut outdated: Vec<String> = fleet.outdated().map(|agent| agent.node.clone()).collect();
+        outdated.sort_unstable();
+        Self {
+            config_map: configuration.name.clone(),
+            usable: !configuration.unusable,
+            faults: telling::faults(fleet),
+            outdated,
+            nodes: fleet.nodes.len(),
+            with_agent: with_agent.len(),
+            coverage,
+        }
+    }
+
+    /// Has every class a node for each kind of work, whatever the system?
+    fn is_well(&self) -> bool {
+        let has_node = |row: &Row| {
+            let alike = |other: &&Row| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
+            self.coverage.iter().filter(alike).any(|row| !row.nodes.is_empty())
+        };
+        self.usable && self.coverage.iter().all(has_node)
+    }
+
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let agents = format!("node-agents are ready on {} of {} nodes", self.with_agent, self.nodes);
+        match &self.config_map {
+            Some(map) => writeln!(out, "ConfigMap {map}; {agents}")?,
+            None => writeln!(out, "no node-agent names a ConfigMap (--node-agent-configmap); {agents}")?,
+        }
+        let word = if self.usable { "warning" } else { "FAULT" };
+        for fault in &self.faults {
+            writeln!(out, "{word:<8} {fault}")?;
+        }
+        if !self.usable {
+            writeln!(out, "         below: as without a configuration")?;
+        }
+        if !self.outdated.is_empty() {
+            let nodes = shortened(&self.outdated);
+            writeln!(
+                out,
+                "warning  node-agents read it when they start, and began before its last change: {nodes}"
+            )?;
+        }
+        writeln!(out)?;
+        let heads = [
+            Head::Always("STORAGECLASS"),
+            Head::Always("MOVER"),
+            Head::IfAny("OS"),
+            Head::Always("NODES"),
+            Head::Always("WHY"),
+        ];
+        // One system needs no word.
+        let is_mixed = self.coverage.iter().any(|row| row.os == Some(System::Windows.as_str()));
+        let row = |row: &Row| {
+            vec![
+                row.storage_class.clone().unwrap_or_else(|| "(any)".to_owned()),
+                row.mover.to_owned(),
+                row.os.filter(|_| is_mixed).unwrap_or_default().to_owned(),
+                if row.nodes.is_empty() { "NONE".to_owned() } else { shortened(&row.nodes) },
+                row.explained(),
+            ]
+        };
+        print::table(out, &heads, &self.coverage.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+impl Row {
+    fn explained(&self) -> String {
+        let claim = self.claim_class.as_ref();
+        let claim = claim.map(|class| format!("its claim is of StorageClass {class} (backupPVC)"));
+        let parts: Vec<&str> =
+            claim.iter().chain([&self.why]).chain(&self.findings).map(String::as_str).collect();
+        parts.join("; ")
+    }
+}
+
+/// Backup and restore, for each system.
+fn rows(
+    fleet: &State,
+    agent_tolerations: &[Toleration],
+    class: &str,
+    binding: Binding,
+    systems: &[System],
+) -> Vec<Row> {
+    let config = &fleet.configuration.config;
+    let cluster = Cluster {
+        rules: &config.load_affinity,
+        toleration_rules: &config.load_tolerations,
+        agent_tolerations,
+        nodes: &fleet.nodes,
+    };
+    let mapped_class = config.mapped_class(class);
+    let backup =
+        Operation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) };
+    let restore = Operation::Restore {
+        class: Some(class),
+        binding,
+        ignore_delay_binding: config.ignore_delay_binding,
+        selected_node: None,
+    };
+    let works = [("backup", backup, mapped_class), ("restore", restore, None)];
+    let works = works.into_iter().flat_map(|work| systems.iter().map(move |system| (work, *system)));
+    works
+        .map(|((mover, operation, claim_class), system)| {
+            let Coverage { nodes, reason, findings } = cover(operation, system, &cluster);
+            Row {
+                storage_class: Some(class.to_owned()),
+                mover,
+                os: Some(system.as_str()),
+                claim_class: claim_class.map(str::to_owned),
+                nodes,
+                why: reason.to_string(),
+                findings: findings.iter().map(ToString::to_string).collect(),
+            }
+        })
+        .collect()
+}
+
+fn with_agent(fleet: &State) -> Vec<String> {
+    let names = fleet.nodes.iter().map(|node| node.name.clone());
+    let mut names: Vec<String> = names.filter(|name| fleet.nodes.has_agent(name)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The first few.
+fn shortened(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    Named { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use berth_api::node_agent::parse;
+    use berth_core::affinity::Node;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::movers::configuration::Configuration;
+    use crate::movers::fleet::Agent;
+
+    /// Nodes with these pools, each with a node-agent; two classes.
+    fn fleet(pools: &[(&str, &str)], config: &Value) -> State {
+        let mut fleet = State::default();
+        for (name, pool) in pools {
+            let labels = [("pool".to_owned(), (*pool).to_owned())].into();
+            fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
+            fleet.nodes.put_agent(name, true);
+        }
+        fleet.classes.insert("fast".to_owned(), Binding::Immediate);
+        fleet.classes.insert("slow".to_owned(), Binding::WaitForFirstConsumer);
+        let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
+        fleet.configuration = match parse(&data) {
+            Ok(parsed) => Configuration {
+                name: Some("agents".to_owned()),
+                config: Arc::new(parsed.config),
+                faults: parsed.violations,
+                ..Configuration::default()
+            },
+            Err(faults) => Configuration { faults, unusable: true, ..Configuration::default() },
+        };
+        fleet
+    }
+
+    fn printed(report: &Report) -> String {
+        let mut out = Vec::new();
+        assert!(report.write(&mut out).is_ok());
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    fn rule(class: &str, pool: &str) -> Value {
+        json!({"storageClass": class, "nodeSelector": {"matchLabels": {"pool": pool}}})
+    }
+
+    #[test]
+    fn every_class_has_its_nodes_and_the_reason() {
+        let config = json!({
+            "loadAffinity": [rule("fast", "one"), rule("fast", "two"), rule("slow", "three")],
+            "backupPVC": {"fast": {"storageClass": "slow"}},
+        });
+        let mut fleet = fleet(&[("a", "one"), ("b", "two"), ("c", "three"), ("d", "two")], &config);
+        let report = Report::new(&fleet, &[]);
+        let expected = "\
+ConfigMap agents; node-agents are ready on 4 of 4 nodes
+
+STORAGECLASS  MOVER       NODES              WHY
+fast          backup      c                  its claim is of StorageClass slow (backupPVC); the rule of StorageClass slow
+fast          restore     a, b, d            any of the 2 rules of StorageClass fast
+slow          backup      c                  the rule of StorageClass slow
+slow          restore     a, b, c and 1 more no rules: StorageClass slow waits for the volume's consumer, whose node it is (restorePVC.ignoreDelayBinding would change that)
+(any)         pod volume  a, b, c and 1 more no rules: the node of the pod whose volume it is for
+";
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(squeezed(&printed(&report)), squeezed(expected));
+        assert!(report.is_well());
+        // A system that has no node is no fault as long as the other one has.
+        let labels = [("kubernetes.io/os".to_owned(), "windows".to_owned())].into();
+        fleet.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
+        fleet.nodes.put_agent("w", true);
+        let report = Report::new(&fleet, &[]);
+        let table = squeezed(&printed(&report));
+        assert!(table.contains("fast restore windows NONE any of the 2 rules"), "{table}");
+        assert!(report.is_well(), "{table}");
+        fleet.nodes.put_agent("c", false);
+        let report = Report::new(&fleet, &[]);
+        assert!(!report.is_well());
+        let table = printed(&report);
+        assert!(table.contains("no node-agent runs on a node that matches: c"), "{table}");
+    }
+
+    #[test]
+    fn faults_of_the_configuration_come_first() {
+        let odd =
+            fleet(&[("a", "one")], &json!({"prepareQueueLength": 2, "loadAffinity": [rule("gone", "one")]}));
+        let report = Report::new(&odd, &[]);
+        let table = printed(&report);
+        for line in [
+            "warning  data[config.json].prepareQueueLength: does not belong here",
+            "warning  data[config.json].loadAffinity[0].storageClass: there is no StorageClass \"gone\"",
+        ] {
+            assert!(table.contains(line), "{table}");
+        }
+        assert!(report.is_well(), "Velero reads it");
+        let broken = fleet(&[("a", "one")], &json!([]));
+        let report = Report::new(&broken, &[]);
+        let table = printed(&report);
+        assert!(table.contains("FAULT    data[config.json]") && !report.is_well(), "{table}");
+    }
+
+    #[test]
+    fn node_agents_that_began_before_the_last_change_are_named() {
+        let mut fleet = fleet(&[("a", "one")], &json!({}));
+        fleet.configuration.changed_at = "2026-01-02T00:00:00Z".parse().ok();
+        for (pod, started_at) in [("old", "2026-01-01T00:00:00Z"), ("new", "2026-01-03T00:00:00Z")] {
+            let started_at = started_at.parse().ok();
+            let agent = Agent { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
+            fleet.agents.insert(pod.to_owned(), agent);
+        }
+        let report = Report::new(&fleet, &[]);
+        assert_eq!(report.outdated, ["on-old"]);
+        assert!(printed(&report).contains("began before its last change: on-old"));
+    }
+}

@@ -1,0 +1,330 @@
+//! `berth queue movers`: the data movers that have not ended, and who of them has a place. Planned here as the leader does it.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+
+use berth_core::mover::grant::{Mover, MoverPhase, Plan, Reason, View, plan};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Here, situation};
+use crate::args::Output;
+use crate::client::is_forbidden;
+use crate::commands::print::{self, Head, age};
+use crate::leader::absence;
+use crate::movers::fleet::State;
+use crate::movers::ledger::Ledger;
+use crate::movers::look;
+
+pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
+    let (client, namespace) = (&here.client, here.namespace.as_str());
+    let lease = situation::lease(client, namespace).await;
+    let configmap = lease.as_ref().and_then(situation::configmap);
+    let mut fleet = look::agents(client, namespace, configmap.as_deref()).await?;
+    let mut notes = Vec::new();
+    if !fleet.configuration.config.per_node.is_empty() {
+        // The only thing for which nodes matter, and whoever may look here need not be allowed to list them.
+        match look::nodes(client, &mut fleet).await {
+            Err(error) if error.downcast_ref().is_some_and(is_forbidden) => {
+                notes.push("you may not list nodes, so perNodeConfig is left out of this".to_owned());
+            }
+            other => other?,
+        }
+    }
+    let ledger = Ledger::open(client.clone(), namespace).await?.uids();
+    let look::Found { items, hidden } = look::movers(client, namespace).await?;
+    let now = Timestamp::now();
+    let (agents, node_labels) = fleet.carriers();
+    let view = View {
+        movers: items.into_iter().map(|item| item.mover).collect(),
+        agents,
+        node_labels,
+        limits: fleet.limits(),
+        ledger,
+        watching_since: now,
+    };
+    notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
+    let report = Report::new(&fleet, &view, &hidden, notes, now);
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Table => Ok(report.write(&mut out, now)?),
+        structured => print::value(&mut out, &report, structured),
+    }
+}
+
+/// Why it may go otherwise than it looks.
+fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
+    let configuration = &fleet.configuration;
+    let mut notes = Vec::new();
+    if configuration.unusable {
+        let faults: Vec<String> = configuration.faults.iter().map(ToString::to_string).collect();
+        let faults = faults.join("; ");
+        notes
+            .push(format!("the limit is not known, berth goes by the last one that could be read: {faults}"));
+    }
+    let is_held = view.limits.limit.is_some() || view.ledger.is_some();
+    match absence {
+        Some(why) if is_held => {
+            notes.push(format!("nobody gives places now ({why}): node-agents accept what they like"));
+        }
+        None if view.limits.limit.is_some() && view.ledger.is_none() => {
+            notes.push("the limit is new: nothing is held back yet".to_owned());
+        }
+        _ => {}
+    }
+    notes
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// Of the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_map: Option<String>,
+    /// Its `loadConcurrency.prepareQueueLength`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<usize>,
+    /// Places that are taken.
+    taken: usize,
+    waiting: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+    movers: Vec<Line>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    kind: &'static str,
+    name: String,
+    phase: &'static str,
+    /// It has a place.
+    granted: bool,
+    /// In line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    since: Timestamp,
+}
+
+impl Report {
+    fn new(fleet: &State, view: &View, hidden: &HashSet<String>, notes: Vec<String>, now: Timestamp) -> Self {
+        let plan = if fleet.configuration.unusable { Plan::default() } else { plan(view, now) };
+        let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
+        movers.retain(|(_, mover)| !mover.phase.is_final());
+        movers.sort_unstable_by_key(|(_, mover)| mover.standing());
+        let mut waiting: HashMap<usize, (Option<usize>, Reason)> = HashMap::new();
+        waiting.extend(plan.grant.iter().map(|i| (*i, (None, Reason::Next))));
+        waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));
+        let lines = movers.into_iter().map(|(i, mover)| line(view, mover, waiting.remove(&i), hidden));
+        let movers: Vec<Line> = lines.collect();
+        Self {
+            config_map: fleet.configuration.name.clone(),
+            limit: view.limits.limit,
+            taken: movers.iter().filter(|line| line.granted).count(),
+            waiting: movers.iter().filter(|line| !line.granted && line.reason.is_some()).count(),
+            notes,
+            movers,
+        }
+    }
+
+    fn write(&self, out: &mut impl Write, now: Timestamp) -> std::io::Result<()> {
+        let Self { taken, waiting, .. } = self;
+        match (self.limit, &self.config_map) {
+            (Some(limit), Some(map)) => {
+                let length = format!("prepareQueueLength of ConfigMap {map}");
+                writeln!(out, "{taken} of {limit} places are taken ({length}), {waiting} wait")?;
+            }
+            (None, Some(map)) => writeln!(out, "no prepareQueueLength in ConfigMap {map}")?,
+            _ => writeln!(out, "no prepareQueueLength: no node-agent names a ConfigMap")?,
+        }
+        for note in &self.notes {
+            writeln!(out, "{note}")?;
+        }
+        if self.movers.is_empty() {
+            return writeln!(out, "No data mover waits and none runs.");
+        }
+        let place = |line: &Line| match line.place {
+            _ if line.granted => "granted".to_owned(),
+            Some(place) => place.to_string(),
+            None if line.reason.is_some() => "next".to_owned(),
+            None => String::new(),
+        };
+        let row = |line: &Line| {
+            vec![
+                place(line),
+                line.kind.to_owned(),
+                line.name.clone(),
+                line.phase.to_owned(),
+                line.node.clone().unwrap_or_default(),
+                age(now.duration_since(line.since)),
+                line.waits_for.clone().unwrap_or_default(),
+            ]
+        };
+        let heads = ["PLACE", "KIND", "NAME", "PHASE"].map(Head::Always).into_iter();
+        let heads = heads.chain([Head::IfAny("NODE"), Head::Always("SINCE"), Head::IfAny("WAITS FOR")]);
+        print::table(out, &heads.collect::<Vec<_>>(), &self.movers.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+/// `waiting`: its place, if it has to wait for one, and why.
+fn line(
+    view: &View,
+    mover: &Mover,
+    waiting: Option<(Option<usize>, Reason)>,
+    hidden: &HashSet<String>,
+) -> Line {
+    let granted = view.holds_place(mover);
+    let (place, reason) = match waiting.filter(|_| !granted) {
+        Some((place, reason)) => (place, Some(reason)),
+        None => (None, stalled(view, mover).filter(|_| granted)),
+    };
+    let is_new = mover.phase == MoverPhase::New;
+    let waits_for = match &reason {
+        Some(Reason::NoNode) if hidden.contains(&mover.uid) => {
+            Some("the node of its pod, which you may not read".to_owned())
+        }
+        Some(reason) => Some(reason.to_string()),
+        None if mover.third_party => Some("nothing here: it is for another data mover".to_owned()),
+        None if is_new && mover.canceled => Some("its end: it is canceled".to_owned()),
+        None => None,
+    };
+    Line {
+        kind: mover.kind.as_str(),
+        name: mover.name.clone(),
+        phase: mover.phase.as_str(),
+        granted,
+        place,
+        node: mover.node().map(str::to_owned),
+        waits_for,
+        reason: reason.as_ref().map(Reason::word),
+        since: mover.created_at,
+    }
+}
+
+/// It has a place, and nobody who could go on with it.
+fn stalled(view: &View, mover: &Mover) -> Option<Reason> {
+    let accepted = mover.accepted_by.as_deref().filter(|_| mover.phase == MoverPhase::Accepted);
+    let node = accepted.or(mover.node())?;
+    (!view.has_ready_agent(node)).then(|| Reason::NoAgent { node: Some(node.to_owned()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_core::mover::MoverKind;
+    use berth_core::mover::grant::{Agent, Limits};
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::movers::configuration::Configuration;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn mover(kind: MoverKind, name: &str, age: i64) -> Mover {
+        Mover::new(kind, name, format!("uid of {name}"), NOW - SignedDuration::from_secs(age))
+    }
+
+    fn view(movers: Vec<Mover>, limit: Option<usize>, ledger: &[&str]) -> View {
+        let ready = |ready| Agent { ready, ..Agent::default() };
+        View {
+            movers: movers.into_iter().map(Arc::new).collect(),
+            agents: [("n1".to_owned(), ready(true)), ("n2".to_owned(), ready(false))].into(),
+            limits: Limits { limit, global: 9, per_node: Vec::new() },
+            ledger: Some(ledger.iter().map(|uid| (*uid).to_owned()).collect()),
+            watching_since: NOW,
+            ..View::default()
+        }
+    }
+
+    fn fleet() -> State {
+        let name = Some("agents".to_owned());
+        let mut fleet = State::default();
+        fleet.configuration = Configuration { name, ..Configuration::default() };
+        fleet
+    }
+
+    fn printed(fleet: &State, view: &View, hidden: &[&str], notes: Vec<String>) -> String {
+        let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
+        let mut out = Vec::new();
+        let written = Report::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
+        assert!(written.is_ok());
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn the_table_shows_who_has_a_place_and_what_the_others_wait_for() {
+        use MoverKind::*;
+        let on = |node: &str| Some(node.to_owned());
+        let movers = vec![
+            Mover { canceled: true, ..mover(DataUpload, "canceled", 5) },
+            mover(DataDownload, "down", 10),
+            mover(PodVolumeRestore, "hidden", 20),
+            Mover { bound_node: on("n2"), ..mover(PodVolumeBackup, "dead", 30) },
+            mover(DataUpload, "up-2", 40),
+            mover(DataUpload, "up-1", 40),
+            Mover { granted: true, ..mover(DataUpload, "granted", 60) },
+            Mover { phase: MoverPhase::Accepted, accepted_by: on("n2"), ..mover(DataUpload, "stalled", 300) },
+            Mover { phase: MoverPhase::InProgress, running_on: on("n1"), ..mover(DataUpload, "runs", 9000) },
+            Mover { phase: MoverPhase::Completed, ..mover(DataUpload, "done", 9999) },
+            Mover { third_party: true, ..mover(DataUpload, "theirs", 1) },
+        ];
+        let view = view(movers, Some(2), &["uid of granted"]);
+        let expected = "\
+2 of 2 places are taken (prepareQueueLength of ConfigMap agents), 5 wait
+PLACE    KIND              NAME      PHASE       NODE  SINCE  WAITS FOR
+         DataUpload        runs      InProgress  n1    2h
+granted  DataUpload        stalled   Accepted          5m     node n2 has no ready node-agent
+granted  DataUpload        granted   New               60s
+1        DataUpload        up-1      New               40s    2 of 2 places are taken by stalled, granted
+2        DataUpload        up-2      New               40s    2 of 2 places are taken by stalled, granted
+3        PodVolumeBackup   dead      New         n2    30s    node n2 has no ready node-agent
+4        PodVolumeRestore  hidden    New               20s    the node of its pod, which you may not read
+5        DataDownload      down      New               10s    2 of 2 places are taken by stalled, granted
+         DataUpload        canceled  New               5s     its end: it is canceled
+         DataUpload        theirs    New               1s     nothing here: it is for another data mover
+";
+        assert_eq!(printed(&fleet(), &view, &["uid of hidden"], Vec::new()), expected);
+    }
+
+    #[test]
+    fn without_a_limit_nobody_waits_and_what_is_free_goes_next() {
+        let free = view(vec![mover(MoverKind::DataUpload, "up", 1)], Some(1), &[]);
+        let lines = Report::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
+        let [line] = lines.as_slice() else { unreachable!("{}", lines.len()) };
+        assert_eq!((line.granted, line.place, line.reason), (false, None, Some("Next")));
+        let unlimited = View { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
+        let table = printed(&fleet(), &unlimited, &[], Vec::new());
+        assert_eq!(
+            table,
+            "no prepareQueueLength in ConfigMap agents\n\
+             PLACE  KIND        NAME  PHASE  SINCE\n       DataUpload  up    New    1s\n"
+        );
+        let nothing = printed(&State::default(), &View::default(), &[], Vec::new());
+        let expected =
+            "no prepareQueueLength: no node-agent names a ConfigMap\nNo data mover waits and none runs.\n";
+        assert_eq!(nothing, expected);
+    }
+
+    #[test]
+    fn what_makes_it_uncertain_is_told() {
+        let limited = view(Vec::new(), Some(1), &[]);
+        assert_eq!(told(&fleet(), &limited, None), [""; 0]);
+        let silent = told(&fleet(), &limited, Some("nobody leads".to_owned()));
+        assert_eq!(silent, ["nobody gives places now (nobody leads): node-agents accept what they like"]);
+        let new = View { ledger: None, ..view(Vec::new(), Some(1), &[]) };
+        assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
+        // What was the limit yesterday is not known here.
+        let mut broken = fleet();
+        broken.configuration.unusable = true;
+        let waiting = view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]);
+        let report = Report::new(&broken, &waiting, &HashSet::new(), told(&broken, &waiting, None), NOW);
+        assert_eq!((report.notes.len(), report.waiting), (1, 0));
+    }
+}
