@@ -97,7 +97,8 @@ pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Ver
         Refusal::Conflict => RefusalReason::Conflict,
         Refusal::Forbidden => RefusalReason::Forbidden,
     };
-    let message = "waits for a place (loadConcurrency.prepareQueueLength); its Event Held tells for what";
+    let message =
+        "waits for a place (loadConcurrency.prepareQueueLength): `berth queue movers` tells for what";
     Ok(refuse(reason, Field::root("status").child("phase"), message))
 }
 

@@ -163,6 +163,13 @@ async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of
     // Nobody grants: the gate is open.
     assert_eq!(accept("DataUpload", None).await, 200);
     cluster.movers.granted.store(true, Ordering::Relaxed);
+    let (old, new) = (mover("DataUpload", "", None), mover("DataUpload", "Accepted", None));
+    let refused = ask(&router, GATE_PATH, review("UPDATE", new, Some(old), false)).await;
+    let message = refused["status"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("status.phase: waits for a place") && message.contains("`berth queue movers`"),
+        "{message}"
+    );
     for (kind, code) in
         [("DataUpload", 409), ("DataDownload", 409), ("PodVolumeBackup", 403), ("PodVolumeRestore", 403)]
     {
