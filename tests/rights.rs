@@ -261,6 +261,10 @@ fn table() -> String {
     let others = |role: &str, rule: usize| match (role, rule) {
         ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup describe`",
         ("berth-viewer", 1) | ("berth-user", 2) => "knowing the slots and the order",
+        ("berth-viewer", 2) | ("berth-user", 3) => "`berth queue movers`",
+        ("berth-viewer", 3) | ("berth-user", 4) => "where node-agents and data movers run",
+        ("berth-viewer", 4) | ("berth-user", 5) => "finding the node-agents' configuration",
+        ("berth-viewer", 5) | ("berth-user", 6) => "reading it, and the ledger of grants",
         ("berth-user", 0) => "making, seeing, holding, moving, ending Backups",
         ("berth-user", 1) => "`berth queue hold --location`",
         _ => unreachable!("{role} {rule} is not in the table"),
@@ -286,7 +290,7 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     let table = table();
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
-    let others = 5;
+    let others = 13;
     assert_eq!(needs().count() + others, rules, "each rule has its test");
 }
 
@@ -325,6 +329,15 @@ fn viewers_look_and_users_make_and_move() {
     assert!(!queue(&viewer, &["hold", "theirs"]).status.success());
     assert!(!queue(&as_one_of("berth-viewer", Some(0)), &["list"]).status.success());
     let user = as_one_of("berth-user", None);
+    for (role, whole, needed) in [("berth-viewer", &viewer, 2..6), ("berth-user", &user, 3..7)] {
+        let seen = queue(whole, &["movers"]);
+        assert!(seen.status.success(), "{role}: {}", String::from_utf8_lossy(&seen.stderr));
+        for rule in needed {
+            let seen = queue(&as_one_of(role, Some(rule)), &["movers"]);
+            let said = String::from_utf8_lossy(&seen.stderr);
+            assert!(!seen.status.success() && said.contains("forbidden"), "{role} without {rule}: {said}");
+        }
+    }
     for args in
         [&["list"][..], &["hold", "theirs"], &["release", "theirs"], &["release", "--location", "default"]]
     {
