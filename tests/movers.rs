@@ -3,6 +3,7 @@
 mod affinity;
 mod real;
 mod refused;
+mod seen;
 mod soothing;
 mod together;
 

@@ -189,7 +189,7 @@ fn what_a_dead_agent_accepted_begins_anew_elsewhere() {
     assert_eq!(burst.history.most_preparing().unwrap(), LIMIT);
 }
 
-fn set_ready(cluster: &Cluster, snapshot: &str, is_ready: bool) {
+pub fn set_ready(cluster: &Cluster, snapshot: &str, is_ready: bool) {
     let patch = json!({"status": {"readyToUse": is_ready}}).to_string();
     let args = [
         "patch",
