@@ -22,16 +22,18 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::args::{QueueArgs, QueueCommand, Which};
-use crate::client::Clients;
+use crate::client::{Clients, persistent};
 use crate::queue::store::entry;
 use crate::telemetry::chain;
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
-    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
-    let here = Here { client: clients.call.clone(), namespace: args.target.namespace };
+    let kubeconfig = args.target.kubeconfig.as_deref();
+    let here = Here { client: persistent(kubeconfig).await?, namespace: args.target.namespace };
     match args.command {
         QueueCommand::List { output } => list::show(&situation::read(&here).await?, output),
-        QueueCommand::Watch { output } => list::watch(&here, &clients.watch, output).await,
+        QueueCommand::Watch { output } => {
+            list::watch(&here, &Clients::new(kubeconfig).await?.watch, output).await
+        }
         QueueCommand::Explain { name, output } => {
             list::explain(&situation::read(&here).await?, &name, output)
         }
