@@ -41,6 +41,9 @@ pub const UNCHECKED: &str = "berth.dev/unchecked";
 /// Annotation of a data mover: it may be accepted. Any value but `false`; written by the leader, who counts.
 pub const GRANTED: &str = "berth.dev/granted";
 
+/// Annotation of a data mover: how often it was put back to New because a node-agent was gone.
+pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
+
 /// Annotation of the webhooks' Secret: `leaf` or `ca` is to be issued anew. Taken away when that is done.
 pub const ROTATE: &str = "berth.dev/rotate";
 

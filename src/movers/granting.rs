@@ -231,11 +231,11 @@ impl Granting {
         let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());
         let (events, metrics) = (self.events.clone(), self.metrics.clone());
         async move {
-            let Mover { kind, name, uid, accepted_by, .. } = &*item.mover;
-            let node = accepted_by.as_deref().or(item.mover.bound_node.as_deref()).unwrap_or_default();
+            let Mover { kind, name, uid, .. } = &*item.mover;
             match recovery::recover(&client, &namespace, &item, recover.keeps_place).await {
                 Ok(outcome) => {
-                    let note = format!("the node-agent on {node} that accepted it is gone: {outcome}");
+                    let nodes = item.mover.nodes().into_iter().collect::<Vec<_>>().join(", ");
+                    let note = format!("a node-agent is gone that should carry it ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
                     events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);

@@ -212,6 +212,12 @@ impl Movers {
 fn pod(pod: Pod) -> (String, Option<MoverPod>) {
     let owner = berth_api::mover_pod::owner(&pod.metadata);
     let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
-    let running = pod.status.and_then(|status| status.phase).is_some_and(|phase| phase == "Running");
-    (pod.metadata.name.unwrap_or_default(), owner.map(|_| MoverPod { node, running }))
+    let status = pod.status.unwrap_or_default();
+    let scheduled =
+        status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "True");
+    let scheduled_at = scheduled.and_then(|condition| condition.last_transition_time.as_ref());
+    // One that is created for its node passes no scheduler.
+    let placed_at = scheduled_at.or(pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+    let mover_pod = MoverPod { node, placed_at, running: status.phase.as_deref() == Some("Running") };
+    (pod.metadata.name.unwrap_or_default(), owner.map(|_| mover_pod))
 }

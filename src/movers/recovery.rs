@@ -1,10 +1,11 @@
-//! A data mover that was accepted by a node-agent that is gone: what was made for it goes, and it begins anew.
+//! A data mover for which no node-agent does anything any more: what was made for it goes, and it begins anew, where it can.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::mover::MoverKind;
+use berth_core::mover::grant::{ANEW_AT_MOST, Hopeless, Mover, Remedy, remedy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Client;
@@ -13,12 +14,13 @@ use kube::core::{GroupVersionKind, NamespaceResourceScope};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 use super::granting::api;
 use super::mirror::Item;
 use crate::client::is_not_found;
 
-/// Pods of a node that is gone are not ended by anybody: then the next look tries again.
+/// Whatever takes longer is looked at again by the next plan.
 const GONE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(200);
 const CALL: Duration = Duration::from_secs(10);
@@ -33,47 +35,94 @@ pub async fn recover(
     namespace: &str,
     item: &Item,
     keeps_place: bool,
-) -> anyhow::Result<&'static str> {
-    let (kind, name) = (item.mover.kind, item.mover.name.as_str());
-    if kind == MoverKind::DataUpload && !snapshot_is_there(client, namespace, name).await? {
-        // Velero moves the snapshot into its own namespace before it makes the pod, and looks for it in the old one.
-        let message = "the node-agent that accepted it died after it had taken the snapshot over";
-        let status = json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
-        write(client, namespace, item, json!({}), status).await?;
-        return Ok("Failed, because the snapshot cannot be exposed a second time");
+) -> anyhow::Result<String> {
+    let mover = &*item.mover;
+    let name = &mover.name;
+    let snapshot_taken =
+        mover.kind == MoverKind::DataUpload && !snapshot_is_there(client, namespace, name).await?;
+    match remedy(mover, snapshot_taken) {
+        Remedy::BeginAnew => {
+            clear(client, namespace, mover).await?;
+            write(client, namespace, item, &anew(mover, keeps_place)).await?;
+            Ok("it begins anew, at its old place in line".to_owned())
+        }
+        Remedy::LetBegin => {
+            write(client, namespace, item, &begun(client, namespace, name).await?).await?;
+            Ok("its pod moves the data by itself, and the node-agent takes the result when it is back"
+                .to_owned())
+        }
+        Remedy::Fail(why) => {
+            let message = advice(why, namespace, name);
+            let status =
+                json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
+            let patch = json!({"metadata": {"labels": {EXPOSING: null}}, "status": status});
+            write(client, namespace, item, &patch).await?;
+            // It has ended: nobody looks at it again.
+            if let Err(error) = clear(client, namespace, mover).await {
+                warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "failed, and not cleared up");
+            }
+            Ok(format!("Failed: {message}"))
+        }
     }
-    gone::<Pod>(client, namespace, name).await?;
-    if matches!(kind, MoverKind::DataUpload | MoverKind::DataDownload) {
-        gone::<PersistentVolumeClaim>(client, namespace, name).await?;
-        gone::<PersistentVolumeClaim>(client, namespace, &format!("{name}-cache")).await?;
-    }
-    let grant = if keeps_place { json!(Timestamp::now().to_string()) } else { json!(null) };
-    let metadata = json!({"labels": {EXPOSING: null}, "annotations": {keys::GRANTED: grant}});
-    let mut status = json!({"phase": "New", "acceptedTimestamp": null, "message": null});
-    if matches!(kind, MoverKind::DataUpload | MoverKind::DataDownload)
-        && let Some(status) = status.as_object_mut()
-    {
-        status.insert("acceptedByNode".to_owned(), Value::Null);
-    }
-    write(client, namespace, item, metadata, status).await?;
-    Ok("it begins anew, at its old place in line")
 }
 
-async fn write(
-    client: &Client,
-    namespace: &str,
-    item: &Item,
-    mut metadata: Value,
-    status: Value,
-) -> anyhow::Result<()> {
-    if let Some(metadata) = metadata.as_object_mut() {
+/// What a person reads in `status.message`.
+fn advice(why: Hopeless, namespace: &str, name: &str) -> String {
+    match why {
+        Hopeless::SnapshotTaken => format!(
+            "the node-agent that carried it died after Velero had taken its snapshot over, so that it cannot begin \
+             anew: back the volume up once more. The snapshot is still there, as VolumeSnapshot {name} in {namespace}: \
+             delete that when it is of no use"
+        ),
+        Hopeless::TooOften => format!(
+            "it began anew {ANEW_AT_MOST} times, and each time the node-agent that carried it went away: see to the \
+             node-agents, then run the backup or restore once more"
+        ),
+    }
+}
+
+/// New, as it was before it was accepted.
+fn anew(mover: &Mover, keeps_place: bool) -> Value {
+    let grant = if keeps_place { json!(Timestamp::now().to_string()) } else { json!(null) };
+    let count = (mover.begun_anew + 1).to_string();
+    let annotations = json!({keys::GRANTED: grant, keys::BEGUN_ANEW: count});
+    let status = json!({
+        "phase": "New", "acceptedByNode": null, "acceptedTimestamp": null, "node": null, "message": null,
+    });
+    json!({"metadata": {"labels": {EXPOSING: null}, "annotations": annotations}, "status": status})
+}
+
+/// InProgress, as its node-agent would have written it.
+async fn begun(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pod = timeout(CALL, pods.get(name)).await?.context("its pod cannot be read")?;
+    let os = pod.spec.and_then(|spec| spec.os).map(|os| os.name);
+    let status = json!({"phase": "InProgress", "startTimestamp": Timestamp::now(), "nodeOS": os});
+    Ok(json!({"metadata": {"labels": {EXPOSING: null}}, "status": status}))
+}
+
+/// Removes what was made for it. What Velero knows of a snapshot stays.
+async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Result<()> {
+    let name = mover.name.as_str();
+    gone::<Pod>(client, namespace, name).await?;
+    if !mover.kind.is_bound() {
+        gone::<PersistentVolumeClaim>(client, namespace, name).await?;
+    }
+    if matches!(mover.kind, MoverKind::DataDownload | MoverKind::PodVolumeRestore) {
+        gone::<PersistentVolumeClaim>(client, namespace, &format!("{name}-cache")).await?;
+    }
+    Ok(())
+}
+
+async fn write(client: &Client, namespace: &str, item: &Item, patch: &Value) -> anyhow::Result<()> {
+    let mut patch = patch.clone();
+    if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("uid".to_owned(), json!(item.mover.uid));
         metadata.insert("resourceVersion".to_owned(), json!(item.resource_version));
     }
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
     let api = api(client, namespace, item.mover.kind);
-    timeout(CALL, api.patch(&item.mover.name, &params, &patch))
+    timeout(CALL, api.patch(&item.mover.name, &params, &Patch::Merge(patch)))
         .await?
         .context("its phase cannot be written")?;
     Ok(())

@@ -9,7 +9,7 @@
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{CustomResource, Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
@@ -193,6 +193,12 @@ fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
     object.meta().annotations.as_ref().is_some_and(|annotations| keys::is_set(annotations, keys::GRANTED))
 }
 
+/// What is no number is none.
+fn begun_anew(meta: &ObjectMeta) -> u32 {
+    let mark = meta.annotations.as_ref().and_then(|annotations| annotations.get(keys::BEGUN_ANEW));
+    mark.and_then(|mark| mark.parse().ok()).unwrap_or(0)
+}
+
 /// Everything but what the status tells.
 fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
     let meta = object.meta();
@@ -203,6 +209,7 @@ fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
         // A node-agent cancels what is being deleted.
         canceled: cancel == Some(true) || meta.deletion_timestamp.is_some(),
         third_party: object.is_third_party(),
+        begun_anew: begun_anew(meta),
         ..Mover::new(K::KIND, object.name_any(), object.uid().unwrap_or_default(), created)
     }
 }
@@ -418,6 +425,10 @@ mod tests {
         assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
         assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
         assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);
+        let begun_anew = |mark: &str| {
+            object(json!({"annotations": {"berth.dev/begun-anew": mark}}), json!({}), "New").begun_anew
+        };
+        assert_eq!([begun_anew("2"), begun_anew("-2"), begun_anew("often")], [2, 0, 0]);
     }
 
     proptest! {

@@ -28,7 +28,7 @@ mod reason;
 mod view;
 
 pub use gate::{Refusal, Step, judge};
-pub use orphan::{OUT_AFTER, STALLED_AFTER};
+pub use orphan::{ANEW_AT_MOST, Hopeless, OUT_AFTER, Remedy, STALLED_AFTER, remedy};
 pub use plan::{AT_ONCE, Ledger, LedgerWrite, Plan, Recover, Waiting, plan};
 pub use reason::Reason;
 pub use view::{Agent, Limits, Mover, MoverPhase, MoverPod, View};

@@ -1,22 +1,82 @@
-//! Data movers that were accepted and will not go on by themselves.
+//! Data movers that hold a place and will not go on by themselves: the node-agent that would carry them on is away.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::view::{Mover, MoverPhase, View};
+use super::view::{Mover, MoverPhase, MoverPod, View};
+use crate::mover::MoverKind;
 
 /// An agent that is away for so long will not be back in a moment. One that is rolled, or restarts, is: its image is on
-/// the node. Stock Velero waits for thirty minutes, and all that time the place is taken.
+/// the node. Stock Velero waits for thirty minutes, or for hours, and all that time the place is taken.
 pub const OUT_AFTER: SignedDuration = SignedDuration::from_secs(25);
 
 /// A mover pod that is there goes on without the agent that made it, and may take its time: a volume is attached, an image
 /// pulled, a node added. Not for ever: the agent may have died before it made all that the pod needs.
 pub const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
-/// Has nobody carried it for long enough that it should begin anew?
-pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
-    if mover.phase != MoverPhase::Accepted {
-        return false;
+/// How often one may begin anew. Each time it keeps its age and so goes first: where agents keep dying under it, it would
+/// keep all others waiting for ever, and Velero's own time-out begins anew each time as well.
+pub const ANEW_AT_MOST: u32 = 3;
+
+/// What is done about one that nobody carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// What was made for it goes, and its phase is New.
+    BeginAnew,
+    /// Its phase becomes InProgress, for which its pod waits: that moves the data by itself, and says in Events and by its
+    /// end what its node-agent asks for when it is back.
+    LetBegin,
+    /// It has ended: Failed.
+    Fail(Hopeless),
+}
+
+/// Why one cannot begin anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hopeless {
+    /// Velero moves the snapshot into its own namespace before it makes the pod, and looks for it in the old one.
+    SnapshotTaken,
+    /// It has, [`ANEW_AT_MOST`] times.
+    TooOften,
+}
+
+/// What helps an orphan. `snapshot_taken`: the snapshot of a DataUpload is no longer where a node-agent looks for it.
+pub fn remedy(mover: &Mover, snapshot_taken: bool) -> Remedy {
+    let is_running = mover.mover_pod.as_ref().is_some_and(|pod| pod.running);
+    if mover.canceled {
+        // Any agent ends it as soon as it is New, and clears away what is left.
+        Remedy::BeginAnew
+    } else if mover.kind == MoverKind::DataUpload && snapshot_taken {
+        match mover.phase {
+            MoverPhase::Prepared if is_running => Remedy::LetBegin,
+            _ => Remedy::Fail(Hopeless::SnapshotTaken),
+        }
+    } else if mover.begun_anew >= ANEW_AT_MOST {
+        Remedy::Fail(Hopeless::TooOften)
+    } else {
+        Remedy::BeginAnew
     }
+}
+
+/// Has it a place, and has nobody who would carry it on been there for long enough?
+pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
+    match mover.phase {
+        MoverPhase::Accepted => {
+            let pod_is_lost = mover.mover_pod.as_ref().is_some_and(|pod| is_lost(view, pod, now));
+            pod_is_lost || is_left_by_who_accepted(view, mover, now)
+        }
+        // Only the agent of its node lets it begin.
+        MoverPhase::Prepared => mover.node().is_some_and(|node| is_out(view, node, now)),
+        _ => false,
+    }
+}
+
+/// Only the agent of the node where its pod is makes it Prepared, whoever accepted it. One that comes with a new node may
+/// become ready after the pod.
+fn is_lost(view: &View, pod: &MoverPod, now: Timestamp) -> bool {
+    let is_settled = pod.placed_at.is_none_or(|at| now.duration_since(at) >= OUT_AFTER);
+    is_settled && pod.node.as_deref().is_some_and(|node| is_out(view, node, now))
+}
+
+fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Some(node) = mover.accepted_by.as_deref().or(mover.bound_node.as_deref()) else { return false };
     if view.has_ready_agent(node) {
         // A restarted agent takes it that what is Accepted is exposed, and never does it again.
@@ -42,10 +102,7 @@ pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
 /// Will the agent of the node where its pod is, or comes to be, carry it on?
 fn goes_on_elsewhere(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Some(pod) = &mover.mover_pod else { return false };
-    let has_agent = match &pod.node {
-        Some(node) => view.has_ready_agent(node),
-        None => view.some_agent_is_ready(),
-    };
+    let has_agent = pod.node.is_some() || view.some_agent_is_ready();
     let accepted = mover.accepted_at.unwrap_or(mover.created_at);
     let is_fresh = || now.duration_since(accepted) < STALLED_AFTER;
     !mover.kind.is_bound() && has_agent && (pod.running || is_fresh())

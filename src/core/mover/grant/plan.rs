@@ -20,7 +20,7 @@ pub struct Plan {
     pub grant: Vec<usize>,
     /// New ones whose annotation is to be taken away: others can use the place.
     pub revoke: Vec<usize>,
-    /// Accepted ones that go back to New.
+    /// Orphans: Accepted or Prepared ones for which nobody does anything any more. See [`super::remedy`].
     pub recover: Vec<Recover>,
     /// Those that wait, in order.
     pub waiting: Vec<Waiting>,
@@ -48,7 +48,7 @@ pub enum LedgerWrite {
     First,
 }
 
-/// A data mover that begins anew. Its phase and its annotation are one write.
+/// An orphan. Where it begins anew, its phase and its annotation are one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recover {
     pub mover: usize,
@@ -201,7 +201,7 @@ impl<'v> Walk<'v> {
                 // Promised by whoever led before, or by us: its annotation may be on its way.
                 MoverPhase::New if self.holds.get(i) == Some(&true) => self.grant(i, mover),
                 MoverPhase::New => self.consider(i, mover),
-                MoverPhase::Accepted if is_orphan(self.view, mover, self.now) => self.recover(i, mover),
+                _ if is_orphan(self.view, mover, self.now) => self.recover(i, mover),
                 _ => self.loads(mover),
             }
         }

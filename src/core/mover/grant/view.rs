@@ -77,6 +77,8 @@ impl MoverPhase {
 pub struct MoverPod {
     /// Where the scheduler put it.
     pub node: Option<String>,
+    /// When it was put there, whole seconds.
+    pub placed_at: Option<Timestamp>,
     pub running: bool,
 }
 
@@ -104,6 +106,8 @@ pub struct Mover {
     pub accepted_at: Option<Timestamp>,
     /// `status.node`.
     pub running_on: Option<String>,
+    /// How often it has been put back to New (`berth.dev/begun-anew`).
+    pub begun_anew: u32,
     pub mover_pod: Option<MoverPod>,
 }
 
@@ -128,6 +132,7 @@ impl Mover {
             accepted_by: None,
             accepted_at: None,
             running_on: None,
+            begun_anew: 0,
             mover_pod: None,
         }
     }
@@ -136,6 +141,13 @@ impl Mover {
     pub fn node(&self) -> Option<&str> {
         let on_pod = || self.mover_pod.as_ref().and_then(|pod| pod.node.as_deref());
         self.bound_node.as_deref().or(self.running_on.as_deref()).or_else(on_pod)
+    }
+
+    /// Those whose node-agents have to do with it.
+    pub fn nodes(&self) -> BTreeSet<&str> {
+        let pod = self.mover_pod.as_ref().and_then(|pod| pod.node.as_deref());
+        let told = [&self.bound_node, &self.accepted_by, &self.running_on];
+        told.into_iter().filter_map(|node| node.as_deref()).chain(pod).collect()
     }
 
     pub(super) fn loads_node(&self) -> bool {

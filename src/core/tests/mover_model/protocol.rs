@@ -78,6 +78,7 @@ impl<const N: usize> Movers<N> {
                 bound_node: kind.is_bound().then(|| "a".to_owned()),
                 accepted_by: seen.phase.holds_place().then(|| accepted_by.to_owned()),
                 accepted_at: Some(second(o + 1)),
+                running_on: (seen.phase == MoverPhase::Prepared).then(|| accepted_by.to_owned()),
                 ..Mover::new(kind, uid(o), uid(o), second(o + 1))
             })
         };

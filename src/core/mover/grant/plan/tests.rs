@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::orphan::OUT_AFTER;
+use super::super::orphan::{ANEW_AT_MOST, Hopeless, OUT_AFTER, Remedy, remedy};
 use super::super::view::{Agent, Limits, MoverPod};
 use super::*;
 use crate::label::Selector;
@@ -357,7 +357,11 @@ fn more_than_the_ledger_can_hold_are_woken_in_parts() {
 
 /// Accepted on n1, of which the agent is as told.
 fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
-    let mover_pod = pod.map(|(node, running)| MoverPod { node: node.map(str::to_owned), running });
+    let mover_pod = pod.map(|(node, running)| MoverPod {
+        node: node.map(str::to_owned),
+        placed_at: node.map(|_| second(NOW - 90)),
+        running,
+    });
     let mut view = view([Mover { mover_pod, ..upload("du", NOW - 100, MoverPhase::Accepted) }]);
     view.agents.insert("n1".to_owned(), agent);
     view
@@ -379,6 +383,9 @@ fn one_whose_agent_is_away_begins_anew() {
         // It does not: the agent that would carry it on is away as well.
         (long, Some((Some("n1"), true)), true),
         (long, Some((Some("n9"), true)), true),
+        // Or that one alone.
+        (ready(), Some((Some("n9"), true)), true),
+        (ready(), Some((Some("n9"), false)), true),
     ] {
         let plan = planned(&orphaned(agent, pod));
         let expected: Vec<_> =
@@ -415,14 +422,42 @@ fn one_whose_agent_restarted_before_it_made_the_pod_begins_anew() {
 #[test]
 fn one_that_is_bound_to_the_dead_agent_gives_its_place_up() {
     for kind in [PodVolumeBackup, PodVolumeRestore] {
-        let pod = Some(MoverPod { node: Some("n3".to_owned()), running: true });
-        let accepted = Mover { kind, mover_pod: pod, ..bound("pv", 1, "n3", MoverPhase::Accepted) };
-        let mut view = view([accepted, upload("du", 2, MoverPhase::Prepared), new_upload("next", 3)]);
-        view.agents.insert("n3".to_owned(), out(0));
-        let plan = planned(&view);
-        assert_eq!(plan.recover, [Recover { mover: 0, keeps_place: false }]);
-        // Not before it is seen to have gone.
-        assert_eq!(plan.grant, Vec::<usize>::new());
+        for phase in [MoverPhase::Accepted, MoverPhase::Prepared] {
+            let pod =
+                MoverPod { node: Some("n3".to_owned()), placed_at: Some(second(NOW - 1)), running: true };
+            let holder = Mover { kind, mover_pod: Some(pod), ..bound("pv", 1, "n3", phase) };
+            let mut view = view([holder, upload("du", 2, MoverPhase::Prepared), new_upload("next", 3)]);
+            view.agents.insert("n3".to_owned(), out(0));
+            let plan = planned(&view);
+            assert_eq!(plan.recover, [Recover { mover: 0, keeps_place: false }]);
+            // Not before it is seen to have gone.
+            assert_eq!(plan.grant, Vec::<usize>::new());
+        }
+    }
+}
+
+/// It may be a new node, and its agent on the way. Where an agent goes away, that counts from then on.
+#[test]
+fn a_pod_that_has_just_come_to_its_node_waits_for_the_agent_there() {
+    let placed = |ago: i64| MoverPod {
+        node: Some("n9".to_owned()),
+        placed_at: Some(second(NOW - ago)),
+        running: true,
+    };
+    let long = OUT_AFTER.as_secs();
+    for (placed_ago, agent, expected) in [
+        (long - 1, None, false),
+        (long, None, true),
+        (long - 1, Some(out(0)), false),
+        (long, Some(out(0)), true),
+        (90, Some(out(NOW - long + 1)), false),
+        (90, Some(out(NOW - long)), true),
+        (90, Some(ready()), false),
+    ] {
+        let mut view = orphaned(ready(), None);
+        Arc::make_mut(&mut view.movers[0]).mover_pod = Some(placed(placed_ago));
+        view.agents.extend(agent.map(|agent| ("n9".to_owned(), agent)));
+        assert_eq!(planned(&view).recover.len(), usize::from(expected), "{placed_ago} {agent:?}");
     }
 }
 
@@ -439,10 +474,59 @@ fn one_that_begins_anew_keeps_no_place_that_there_is_not() {
 }
 
 #[test]
-fn one_that_is_prepared_is_left_to_its_node() {
-    let mut view = view([upload("du", 1, MoverPhase::Prepared), bound("pvb", 1, "n1", MoverPhase::Prepared)]);
-    view.agents.insert("n1".to_owned(), out(0));
-    assert_eq!(planned(&view).recover, []);
+fn one_that_is_prepared_is_left_to_the_agent_of_its_node() {
+    let prepared =
+        |name, age| Mover { running_on: Some("n2".to_owned()), ..upload(name, age, MoverPhase::Prepared) };
+    let mut view = view([prepared("du", 1)]);
+    for (node, agent, expected) in [
+        // It has done its part.
+        ("n1", out(0), false),
+        ("n2", ready(), false),
+        ("n2", out(NOW - OUT_AFTER.as_secs() + 1), false),
+        ("n2", out(NOW - OUT_AFTER.as_secs()), true),
+    ] {
+        view.agents.insert(node.to_owned(), agent);
+        let expected: Vec<_> =
+            expected.then_some(Recover { mover: 0, keeps_place: true }).into_iter().collect();
+        assert_eq!(planned(&view).recover, expected, "{node} {agent:?}");
+    }
+}
+
+#[test]
+fn whoever_runs_or_has_ended_is_no_orphan() {
+    use MoverPhase::*;
+    for phase in [New, InProgress, Canceling, Canceled, Completed, Failed, Unknown] {
+        let mut view = view([Mover { running_on: Some("n2".to_owned()), ..upload("du", 1, phase) }]);
+        view.agents.extend(["n1", "n2"].map(|node| (node.to_owned(), out(0))));
+        assert_eq!(planned(&view).recover, [], "{phase:?}");
+    }
+}
+
+#[test]
+fn what_helps_an_orphan() {
+    use MoverPhase::{Accepted, Prepared};
+    let (taken, often) = (Remedy::Fail(Hopeless::SnapshotTaken), Remedy::Fail(Hopeless::TooOften));
+    for (kind, phase, is_running, snapshot_taken, expected) in [
+        (DataUpload, Accepted, false, false, Remedy::BeginAnew),
+        (DataUpload, Accepted, false, true, taken),
+        (DataUpload, Accepted, true, true, taken),
+        (DataUpload, Prepared, true, true, Remedy::LetBegin),
+        (DataUpload, Prepared, false, true, taken),
+        (DataDownload, Accepted, true, false, Remedy::BeginAnew),
+        (DataDownload, Prepared, true, false, Remedy::BeginAnew),
+        (PodVolumeBackup, Prepared, true, false, Remedy::BeginAnew),
+        (PodVolumeRestore, Accepted, false, false, Remedy::BeginAnew),
+    ] {
+        let pod = MoverPod { running: is_running, ..MoverPod::default() };
+        let orphan = Mover { mover_pod: Some(pod), ..mover(kind, "m", 1, phase) };
+        assert_eq!(remedy(&orphan, snapshot_taken), expected, "{kind} {phase:?} {is_running}");
+        // An agent ends it, and knows how to clear up.
+        let canceled = Mover { canceled: true, begun_anew: ANEW_AT_MOST, ..orphan.clone() };
+        assert_eq!(remedy(&canceled, snapshot_taken), Remedy::BeginAnew);
+        let again = Mover { begun_anew: ANEW_AT_MOST, ..orphan };
+        let expected = if expected == Remedy::BeginAnew { often } else { expected };
+        assert_eq!(remedy(&again, snapshot_taken), expected, "{kind} {phase:?} {is_running}, again");
+    }
 }
 
 fn any_mover() -> impl Strategy<Value = Mover> {
