@@ -1,14 +1,13 @@
 //! With berth: never more than `prepareQueueLength` at a time, in the order in which they were created.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::{NAMESPACE, install, wait_for_gate};
+use super::{NAMESPACE, ensure_in_order, install, wait_for_gate};
 use crate::cluster::images;
-use crate::support::movers::{Burst, History, Kind, Pace, SOURCE};
+use crate::support::movers::{Burst, Kind, Pace, SOURCE};
 use crate::support::node_agent;
 use crate::support::pods::{Cluster, many};
 use crate::support::wait_for;
@@ -27,23 +26,6 @@ fn names(cluster: &Cluster) -> Vec<&str> {
     cluster.nodes().iter().map(|node| node.name.as_str()).collect()
 }
 
-/// Those that any node-agent can carry are granted in the order of the line: none while as many wait before it as can be
-/// granted at once.
-fn ensure_in_order(history: &History, limit: usize) {
-    let steps = history.steps().unwrap();
-    let is_free = |kind: Kind| matches!(kind, Kind::DataUpload | Kind::DataDownload);
-    let mut line = BTreeMap::new();
-    for step in steps.iter().filter(|step| is_free(step.kind)) {
-        let place = (step.created.unwrap(), step.kind, step.name.clone());
-        let was_granted = line.insert(place.clone(), step.is_granted);
-        if step.is_granted && was_granted != Some(true) {
-            let before: Vec<_> = line.range(..&place).filter(|(_, granted)| !**granted).collect();
-            assert!(before.len() < limit, "{} was granted before {before:?}", step.name);
-        }
-    }
-    assert!(line.values().all(|granted| *granted), "{line:?}");
-}
-
 /// The pod of the controller that leads.
 fn leader(cluster: &Cluster) -> String {
     let args = ["get", "lease", "berth-controller", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
@@ -60,7 +42,7 @@ fn thirty_of_all_kinds_keep_to_the_limit_and_the_order() {
     let burst = Burst::new(&cluster, NAMESPACE, PACE).unwrap();
     install(&cluster);
     node_agent::begin_where_wanted(&cluster, NAMESPACE, &config(LIMIT)).unwrap();
-    wait_for_gate(&cluster);
+    wait_for_gate(cluster.kubectl());
     burst.create(Kind::PodVolumeBackup, "backup", 6).unwrap();
     burst.create(Kind::DataUpload, "upload", 12).unwrap();
     burst.create(Kind::PodVolumeRestore, "restore", 6).unwrap();
@@ -73,7 +55,7 @@ fn thirty_of_all_kinds_keep_to_the_limit_and_the_order() {
     let most = burst.history.most_preparing().unwrap();
     println!("3 agents, berth, {LIMIT} wanted: {most} at most, in {:?}", burst.history.work().unwrap());
     assert_eq!(most, LIMIT);
-    ensure_in_order(&burst.history, LIMIT);
+    ensure_in_order(&burst.history, LIMIT, Duration::ZERO);
 }
 
 /// The node-agents were started without a limit, and are not started again.
@@ -86,7 +68,7 @@ fn a_limit_that_is_changed_counts_at_once() {
     install(&cluster);
     let ended = |count| burst.history.wait_ended(count, PATIENCE).unwrap();
     node_agent::write_config(&cluster, NAMESPACE, &config(2)).unwrap();
-    wait_for_gate(&cluster);
+    wait_for_gate(cluster.kubectl());
     burst.create(Kind::DataUpload, "upload", 26).unwrap();
     ended(6);
     assert_eq!(burst.history.most_preparing().unwrap(), 2);
@@ -120,13 +102,13 @@ fn drain(with_berth: bool) -> Drained {
     }
     node_agent::begin_where_wanted(&cluster, NAMESPACE, &config(LIMIT)).unwrap();
     if with_berth {
-        wait_for_gate(&cluster);
+        wait_for_gate(cluster.kubectl());
     }
     burst.create(Kind::DataUpload, "upload", 30).unwrap();
     node_agent::want(&cluster, &names(&cluster)).unwrap();
     burst.wait_completed(30, PATIENCE).unwrap();
     if with_berth {
-        ensure_in_order(&burst.history, LIMIT);
+        ensure_in_order(&burst.history, LIMIT, Duration::ZERO);
     }
     Drained {
         most: burst.history.most_preparing().unwrap(),
@@ -154,7 +136,7 @@ fn what_a_dead_agent_accepted_begins_anew_elsewhere() {
     let burst = Burst::new(&cluster, NAMESPACE, PACE).unwrap();
     install(&cluster);
     node_agent::begin_where_wanted(&cluster, NAMESPACE, &config(LIMIT)).unwrap();
-    wait_for_gate(&cluster);
+    wait_for_gate(cluster.kubectl());
     let uploads = burst.create(Kind::DataUpload, "upload", 6).unwrap();
     // A node-agent waits for them.
     uploads.iter().for_each(|name| set_ready(&cluster, name, false));

@@ -28,6 +28,8 @@ pub struct Options {
     pub beside_velero: bool,
     pub webhook_args: Vec<String>,
     pub controller_args: Vec<String>,
+    /// Where the controller finds the API server, if not where all others do.
+    pub controller_url: Option<String>,
     /// For both.
     pub env: Vec<(String, String)>,
     /// A rule that is taken out of the manifests: kind and name of its role, and which.
@@ -46,6 +48,7 @@ impl Options {
             beside_velero: false,
             webhook_args: Vec::new(),
             controller_args: Vec::new(),
+            controller_url: None,
             env: Vec::new(),
             without_rule: None,
             patience: PATIENCE,
@@ -333,6 +336,10 @@ fn start_server(
     args: &[String],
 ) -> anyhow::Result<Server> {
     let kubeconfig = plane.service_account_kubeconfig(&options.namespace, &format!("berth-{duty}"))?;
+    if let Some(url) = options.controller_url.as_ref().filter(|_| duty == "controller") {
+        let text = std::fs::read_to_string(&kubeconfig)?;
+        std::fs::write(&kubeconfig, text.replace(plane.url(), url))?;
+    }
     let health = loopback()?;
     let mut command = in_own_session(&options.program);
     command.args([duty, "--namespace", &options.namespace]).arg("--kubeconfig").arg(kubeconfig);

@@ -12,6 +12,7 @@ pub mod csi;
 pub mod http;
 pub mod janitor;
 pub mod kubectl;
+pub mod lag;
 pub mod log;
 pub mod manifest;
 pub mod movers;

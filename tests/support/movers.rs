@@ -3,12 +3,15 @@
 //! What a node-agent wants to find is there as objects made by hand, and the pods that it makes are played: see
 //! [`Player`](player::Player). What happens is told by a watch that misses nothing: see [`History`].
 
+mod agents;
 mod burst;
 mod history;
 mod player;
 
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
-pub use burst::{Burst, SOURCE};
+pub use agents::{Agents, Work};
+#[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
+pub use burst::{Burst, SOURCE, spec};
 pub use history::History;
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use player::Pace;

@@ -88,6 +88,16 @@ impl<'a> Burst<'a> {
         self.player.ensure_plays()
     }
 
+    /// From now on nothing of data movements begins to run on this node, and nothing ends, as where a kubelet is away.
+    pub fn hold(&self, node: &str) {
+        self.player.hold(node);
+    }
+
+    /// After [`Burst::hold`]: they go on.
+    pub fn release(&self, node: &str) {
+        self.player.release(node);
+    }
+
     /// Creates so many, named PREFIX-1 and so on, as nearly at once as can be. Those of pods' volumes are spread over the nodes
     /// by turns. They belong to a Backup or Restore that has ended.
     ///
@@ -237,28 +247,14 @@ impl<'a> Burst<'a> {
         let lower = of.to_lowercase();
         let mut labels =
             json!({format!("velero.io/{lower}-name"): owner, format!("velero.io/{lower}-uid"): owner_uid});
-        let mut spec = match kind {
-            Kind::DataUpload => json!({
-                "snapshotType": "CSI", "csiSnapshot": {"volumeSnapshot": name, "storageClass": CLASS},
-                "sourcePVC": "data", "operationTimeout": "1m",
-            }),
-            Kind::DataDownload => json!({
-                "targetVolume": {"namespace": SOURCE, "pvc": name, "pv": ""},
-                "snapshotID": "played", "operationTimeout": "1m",
-            }),
-            Kind::PodVolumeBackup => json!({
-                "node": node, "pod": pod()?, "volume": "data", "repoIdentifier": "", "uploaderType": "kopia",
-            }),
-            Kind::PodVolumeRestore => {
-                let pod = pod()?;
-                labels["velero.io/pod-uid"] = pod["uid"].clone();
-                json!({"pod": pod, "volume": "data", "repoIdentifier": "", "uploaderType": "kopia", "snapshotID": "played"})
-            }
+        let pod = match kind {
+            Kind::DataUpload | Kind::DataDownload => Value::Null,
+            Kind::PodVolumeBackup | Kind::PodVolumeRestore => pod()?,
         };
-        spec["backupStorageLocation"] = json!("default");
-        if kind != Kind::PodVolumeBackup {
-            spec["sourceNamespace"] = json!(SOURCE);
+        if kind == Kind::PodVolumeRestore {
+            labels["velero.io/pod-uid"] = pod["uid"].clone();
         }
+        let spec = spec(kind, name, node, &pod);
         Ok(json!({
             "apiVersion": kind.api_version(),
             "kind": kind.name(),
@@ -272,6 +268,32 @@ impl<'a> Burst<'a> {
             "spec": spec,
         }))
     }
+}
+
+/// Of a data movement. `node` and `pod`, an ObjectReference, are those of a pod's volume; `name` that of the snapshot or of
+/// the claim.
+pub fn spec(kind: Kind, name: &str, node: &str, pod: &Value) -> Value {
+    let mut spec = match kind {
+        Kind::DataUpload => json!({
+            "snapshotType": "CSI", "csiSnapshot": {"volumeSnapshot": name, "storageClass": CLASS},
+            "sourcePVC": "data", "operationTimeout": "1m",
+        }),
+        Kind::DataDownload => json!({
+            "targetVolume": {"namespace": SOURCE, "pvc": name, "pv": ""},
+            "snapshotID": "played", "operationTimeout": "1m",
+        }),
+        Kind::PodVolumeBackup => json!({
+            "node": node, "pod": pod, "volume": "data", "repoIdentifier": "", "uploaderType": "kopia",
+        }),
+        Kind::PodVolumeRestore => json!({
+            "pod": pod, "volume": "data", "repoIdentifier": "", "uploaderType": "kopia", "snapshotID": "played",
+        }),
+    };
+    spec["backupStorageLocation"] = json!("default");
+    if kind != Kind::PodVolumeBackup {
+        spec["sourceNamespace"] = json!(SOURCE);
+    }
+    spec
 }
 
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {

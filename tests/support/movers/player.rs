@@ -40,6 +40,7 @@ pub struct Pace {
 }
 
 pub struct Player {
+    held: Arc<Mutex<BTreeSet<String>>>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
     failed: Arc<Mutex<Option<String>>>,
@@ -62,7 +63,8 @@ impl Player {
         let stop = CancellationToken::new();
         let failed = Arc::<Mutex<Option<String>>>::default();
         let (ready, is_ready) = mpsc::channel();
-        let stage = Stage { namespace: namespace.to_owned(), history, pace };
+        let held = Arc::<Mutex<BTreeSet<String>>>::default();
+        let stage = Stage { namespace: namespace.to_owned(), history, pace, held: Arc::clone(&held) };
         let (kubeconfig, stopped, told) = (cluster.plane().kubeconfig(), stop.clone(), Arc::clone(&failed));
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -81,9 +83,19 @@ impl Player {
             }
         };
         let thread = std::thread::Builder::new().name("player".to_owned()).spawn(run)?;
-        let player = Self { stop, thread: Some(thread), failed };
+        let player = Self { held, stop, thread: Some(thread), failed };
         is_ready.recv().map_err(|_| anyhow!("the player did not start: {:?}", player.ensure_plays()))?;
         Ok(player)
+    }
+
+    /// From now on no pod on this node begins to run, and none ends.
+    pub fn hold(&self, node: &str) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+    }
+
+    /// After [`Player::hold`]: they go on.
+    pub fn release(&self, node: &str) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }
 
     /// # Errors
@@ -109,6 +121,8 @@ struct Stage {
     namespace: String,
     history: Arc<History>,
     pace: Pace,
+    /// Nodes on which nothing moves.
+    held: Arc<Mutex<BTreeSet<String>>>,
 }
 
 async fn play(client: &Client, stage: Arc<Stage>) -> anyhow::Result<()> {
@@ -223,6 +237,7 @@ struct Part {
 impl Part {
     async fn act(&self) -> anyhow::Result<()> {
         sleep(self.stage.pace.start).await;
+        self.held().await;
         if !self.turn("Running", &json!({"running": {"startedAt": now()}})).await? {
             return Ok(());
         }
@@ -231,6 +246,7 @@ impl Part {
         }
         self.say("Data-Path-Started", "Data path for the played volume started").await?;
         sleep(self.stage.pace.run).await;
+        self.held().await;
         let result = json!({"snapshotID": "played", "source": {}, "totalBytes": 1, "incrementalBytes": 1});
         self.say("Data-Path-Stopped", "Data path for the played volume stopped").await?;
         let ended = json!({"terminated": {
@@ -241,6 +257,14 @@ impl Part {
 
     fn name(&self) -> String {
         self.pod.name_any()
+    }
+
+    /// Until nothing holds its node.
+    async fn held(&self) {
+        let node = self.pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        while self.stage.held.lock().unwrap_or_else(PoisonError::into_inner).contains(node) {
+            sleep(LOOK).await;
+        }
     }
 
     /// Once its object is InProgress; never if it has ended before.
