@@ -23,7 +23,8 @@ pub enum Remedy {
     /// What was made for it goes, and its phase is New.
     BeginAnew,
     /// Its phase becomes InProgress, for which its pod waits: that moves the data by itself, and says in Events and by its
-    /// end what its node-agent asks for when it is back.
+    /// end what its node-agent asks for when it is back. For a while that may be more than the node has data paths; but the
+    /// place is free, and nothing is lost that stock Velero would have saved.
     LetBegin,
     /// It has ended: Failed.
     Fail(Hopeless),
