@@ -37,7 +37,7 @@ fn people_see_who_has_a_place_and_where_movers_may_run() {
         "loadAffinity": [rule("played", "zone-a"), rule("played", "zone-b"), rule("far", "zone-c")],
     });
     node_agent::begin_where_wanted(&cluster, NAMESPACE, &config).unwrap();
-    wait_for_gate(&cluster);
+    wait_for_gate(cluster.kubectl());
     let uploads = burst.create(Kind::DataUpload, "upload", 4).unwrap();
     // A node-agent waits for them: what it has accepted stays so.
     uploads.iter().for_each(|name| set_ready(&cluster, name, false));
