@@ -35,6 +35,8 @@ const IDLE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 const WRITE: Duration = Duration::from_secs(10);
 const GRANTS_AT_ONCE: usize = 16;
+/// Pods that are asked for before one plan: it waits for them.
+const ASKED_AT_ONCE: usize = 32;
 /// The API server tells of every one of many changes; one plan takes them all in.
 const GATHER: Duration = Duration::from_millis(5);
 
@@ -121,7 +123,7 @@ impl Granting {
                     in_recovery.remove(&uid);
                 }
             }
-            let items = self.with_nodes(movers.frozen(), &mut nodes_of_pods).await;
+            let (items, more_nodes) = self.with_nodes(movers.frozen(), &mut nodes_of_pods).await;
             let view = self.view(&items, &ledger, since);
             if view.limits.limit != limit {
                 return Ok(());
@@ -149,7 +151,7 @@ impl Granting {
                     recovering.spawn(self.recover(item.clone(), *recover));
                 }
             }
-            let more = !decided.grant.is_empty() || !decided.revoke.is_empty();
+            let more = more_nodes || !decided.grant.is_empty() || !decided.revoke.is_empty();
             let pace = if more { GATHER } else { PERIOD };
             tokio::select! {
                 _ = timeout(pace, moved.changed()) => {}
@@ -171,33 +173,47 @@ impl Granting {
         }
     }
 
-    /// A PodVolumeRestore is carried where its pod is: that is asked for until it is known.
-    async fn with_nodes(&self, mut items: Vec<Item>, known: &mut HashMap<String, Asked>) -> Vec<Item> {
+    /// A PodVolumeRestore is carried where its pod is: that is asked for until it is known. `true`: some were never
+    /// asked for.
+    async fn with_nodes(
+        &self,
+        mut items: Vec<Item>,
+        known: &mut HashMap<String, Asked>,
+    ) -> (Vec<Item>, bool) {
         let going: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
         known.retain(|uid, _| going.contains(uid));
-        for item in &mut items {
-            let Some((namespace, name)) = item.unbound() else { continue };
-            let asked = known.get(&item.mover.uid);
-            let node = match asked.filter(|asked| asked.node.is_some() || asked.at.elapsed() < RETRY) {
-                Some(asked) => asked.node.clone(),
-                None => {
-                    let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
-                    let node = match timeout(WRITE, api.get_opt(name)).await {
-                        Ok(Ok(pod)) => pod.and_then(|pod| pod.spec?.node_name),
-                        Ok(Err(error)) => {
-                            debug!(%namespace, pod = %name, error = chain(&error), "its node is not known");
-                            None
-                        }
-                        Err(_) => None,
-                    };
-                    let asked = Asked { node: node.clone(), at: Instant::now() };
-                    known.insert(item.mover.uid.clone(), asked);
-                    node
-                }
-            };
-            item.bind(node);
+        let asked = |item: &Item| known.get(&item.mover.uid);
+        let is_due = |item: &&Item| {
+            item.unbound().is_some()
+                && asked(item).is_none_or(|asked| asked.node.is_none() && asked.at.elapsed() >= RETRY)
+        };
+        let mut due: Vec<&Item> = items.iter().filter(is_due).collect();
+        // Whoever was never asked for first: many without a node would keep out all others.
+        due.sort_by_key(|item| (asked(item).map(|asked| asked.at), item.mover.created_at));
+        let more = due.get(ASKED_AT_ONCE).is_some_and(|item| asked(item).is_none());
+        due.truncate(ASKED_AT_ONCE);
+        let answers = futures::future::join_all(due.into_iter().map(|item| self.ask(item))).await;
+        known.extend(answers);
+        for item in items.iter_mut().filter(|item| item.unbound().is_some()) {
+            item.bind(known.get(&item.mover.uid).and_then(|asked| asked.node.clone()));
         }
-        items
+        (items, more)
+    }
+
+    /// For the node of its pod. Gives its UID as well.
+    async fn ask(&self, item: &Item) -> (String, Asked) {
+        let mut node = None;
+        if let Some((namespace, name)) = item.unbound() {
+            let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
+            match timeout(WRITE, api.get_opt(name)).await {
+                Ok(Ok(pod)) => node = pod.and_then(|pod| pod.spec?.node_name),
+                Ok(Err(error)) => {
+                    debug!(%namespace, pod = %name, error = chain(&error), "its node is not known");
+                }
+                Err(_) => {}
+            }
+        }
+        (item.mover.uid.clone(), Asked { node, at: Instant::now() })
     }
 
     /// Gives or takes a grant.
