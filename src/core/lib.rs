@@ -10,9 +10,11 @@
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
+//! - [`garden`]: shared buckets: where clusters' backups go, and what may be asked for.
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
 pub mod affinity;
+pub mod garden;
 pub mod glob;
 pub mod guard;
 pub mod label;

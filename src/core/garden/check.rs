@@ -1,0 +1,138 @@
+//! What is refused at admission, kind by kind: each fault with its field and the way out, all of them at once.
+//!
+//! What is wrong with an object by itself is refused by `manifests/garden/policies.yaml`, too, in the same words and
+//! also while berth is away; those functions are called `faults`. What depends on other objects only berth knows.
+
+pub mod bucket;
+pub mod entry;
+pub mod extension;
+pub mod location;
+pub mod profile;
+pub mod seed;
+
+use std::fmt::Write as _;
+
+use super::store::{FILESYSTEM, SERVED, SecretRef};
+use super::view::View;
+use crate::violation::{Field, Violations};
+
+/// What was found in one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    pub violations: Violations,
+    /// Worth knowing; nothing is refused for these.
+    pub warnings: Vec<String>,
+    /// Other objects are what is in the way: that may change any moment.
+    pub depends: bool,
+}
+
+impl Findings {
+    fn warn(&mut self, message: impl Into<String>) {
+        self.warnings.push(message.into());
+    }
+
+    /// A fault that other objects make one.
+    fn blame(&mut self, field: Field, message: impl Into<String>) {
+        self.violations.push(field, message);
+        self.depends = true;
+    }
+}
+
+/// A Secret, as it was found a moment ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// There, with these of its keys filled.
+    Found(Vec<String>),
+    Missing,
+    /// Nobody could tell, because of this.
+    Unknown(String),
+}
+
+/// Keys of a Secret that a store of the S3 protocol takes.
+const KEYS: [&str; 2] = ["accessKeyID", "secretAccessKey"];
+
+/// A reference that is complete: is the Secret where berth may read it, is it there, and has it what is needed?
+fn check_secret(
+    parent: &Field,
+    provider: &str,
+    secret: Option<&SecretRef>,
+    credentials: Option<&Credentials>,
+    view: &View,
+    found: &mut Findings,
+) {
+    let Some(SecretRef { name, namespace }) =
+        secret.filter(|s| !s.name.is_empty() && !s.namespace.is_empty())
+    else {
+        return;
+    };
+    let field = parent.child("secretRef");
+    if *namespace != view.garden_namespace {
+        let message = format!(
+            "credentials are read in namespace \"{}\" alone: put the Secret there",
+            view.garden_namespace
+        );
+        found.violations.push(field.child("namespace"), message);
+        return;
+    }
+    match credentials {
+        None => {}
+        Some(Credentials::Missing) => {
+            found.blame(
+                field.child("name"),
+                format!("Secret {namespace}/{name} does not exist: create it first"),
+            );
+        }
+        Some(Credentials::Unknown(why)) => {
+            found.warn(format!("whether Secret {namespace}/{name} exists could not be found out: {why}"));
+        }
+        Some(Credentials::Found(keys)) => {
+            let lacks = |key: &&str| !keys.iter().any(|one| one == key);
+            let missing: Vec<&str> = KEYS.into_iter().filter(lacks).collect();
+            if provider != FILESYSTEM && !missing.is_empty() {
+                found.warn(format!("Secret {namespace}/{name} lacks {}", missing.join(" and ")));
+            }
+        }
+    }
+}
+
+/// Somebody else has to serve it.
+fn check_provider(provider: &str, found: &mut Findings) {
+    if !provider.is_empty() && !SERVED.contains(&provider) {
+        found.warn(format!(
+            "berth serves {}: buckets at \"{provider}\" come about where an extension in the member cluster serves it",
+            SERVED.join(" and ")
+        ));
+    }
+}
+
+/// How many entries, and the first few by name.
+fn entries<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    some(names, "entry", "entries")
+}
+
+/// How many of something, and the first few by name.
+fn some<'n>(names: impl IntoIterator<Item = &'n str>, one: &str, more: &str) -> String {
+    const MOST: usize = 3;
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut said = format!("{} (", count(names.len(), one, more));
+    for (i, name) in names.iter().take(MOST).enumerate() {
+        let _ = write!(said, "{}{name}", if i > 0 { ", " } else { "" });
+    }
+    said + if names.len() > MOST { ", …)" } else { ")" }
+}
+
+fn count(number: usize, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
+/// Of something that is being deleted.
+fn deletion() -> Field {
+    Field::root("metadata").child("deletionTimestamp")
+}
+
+fn name() -> Field {
+    Field::root("metadata").child("name")
+}
+
+#[cfg(test)]
+mod tests;

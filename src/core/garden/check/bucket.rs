@@ -1,0 +1,77 @@
+//! BackupBuckets of the hub.
+
+use super::{Credentials, Findings, check_provider, check_secret, deletion, entries, name};
+use crate::garden::profile::secret_faults;
+use crate::garden::store::{check_config, check_lock};
+use crate::garden::view::{Bucket, View};
+use crate::violation::{Field, Violations};
+
+/// What is wrong whatever else there is. `old` is `None` on create.
+pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
+    let mut found = Violations::default();
+    let spec = Field::root("spec");
+    if old.is_none() {
+        found.require(
+            is_bucket_name(&new.name),
+            &name(),
+            "must be 3 to 63 of a-z, 0-9 and -, neither beginning nor ending with -: the bucket in the store has this name",
+        );
+    }
+    for (field, old, new, what) in [
+        ("provider", old.map(|old| &old.place.provider), &new.place.provider, "who holds the bucket"),
+        ("region", old.map(|old| &old.place.region), &new.place.region, "where the bucket is"),
+    ] {
+        found.require(!new.is_empty(), &spec.child(field), format!("required: {what}"));
+        let is_same = new.is_empty() || old.is_none_or(|old| old == new);
+        found.require(is_same, &spec.child(field), "cannot change: a bucket does not move: make another one");
+    }
+    found.append(secret_faults(&spec, new.secret.as_ref()));
+    let is_same =
+        old.and_then(|old| old.owner.as_ref()).is_none_or(|owner| new.owner.as_ref() == Some(owner));
+    found.require(
+        is_same,
+        &Field::root("metadata").child("ownerReferences"),
+        "the CloudProfile that a bucket was made for cannot change: leave it as it is",
+    );
+    found
+}
+
+fn is_bucket_name(name: &str) -> bool {
+    (3..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// `old` is `None` on create.
+pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credentials>, view: &View) -> Findings {
+    let mut found = Findings { violations: faults(old, new), ..Findings::default() };
+    let spec = Field::root("spec");
+    let provider = &new.place.provider;
+    check_secret(&spec, provider, new.secret.as_ref(), credentials, view, &mut found);
+    let config = spec.child("providerConfig");
+    found.violations.append(check_config(&config, provider, &new.config));
+    if let Some(old) = old {
+        found.violations.append(check_lock(&config, old.config.object_lock, new.config.object_lock));
+        let store = |bucket: &Bucket| (bucket.config.endpoint.clone(), bucket.config.path.clone());
+        let inside: Vec<&str> = view.entries_of(&new.name).map(|entry| entry.name.as_str()).collect();
+        if store(old) != store(new) && !inside.is_empty() {
+            let who = entries(inside);
+            found.warn(format!(
+                "the data of {who} has to be found there, too: this changes where it is looked for"
+            ));
+        }
+    }
+    check_provider(provider, &mut found);
+    found
+}
+
+/// May it be deleted? Terminating entries count: their data is still there.
+pub fn check_delete(bucket: &str, view: &View) -> Findings {
+    let mut found = Findings::default();
+    let inside: Vec<&str> = view.entries_of(bucket).map(|entry| entry.name.as_str()).collect();
+    if !inside.is_empty() {
+        found.blame(deletion(), format!("holds {}: migrate or delete them first", entries(inside)));
+    }
+    found
+}

@@ -1,0 +1,157 @@
+//! BackupEntries of the hub.
+
+use super::{Findings, name};
+use crate::garden::profile::Seed;
+use crate::garden::store::Place;
+use crate::garden::view::{Bucket, Entry, SOURCE, View};
+use crate::violation::{Field, Violations};
+
+const NAME_LENGTH: usize = 63;
+
+/// What is wrong whatever else there is. `old` is `None` on create; `by_hub`: the hub's own controllers write.
+pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
+    let mut found = Violations::default();
+    let spec = Field::root("spec");
+    if old.is_none() {
+        found.require(
+            new.name.len() <= NAME_LENGTH && !new.name.starts_with(SOURCE),
+            &name(),
+            "must be 63 characters or less and not begin with \"source-\": the directory in the bucket has this name",
+        );
+    }
+    found.require(
+        !new.seed.is_empty(),
+        &spec.child("seedName"),
+        "required: the Seed whose backups these are",
+    );
+    let keeps = |old: Option<&String>, new: Option<&String>| old.is_none_or(|old| new == Some(old));
+    found.require(
+        by_hub || keeps(old.and_then(|old| old.bucket.as_ref()), new.bucket.as_ref()),
+        &spec.child("bucketName"),
+        "cannot change: the data would stay in the old bucket: make another entry and migrate to it",
+    );
+    found.require(
+        keeps(old.and_then(|old| old.shoot_uid.as_ref()), new.shoot_uid.as_ref()),
+        &spec.child("shootUID"),
+        "cannot change: another cluster has another entry",
+    );
+    let forced = new
+        .force_deletion
+        .as_ref()
+        .filter(|_| old.is_none_or(|old| old.force_deletion != new.force_deletion));
+    found.require(
+        !forced.is_some_and(|reason| matches!(reason.trim(), "" | "true")),
+        &Field::root("metadata").child("annotations").key("garden.berth.dev/force-deletion"),
+        "must be the reason, in words: it is kept with the record of what was deleted",
+    );
+    found
+}
+
+/// `old` is `None` on create; `by_hub`: the hub's own controllers write.
+pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Findings {
+    let mut found = Findings { violations: faults(old, new, by_hub), ..Findings::default() };
+    let spec = Field::root("spec");
+    if old.is_none() {
+        let other =
+            view.entries.values().find(|other| other.name == new.name && other.namespace != new.namespace);
+        if let Some(other) = other {
+            let message = format!(
+                "namespace \"{}\" has an entry of this name, and both would have the same directory: choose another name",
+                other.namespace
+            );
+            found.blame(name(), message);
+        }
+    }
+    warn_of_locked_data(old, new, view, &mut found);
+    let is_new = old.is_none_or(|old| (&old.seed, &old.bucket) != (&new.seed, &new.bucket));
+    if !is_new || new.seed.is_empty() || new.is_terminating {
+        return found;
+    }
+    let Some(seed) = view.seeds.get(&new.seed) else {
+        let message = format!("Seed \"{}\" does not exist: create it first", new.seed);
+        found.blame(spec.child("seedName"), message);
+        return found;
+    };
+    let place = view.place_of(seed);
+    match (&place, &new.bucket) {
+        (Some(place), Some(bucket)) => check_bucket(old, new, bucket, (seed, place), view, &mut found),
+        (Some(_), None) => {}
+        (None, None) if old.is_none() => {
+            found.warn(format!("not placed until Seed \"{}\" has somewhere to back up", seed.name))
+        }
+        (None, _) => found.blame(
+            spec.child("seedName"),
+            format!(
+                "Seed \"{}\" has nowhere to back up: see spec.backup and the regions of CloudProfile \"{}\"",
+                seed.name, seed.profile
+            ),
+        ),
+    }
+    found
+}
+
+/// Is this bucket one for this entry?
+fn check_bucket(
+    old: Option<&Entry>,
+    new: &Entry,
+    wanted: &str,
+    (seed, place): (&Seed, &Place),
+    view: &View,
+    found: &mut Findings,
+) {
+    let spec = Field::root("spec");
+    // Who has a bucket and comes to another seed has to fit where its data is.
+    let comes = old.is_some_and(|old| old.bucket.as_deref() == Some(wanted));
+    let field = spec.child(if comes { "seedName" } else { "bucketName" });
+    let Some(bucket) = view.buckets.get(wanted) else {
+        found.blame(
+            field,
+            format!("BackupBucket \"{wanted}\" does not exist: leave spec.bucketName out, and one is chosen"),
+        );
+        return;
+    };
+    if bucket.place != *place {
+        found.blame(
+            field.clone(),
+            format!("BackupBucket \"{wanted}\" is at {}, and backups of Seed \"{}\" go to {place}: migrate to another entry", bucket.place, seed.name),
+        );
+    } else if let Some(owner) = bucket.owner.as_ref().filter(|owner| **owner != seed.profile) {
+        found.blame(
+            field.clone(),
+            format!("BackupBucket \"{wanted}\" is for clusters of CloudProfile \"{owner}\", and Seed \"{}\" is of \"{}\"", seed.name, seed.profile),
+        );
+    }
+    if !comes {
+        check_vacancy(new, bucket, &field, found);
+    }
+}
+
+fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findings) {
+    let why = if bucket.is_terminating {
+        "is being deleted"
+    } else if bucket.has_failed {
+        "has failed"
+    } else if !bucket.has_room_for(&new.uid) {
+        "is full"
+    } else {
+        return;
+    };
+    found.blame(
+        field.clone(),
+        format!("BackupBucket \"{}\" {why}: leave it out, and another one is chosen", bucket.name),
+    );
+}
+
+fn warn_of_locked_data(old: Option<&Entry>, new: &Entry, view: &View, found: &mut Findings) {
+    let is_new = old.is_none_or(|old| old.force_deletion.is_none());
+    if new.force_deletion.is_none() || !is_new {
+        return;
+    }
+    let bucket = new.bucket.as_ref().and_then(|bucket| view.buckets.get(bucket));
+    if let Some(lock) = bucket.and_then(|bucket| bucket.config.object_lock) {
+        found.warn(format!(
+            "objects of this bucket are locked for {} days: no force shortens that",
+            lock.retention_days
+        ));
+    }
+}

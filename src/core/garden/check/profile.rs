@@ -1,0 +1,136 @@
+//! CloudProfiles.
+
+use std::collections::BTreeSet;
+
+use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
+use crate::garden::profile::Profile;
+use crate::garden::store::{Place, check_config, check_lock};
+use crate::garden::view::{Entry, View};
+use crate::violation::Field;
+
+/// `old` is `None` on create.
+pub fn check(
+    old: Option<&Profile>,
+    new: &Profile,
+    credentials: Option<&Credentials>,
+    view: &View,
+) -> Findings {
+    let mut found = Findings { violations: new.faults(), ..Findings::default() };
+    let spec = Field::root("spec");
+    let field = spec.child("constraints").child("regions");
+    let mut seen = BTreeSet::new();
+    for (index, region) in new.regions.iter().enumerate() {
+        found.violations.require(!region.is_empty(), &field.index(index), "must be the name of a region");
+        let is_new = region.is_empty() || seen.insert(region);
+        found.violations.require(is_new, &field.index(index), format!("\"{region}\" stands here twice"));
+    }
+    check_backup(old, new, credentials, view, &mut found);
+    if let Some(old) = old.filter(|_| new.faults().is_empty()) {
+        check_dependents(old, new, view, &mut found);
+    }
+    found
+}
+
+fn check_backup(
+    old: Option<&Profile>,
+    new: &Profile,
+    credentials: Option<&Credentials>,
+    view: &View,
+    found: &mut Findings,
+) {
+    let (Some(backup), Some(provider)) = (&new.backup, new.backup_provider()) else { return };
+    let field = Field::root("spec").child("backup");
+    check_secret(&field, provider, backup.secret.as_ref(), credentials, view, found);
+    let config = field.child("providerConfig");
+    found.violations.append(check_config(&config, provider, &backup.config));
+    if let Some(old) = old.and_then(|old| old.backup.as_ref()) {
+        found.violations.append(check_lock(&config, old.config.object_lock, backup.config.object_lock));
+    }
+    check_provider(provider, found);
+    if new.is_cross_provider_without_region() {
+        if new.allows_cross_provider {
+            found.warn(format!(
+                "let in as its annotation asks, and yields no bucket: no region of \"{provider}\" is named"
+            ));
+        }
+    } else {
+        match new.backup_region() {
+            None if new.regions.is_empty() => {
+                found.warn("spec.constraints.regions is empty: no bucket will exist until it has a region");
+            }
+            Some(region) if provider == new.provider && !new.regions.iter().any(|one| one == region) => {
+                found.warn(format!(
+                    "spec.backup.region: \"{region}\" is none of the profile's regions: used as it is"
+                ));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Entries whose data would be left behind. What counts is where backups go, not how that is written.
+fn check_dependents(old: &Profile, new: &Profile, view: &View, found: &mut Findings) {
+    let moved: Vec<(&Entry, Place, Option<Place>)> = view
+        .entries
+        .values()
+        .filter(|entry| entry.bucket.is_some())
+        .filter_map(|entry| {
+            let seed = view.seeds.get(&entry.seed).filter(|seed| seed.profile == old.name)?;
+            let (before, after) = (old.place(&seed.region)?, new.place(&seed.region));
+            (after.as_ref() != Some(&before)).then_some((entry, before, after))
+        })
+        .collect();
+    let Some((_, before, after)) = moved.first() else { return };
+    let spec = Field::root("spec");
+    let backup = spec.child("backup");
+    let field = match (&new.backup, after) {
+        (None, _) => backup,
+        (Some(_), None) => spec.child("constraints").child("regions"),
+        (Some(to), Some(after)) if after.provider != before.provider => {
+            if to.provider.as_ref().is_some_and(|provider| !provider.is_empty()) {
+                backup.child("provider")
+            } else {
+                spec.child("provider")
+            }
+        }
+        _ => backup.child("region"),
+    };
+    found.blame(
+        field,
+        format!(
+            "cannot change, for it is needed by {}: migrate or delete them first",
+            dependents(moved.iter().map(|(entry, ..)| *entry))
+        ),
+    );
+}
+
+/// `2 entries (a, b) in 1 bucket`.
+fn dependents<'e>(entries: impl Iterator<Item = &'e Entry> + Clone) -> String {
+    let buckets: BTreeSet<&str> = entries.clone().filter_map(|entry| entry.bucket.as_deref()).collect();
+    let names = super::entries(entries.map(|entry| entry.name.as_str()));
+    format!("{names} in {}", count(buckets.len(), "bucket", "buckets"))
+}
+
+/// May it be deleted?
+pub fn check_delete(profile: &str, view: &View) -> Findings {
+    let mut found = Findings::default();
+    let is_of = |entry: &&Entry| {
+        let bucket = entry.bucket.as_ref().and_then(|bucket| view.buckets.get(bucket));
+        let owned = bucket.is_some_and(|bucket| bucket.owner.as_deref() == Some(profile));
+        entry.bucket.is_some()
+            && (owned || view.seeds.get(&entry.seed).is_some_and(|seed| seed.profile == profile))
+    };
+    let entries = view.entries.values().filter(is_of);
+    if entries.clone().next().is_some() {
+        found.blame(deletion(), format!("needed by {}: migrate or delete them first", dependents(entries)));
+    }
+    let seeds: Vec<&str> =
+        view.seeds.values().filter(|seed| seed.profile == profile).map(|seed| seed.name.as_str()).collect();
+    if !seeds.is_empty() {
+        found.warn(format!(
+            "leaves {} without a profile, and so without backups",
+            some(seeds, "seed", "seeds")
+        ));
+    }
+    found
+}

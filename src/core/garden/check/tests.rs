@@ -1,0 +1,512 @@
+use super::*;
+use crate::garden::profile::{Backup, Profile, Seed};
+use crate::garden::store::{ObjectLock, ObjectLockMode, Place, StoreConfig};
+use crate::garden::view::{Bucket, Entry, Extension};
+
+fn text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn secret() -> Option<SecretRef> {
+    Some(SecretRef { name: "operator".to_owned(), namespace: "garden".to_owned() })
+}
+
+fn place(provider: &str, region: &str) -> Place {
+    Place { provider: provider.to_owned(), region: region.to_owned() }
+}
+
+/// Clusters at `aws`, each backed up in its own region, unless one is named.
+fn profile(name: &str, region: &str) -> Profile {
+    Profile {
+        name: name.to_owned(),
+        provider: "aws".to_owned(),
+        regions: vec!["eu".to_owned(), "us".to_owned()],
+        backup: Some(Backup { region: text(region), secret: secret(), ..Backup::default() }),
+        allows_cross_provider: false,
+    }
+}
+
+fn seed(name: &str, profile: &str, region: &str) -> Seed {
+    Seed { name: name.to_owned(), profile: profile.to_owned(), region: region.to_owned(), reaches: None }
+}
+
+fn bucket(name: &str, region: &str) -> Bucket {
+    Bucket {
+        name: name.to_owned(),
+        place: place("aws", region),
+        secret: secret(),
+        owner: text("main"),
+        ..Bucket::default()
+    }
+}
+
+fn entry(name: &str, seed: &str, bucket: &str) -> Entry {
+    Entry {
+        namespace: "garden-dev".to_owned(),
+        name: name.to_owned(),
+        seed: seed.to_owned(),
+        bucket: text(bucket),
+        ..Entry::default()
+    }
+}
+
+/// Two profiles, a seed in each region, a bucket with two entries in it, and one that is full.
+fn view() -> View {
+    let mut view = View { garden_namespace: "garden".to_owned(), ..View::default() };
+    for one in [profile("main", ""), profile("other", "eu"), Profile { backup: None, ..profile("none", "") }]
+    {
+        view.profiles.insert(one.name.clone(), one);
+    }
+    for one in [
+        seed("eu-1", "main", "eu"),
+        seed("eu-2", "main", "eu"),
+        seed("us-1", "main", "us"),
+        seed("far", "main", "far"),
+        seed("foreign", "other", "eu"),
+        seed("bare", "none", "eu"),
+    ] {
+        view.seeds.insert(one.name.clone(), one);
+    }
+    let full = Bucket { limit: Some(1), allocated: ["x".to_owned()].into(), ..bucket("main-eu-2", "eu") };
+    for one in [
+        bucket("main-eu", "eu"),
+        full,
+        Bucket { is_terminating: true, ..bucket("going", "eu") },
+        Bucket { has_failed: true, ..bucket("failed", "eu") },
+        Bucket { owner: None, ..bucket("made-by-hand", "eu") },
+    ] {
+        view.buckets.insert(one.name.clone(), one);
+    }
+    for one in [entry("a", "eu-1", "main-eu"), entry("b", "eu-2", "main-eu")] {
+        view.entries.insert((one.namespace.clone(), one.name.clone()), one);
+    }
+    view
+}
+
+fn there() -> Option<Credentials> {
+    Some(Credentials::Found(KEYS.map(str::to_owned).to_vec()))
+}
+
+/// The fields at fault; then, after a bar, how many warnings there are.
+fn said(found: &Findings) -> String {
+    let fields: Vec<String> = found.violations.iter().map(|one| one.field.to_string()).collect();
+    format!("{} | {}", fields.join(" "), found.warnings.len()).trim_start().to_owned()
+}
+
+fn message(found: &Findings) -> String {
+    format!("{} {}", found.violations, found.warnings.join("; "))
+}
+
+#[test]
+fn a_secret_is_where_it_can_be_read_and_there_and_whole() {
+    let judge = |namespace: &str, credentials: Option<Credentials>| {
+        let mut profile = profile("main", "");
+        profile.backup.as_mut().unwrap().secret.as_mut().unwrap().namespace = namespace.to_owned();
+        profile::check(None, &profile, credentials.as_ref(), &view())
+    };
+    assert_eq!(said(&judge("garden", there())), "| 0");
+    assert_eq!(said(&judge("elsewhere", there())), "spec.backup.secretRef.namespace | 0");
+    assert_eq!(said(&judge("garden", Some(Credentials::Missing))), "spec.backup.secretRef.name | 0");
+    assert!(judge("garden", Some(Credentials::Missing)).depends);
+    let unknown = judge("garden", Some(Credentials::Unknown("timed out".to_owned())));
+    assert_eq!(said(&unknown), "| 1");
+    let half = judge("garden", Some(Credentials::Found(vec!["accessKeyID".to_owned()])));
+    assert!(message(&half).ends_with("Secret garden/operator lacks secretAccessKey"), "{}", message(&half));
+}
+
+#[test]
+fn a_profile_is_told_what_comes_of_it() {
+    let judge = |change: &dyn Fn(&mut Profile)| {
+        let mut new = Profile { name: "new".to_owned(), ..profile("new", "") };
+        change(&mut new);
+        said(&profile::check(None, &new, there().as_ref(), &view()))
+    };
+    let backup = |profile: &mut Profile, provider: &str, region: &str| {
+        let backup = profile.backup.as_mut().unwrap();
+        (backup.provider, backup.region) = (text(provider), text(region));
+    };
+    for (what, change, expected) in [
+        ("as it is", &(|_: &mut Profile| {}) as &dyn Fn(&mut Profile), "| 0"),
+        ("no regions", &|p| p.regions.clear(), "| 1"),
+        ("a region of its own", &|p| backup(p, "", "ap"), "| 1"),
+        (
+            "another provider's region",
+            &|p| backup(p, "berth.dev/filesystem", "ap"),
+            "spec.backup.providerConfig.path | 0",
+        ),
+        ("a provider that berth does not serve", &|p| backup(p, "swift", "x"), "| 1"),
+        ("another provider, no region", &|p| backup(p, "swift", ""), "spec.backup.region | 1"),
+        (
+            "a region twice, and one without a name",
+            &|p| p.regions = ["a", "", "a"].map(str::to_owned).into(),
+            "spec.constraints.regions[1] spec.constraints.regions[2] | 0",
+        ),
+        (
+            "everything",
+            &|p| {
+                p.regions = vec![String::new()];
+                backup(p, "berth.dev/filesystem", "");
+                p.backup.as_mut().unwrap().secret = None;
+            },
+            "spec.backup.region spec.backup.secretRef spec.constraints.regions[0] spec.backup.providerConfig.path | 0",
+        ),
+    ] {
+        assert_eq!(judge(change), expected, "{what}");
+    }
+    let odd = judge(&|p| {
+        backup(p, "swift", "");
+        p.allows_cross_provider = true;
+    });
+    assert_eq!(odd, "| 2", "let in, and told");
+}
+
+#[test]
+fn a_profile_cannot_leave_its_entries_behind() {
+    let judge = |change: &dyn Fn(&mut Profile)| {
+        let old = profile("main", "");
+        let mut new = old.clone();
+        change(&mut new);
+        profile::check(Some(&old), &new, there().as_ref(), &view())
+    };
+    for (what, change, expected) in [
+        ("the backup goes", &(|p: &mut Profile| p.backup = None) as &dyn Fn(&mut Profile), "spec.backup | 0"),
+        ("another region", &|p| p.backup.as_mut().unwrap().region = text("us"), "spec.backup.region | 0"),
+        ("the same region, in words", &|p| p.backup.as_mut().unwrap().region = text("eu"), "| 0"),
+        ("the same provider, in words", &|p| p.backup.as_mut().unwrap().provider = text("aws"), "| 0"),
+        (
+            "another provider",
+            &|p| {
+                let backup = p.backup.as_mut().unwrap();
+                (backup.provider, backup.region) = (text("packet"), text("eu"));
+            },
+            "spec.backup.provider | 1",
+        ),
+        ("another infrastructure", &|p| p.provider = "packet".to_owned(), "spec.provider | 1"),
+        ("its region goes", &|p| p.regions = vec!["us".to_owned()], "spec.constraints.regions | 0"),
+        ("a region that nobody is in goes", &|p| p.regions = vec!["eu".to_owned()], "| 0"),
+        (
+            "other credentials",
+            &|p| p.backup.as_mut().unwrap().secret.as_mut().unwrap().name = "b".to_owned(),
+            "| 0",
+        ),
+    ] {
+        let found = judge(change);
+        assert_eq!(said(&found), expected, "{what}");
+        assert!(found.violations.is_empty() || found.depends, "{what}");
+    }
+    let found = judge(&|p| p.backup = None);
+    assert_eq!(
+        found.violations.to_string(),
+        "spec.backup: cannot change, for it is needed by 2 entries (a, b) in 1 bucket: migrate or delete them first"
+    );
+    let unused = profile("other", "eu");
+    let gone = Profile { backup: None, ..unused.clone() };
+    assert_eq!(said(&profile::check(Some(&unused), &gone, None, &view())), "| 0", "nobody depends on it");
+}
+
+#[test]
+fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
+    let locked = |days: u32| StoreConfig {
+        object_lock: Some(ObjectLock { mode: ObjectLockMode::Compliance, retention_days: days }),
+        ..StoreConfig::default()
+    };
+    let profile_with = |days| {
+        let mut one = profile("main", "");
+        one.backup.as_mut().unwrap().config = locked(days);
+        one
+    };
+    let found = profile::check(Some(&profile_with(9)), &profile_with(8), None, &view());
+    assert_eq!(said(&found), "spec.backup.providerConfig.objectLock.retentionDays | 0");
+    let with = |days| Bucket { config: locked(days), ..bucket("main-eu", "eu") };
+    let found = bucket::check(Some(&with(9)), &with(8), None, &view());
+    assert_eq!(said(&found), "spec.providerConfig.objectLock.retentionDays | 0");
+    assert_eq!(said(&bucket::check(Some(&with(8)), &with(9), None, &view())), "| 0");
+}
+
+#[test]
+fn a_profile_that_entries_depend_on_is_not_deleted() {
+    assert_eq!(said(&profile::check_delete("main", &view())), "metadata.deletionTimestamp | 1");
+    assert_eq!(said(&profile::check_delete("other", &view())), "| 1", "a seed is left, which is told");
+    assert_eq!(said(&profile::check_delete("unknown", &view())), "| 0");
+    let mut orphaned = view();
+    orphaned.seeds.clear();
+    assert_eq!(
+        said(&profile::check_delete("main", &orphaned)),
+        "metadata.deletionTimestamp | 0",
+        "by its bucket"
+    );
+}
+
+#[test]
+fn a_seed_belongs_to_a_profile_and_stays_where_its_backups_are() {
+    let judge = |old: Option<&Seed>, new: &Seed| said(&seed::check(old, new, &view()));
+    assert_eq!(judge(None, &seed("new", "main", "eu")), "| 0");
+    assert_eq!(judge(None, &seed("new", "", "")), "spec.cloudProfileName spec.region | 0");
+    assert_eq!(judge(None, &seed("new", "nothing", "eu")), "spec.cloudProfileName | 0");
+    assert_eq!(judge(None, &seed("new", "main", "far")), "| 1", "nowhere to back up");
+    assert_eq!(judge(None, &seed("new", "none", "far")), "| 0", "without backups, on purpose");
+    let reaching = |reaches: &[&str]| Seed {
+        reaches: Some(reaches.iter().map(|one| (*one).to_owned()).collect()),
+        ..seed("new", "main", "eu")
+    };
+    assert_eq!(judge(None, &reaching(&["aws/us"])), "| 1", "not its own store");
+    assert_eq!(judge(None, &reaching(&["aws/eu"])), "| 0");
+    assert_eq!(judge(None, &reaching(&["", "a b"])), "spec.reaches[0] spec.reaches[1] | 0");
+    let old = seed("eu-1", "main", "eu");
+    assert_eq!(judge(Some(&old), &seed("eu-1", "main", "us")), "spec.region | 0");
+    assert_eq!(judge(Some(&old), &seed("eu-1", "none", "eu")), "spec.cloudProfileName | 0");
+    assert_eq!(judge(Some(&old), &seed("eu-1", "other", "eu")), "| 0", "the same place");
+    let idle = seed("us-1", "main", "us");
+    assert_eq!(judge(Some(&idle), &seed("us-1", "main", "eu")), "| 0", "it has no entries");
+    assert_eq!(said(&seed::check_delete("eu-1", &view())), "| 1");
+    assert_eq!(said(&seed::check_delete("us-1", &view())), "| 0");
+}
+
+#[test]
+fn a_bucket_stays_what_it_is() {
+    let judge =
+        |old: Option<&Bucket>, new: &Bucket| said(&bucket::check(old, new, there().as_ref(), &view()));
+    let good = bucket("new-eu", "eu");
+    assert_eq!(judge(None, &good), "| 0");
+    for (name, legal) in [
+        ("abc", true),
+        (&"a".repeat(63), true),
+        ("a-1", true),
+        ("ab", false),
+        (&"a".repeat(64), false),
+        ("a.b", false),
+        ("-ab", false),
+        ("ab-", false),
+        ("aBc", false),
+    ] {
+        let expected = if legal { "| 0" } else { "metadata.name | 0" };
+        assert_eq!(judge(None, &bucket(name, "eu")), expected, "{name}");
+    }
+    let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
+    assert_eq!(judge(None, &empty), "metadata.name spec.provider spec.region spec.secretRef | 0");
+    let moved = Bucket { place: place("packet", "us"), owner: text("other"), ..good.clone() };
+    assert_eq!(judge(Some(&good), &moved), "spec.provider spec.region metadata.ownerReferences | 1");
+    assert_eq!(judge(Some(&Bucket { owner: None, ..good.clone() }), &good), "| 0", "it gets an owner");
+    let elsewhere = StoreConfig { endpoint: text("http://127.0.0.1:1"), ..StoreConfig::default() };
+    let old = bucket("main-eu", "eu");
+    assert_eq!(
+        judge(Some(&old), &Bucket { config: elsewhere, ..old.clone() }),
+        "| 1",
+        "looked for elsewhere"
+    );
+    assert_eq!(said(&bucket::check_delete("main-eu", &view())), "metadata.deletionTimestamp | 0");
+    assert_eq!(said(&bucket::check_delete("main-eu-2", &view())), "| 0");
+    let found = bucket::check_delete("main-eu", &view());
+    assert_eq!(
+        found.violations.to_string(),
+        "metadata.deletionTimestamp: holds 2 entries (a, b): migrate or delete them first"
+    );
+}
+
+#[test]
+fn an_entry_gets_a_bucket_that_fits_its_seed() {
+    let judge = |new: &Entry| said(&entry::check(None, new, false, &view()));
+    for (seed, bucket, expected) in [
+        ("eu-1", "", "| 0"),
+        ("eu-1", "main-eu", "| 0"),
+        ("eu-1", "made-by-hand", "| 0"),
+        ("", "", "spec.seedName | 0"),
+        ("nobody", "", "spec.seedName | 0"),
+        ("far", "", "| 1"),
+        ("bare", "", "| 1"),
+        ("bare", "main-eu", "spec.seedName | 0"),
+        ("eu-1", "nothing", "spec.bucketName | 0"),
+        ("eu-1", "main-eu-2", "spec.bucketName | 0"),
+        ("eu-1", "going", "spec.bucketName | 0"),
+        ("eu-1", "failed", "spec.bucketName | 0"),
+        ("us-1", "main-eu", "spec.bucketName | 0"),
+        ("foreign", "main-eu", "spec.bucketName | 0"),
+        ("us-1", "main-eu-2", "spec.bucketName spec.bucketName | 0"),
+    ] {
+        assert_eq!(judge(&entry("new", seed, bucket)), expected, "{seed} {bucket}");
+    }
+    assert_eq!(
+        judge(&Entry { uid: "x".to_owned(), ..entry("new", "eu-1", "main-eu-2") }),
+        "| 0",
+        "it has its place"
+    );
+}
+
+#[test]
+fn an_entrys_name_is_a_directory_of_its_own() {
+    let judge = |new: &Entry| said(&entry::check(None, new, false, &view()));
+    for (name, expected) in [
+        ("shoot--dev--example--3ef42", "| 0"),
+        ("with.dots", "| 0"),
+        (&"a".repeat(63), "| 0"),
+        (&"a".repeat(64), "metadata.name | 0"),
+        ("source-a", "metadata.name | 0"),
+    ] {
+        assert_eq!(judge(&entry(name, "eu-1", "")), expected, "{name}");
+    }
+    let same = Entry { namespace: "garden-prod".to_owned(), ..entry("a", "eu-1", "") };
+    assert_eq!(judge(&same), "metadata.name | 0");
+    assert_eq!(judge(&entry("a", "eu-1", "")), "| 0", "itself");
+}
+
+#[test]
+fn an_entry_keeps_its_bucket_and_moves_only_to_a_seed_that_fits() {
+    let old = Entry { shoot_uid: text("u"), ..entry("a", "eu-1", "main-eu") };
+    let judge = |new: &Entry, by_hub: bool| said(&entry::check(Some(&old), new, by_hub, &view()));
+    let to = |seed: &str, bucket: &str| Entry { shoot_uid: text("u"), ..entry("a", seed, bucket) };
+    assert_eq!(judge(&to("eu-2", "main-eu"), false), "| 0", "another seed, the same data");
+    assert_eq!(judge(&to("eu-1", "made-by-hand"), false), "spec.bucketName | 0");
+    assert_eq!(judge(&to("eu-1", "made-by-hand"), true), "| 0");
+    assert_eq!(judge(&to("eu-1", ""), false), "spec.bucketName | 0");
+    assert_eq!(judge(&to("us-1", "main-eu"), false), "spec.seedName | 0");
+    assert_eq!(judge(&to("foreign", "main-eu"), false), "spec.seedName | 0");
+    assert_eq!(judge(&to("bare", "main-eu"), false), "spec.seedName | 0");
+    assert_eq!(judge(&to("far", "main-eu"), false), "spec.seedName | 0");
+    assert_eq!(judge(&entry("a", "eu-1", "main-eu"), false), "spec.shootUID | 0");
+    let unplaced = entry("a", "eu-1", "");
+    let placed = said(&entry::check(Some(&unplaced), &entry("a", "eu-1", "main-eu-2"), false, &view()));
+    assert_eq!(placed, "spec.bucketName | 0", "full");
+    // A seed that is gone keeps nobody from writing other things.
+    let mut bare = view();
+    bare.seeds.clear();
+    assert_eq!(said(&entry::check(Some(&old), &old, false, &bare)), "| 0");
+}
+
+#[test]
+fn force_says_why_and_does_not_shorten_a_lock() {
+    let mut locked = view();
+    let lock = ObjectLock { mode: ObjectLockMode::Governance, retention_days: 30 };
+    locked.buckets.get_mut("main-eu").unwrap().config.object_lock = Some(lock);
+    let old = entry("a", "eu-1", "main-eu");
+    let judge = |reason: &str, view: &View| {
+        let new = Entry { force_deletion: Some(reason.to_owned()), ..old.clone() };
+        said(&entry::check(Some(&old), &new, false, view))
+    };
+    assert_eq!(judge("customer left", &view()), "| 0");
+    for reason in ["", " ", "true"] {
+        assert_eq!(judge(reason, &view()), "metadata.annotations[garden.berth.dev/force-deletion] | 0");
+    }
+    assert_eq!(judge("customer left", &locked), "| 1");
+}
+
+#[test]
+fn what_members_hold_is_guarded_as_gardener_does_it() {
+    let bucket = Extension {
+        name: "b".to_owned(),
+        place: place("aws", "eu"),
+        secret: secret(),
+        ..Extension::default()
+    };
+    let entry = Extension { bucket: text("b"), ..bucket.clone() };
+    let fields = |old: Option<&Extension>, new: &Extension, spec_changed: bool| {
+        let found = extension::faults(old, new, spec_changed);
+        found.iter().map(|one| one.field.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(fields(None, &bucket, true), "");
+    assert_eq!(fields(None, &entry, true), "");
+    let empty =
+        Extension { bucket: Some(String::new()), place: place("aws", ""), secret: None, ..bucket.clone() };
+    assert_eq!(
+        fields(None, &empty, true),
+        "spec.region spec.bucketName spec.secretRef.name spec.secretRef.namespace"
+    );
+    let moved = |old: &Extension| Extension { place: place("berth.dev/filesystem", "us"), ..old.clone() };
+    assert_eq!(fields(Some(&bucket), &moved(&bucket), true), "spec.type spec.region");
+    assert_eq!(
+        fields(Some(&entry), &moved(&entry), true),
+        "spec.type",
+        "an entry may be moved to another region"
+    );
+    let going = Extension { is_terminating: true, ..entry.clone() };
+    assert_eq!(fields(Some(&going), &entry, true), "spec");
+    assert_eq!(fields(Some(&going), &entry, false), "");
+    assert!(!extension::check_delete(&entry).is_empty());
+    assert!(extension::check_delete(&Extension { is_confirmed: true, ..entry.clone() }).is_empty());
+    assert!(extension::is_served(&entry) && !extension::is_served(&Extension::default()));
+}
+
+#[test]
+fn a_location_in_a_shared_bucket_is_of_one_entry() {
+    use location::Location;
+    let mut view = view();
+    let here = Extension {
+        name: "member".to_owned(),
+        place: place("berth.dev/filesystem", "here"),
+        ..Extension::default()
+    };
+    view.extension_buckets.insert("member".to_owned(), here.clone());
+    let moving = Extension { name: "source-m".to_owned(), bucket: text("member"), ..here };
+    view.extension_entries.insert("source-m".to_owned(), moving);
+    let good = Location {
+        name: "a".to_owned(),
+        provider: "aws".to_owned(),
+        bucket: "main-eu".to_owned(),
+        prefix: "a/velero".to_owned(),
+        ..Location::default()
+    };
+    let judge = |new: Location| said(&location::check(&new, &view));
+    assert_eq!(judge(good.clone()), "| 0");
+    let with = |change: &dyn Fn(&mut Location)| {
+        let mut one = good.clone();
+        change(&mut one);
+        judge(one)
+    };
+    for (what, change, expected) in [
+        (
+            "another bucket",
+            &(|l: &mut Location| l.bucket = "private".to_owned()) as &dyn Fn(&mut Location),
+            "| 0",
+        ),
+        ("Velero's other name", &|l| l.provider = "velero.io/aws".to_owned(), "| 0"),
+        ("another provider", &|l| l.provider = "gcp".to_owned(), "spec.provider | 0"),
+        ("its region", &|l| l.region = text("eu"), "| 0"),
+        ("another region", &|l| l.region = text("us"), "spec.config[region] | 0"),
+        ("no prefix", &|l| l.prefix = "/".to_owned(), "spec.objectStorage.prefix | 0"),
+        ("a way out of it", &|l| l.prefix = "a/../b".to_owned(), "spec.objectStorage.prefix | 0"),
+        ("another entry's directory", &|l| l.prefix = "b/velero".to_owned(), "spec.objectStorage.prefix | 0"),
+        (
+            "the same, only read",
+            &|l| {
+                l.prefix = "b/velero".to_owned();
+                l.is_read_only = true;
+            },
+            "| 0",
+        ),
+        ("its own, by its label", &|l| l.name = "elsewhere".to_owned(), "spec.objectStorage.prefix | 0"),
+        (
+            "its own, by its label",
+            &|l| {
+                l.name = "elsewhere".to_owned();
+                l.entry = text("a");
+            },
+            "| 0",
+        ),
+        ("nobody's directory", &|l| l.prefix = "c/velero".to_owned(), "| 1"),
+        (
+            "a bucket of this cluster",
+            &|l| {
+                l.bucket = "member".to_owned();
+                l.prefix = "m/velero".to_owned();
+            },
+            "spec.provider spec.objectStorage.prefix | 0",
+        ),
+        (
+            "everything",
+            &|l| {
+                l.provider = "gcp".to_owned();
+                l.region = text("us");
+                l.prefix = "b".to_owned();
+            },
+            "spec.provider spec.config[region] spec.objectStorage.prefix | 0",
+        ),
+    ] {
+        assert_eq!(with(change), expected, "{what}");
+    }
+}
+
+#[test]
+fn the_first_three_are_named() {
+    assert_eq!(entries(["a"]), "1 entry (a)");
+    assert_eq!(entries(["a", "b", "c"]), "3 entries (a, b, c)");
+    assert_eq!(some(["a", "b", "c", "d"], "seed", "seeds"), "4 seeds (a, b, c, …)");
+}

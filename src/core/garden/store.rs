@@ -1,0 +1,207 @@
+//! A store: where it is, by which credentials and settings it is reached.
+
+use crate::violation::{Field, Violations};
+
+/// Providers that berth itself serves. Others are left to whoever serves them in a member cluster.
+pub const SERVED: [&str; 2] = [AWS, FILESYSTEM];
+pub const AWS: &str = "aws";
+/// A folder.
+pub const FILESYSTEM: &str = "berth.dev/filesystem";
+
+/// A provider, and one of its regions: names of regions mean nothing at another provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub provider: String,
+    pub region: String,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.provider, self.region)
+    }
+}
+
+/// A Secret with credentials. Either part may be empty, where somebody left it out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretRef {
+    pub name: String,
+    pub namespace: String,
+}
+
+/// What an S3-protocol server or a folder needs besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreConfig {
+    /// URL without a path.
+    pub endpoint: Option<String>,
+    pub force_path_style: Option<bool>,
+    /// PEM.
+    pub ca_cert: Option<String>,
+    pub insecure_skip_tls_verify: Option<bool>,
+    /// Folder that holds the buckets.
+    pub path: Option<String>,
+    pub object_lock: Option<ObjectLock>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectLock {
+    pub mode: ObjectLockMode,
+    /// Whole days.
+    pub retention_days: u32,
+}
+
+/// The stronger one is the greater one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectLockMode {
+    Governance,
+    Compliance,
+}
+
+/// All that a bucket is made with, but for its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Store {
+    pub place: Place,
+    pub secret: SecretRef,
+    pub config: StoreConfig,
+}
+
+/// What cannot work at this provider. Of others than [`SERVED`] nothing is known.
+pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Violations {
+    let mut found = Violations::default();
+    let is_folder = provider == FILESYSTEM;
+    if !is_folder && provider != AWS {
+        return found;
+    }
+    let foreign = |found: &mut Violations, name: &str, is_there: bool| {
+        found.require(
+            !is_there,
+            &field.child(name),
+            format!("means nothing to provider {provider:?}: leave it out"),
+        );
+    };
+    if is_folder {
+        let is_path = |path: &String| path.starts_with('/') && path.split('/').all(|part| part != "..");
+        found.require(
+            config.path.as_ref().is_some_and(is_path),
+            &field.child("path"),
+            "must be the absolute path of the folder that holds the buckets, without \"..\"",
+        );
+        foreign(&mut found, "endpoint", config.endpoint.is_some());
+        foreign(&mut found, "caCert", config.ca_cert.is_some());
+        foreign(&mut found, "objectLock", config.object_lock.is_some());
+    } else {
+        foreign(&mut found, "path", config.path.is_some());
+    }
+    if let Some(endpoint) = config.endpoint.as_ref().filter(|_| !is_folder) {
+        found.require(
+            is_endpoint(endpoint),
+            &field.child("endpoint"),
+            "must be http://HOST[:PORT] or https://HOST[:PORT]: no path, no user, no query",
+        );
+    }
+    if let Some(pem) = config.ca_cert.as_ref().filter(|_| !is_folder) {
+        let is_pem = pem.contains("-----BEGIN CERTIFICATE-----") && pem.contains("-----END CERTIFICATE-----");
+        found.require(is_pem, &field.child("caCert"), "must be certificates in PEM");
+    }
+    if let Some(lock) = &config.object_lock {
+        let field = field.child("objectLock").child("retentionDays");
+        found.require(lock.retention_days >= 1, &field, "must be a day or more");
+    }
+    found
+}
+
+fn is_endpoint(url: &str) -> bool {
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    host.map(|host| host.trim_end_matches('/'))
+        .is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+}
+
+/// Is a lock made weaker than objects were promised?
+pub fn check_lock(field: &Field, old: Option<ObjectLock>, new: Option<ObjectLock>) -> Violations {
+    let mut found = Violations::default();
+    let Some(old) = old.filter(|old| old.mode == ObjectLockMode::Compliance) else { return found };
+    let field = field.child("objectLock");
+    match new {
+        None => found.push(field, "a lock in mode \"compliance\" cannot be taken off: leave it as it is"),
+        Some(new) => {
+            found.require(
+                new.mode >= old.mode,
+                &field.child("mode"),
+                "\"compliance\" cannot become weaker: leave it as it is",
+            );
+            found.require(
+                new.retention_days >= old.retention_days,
+                &field.child("retentionDays"),
+                format!("cannot shrink in mode \"compliance\": {} or more", old.retention_days),
+            );
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(provider: &str, config: &StoreConfig) -> Vec<String> {
+        let field = Field::root("c");
+        check_config(&field, provider, config).iter().map(|one| one.field.to_string()).collect()
+    }
+
+    #[test]
+    fn settings_are_those_of_the_provider() {
+        let text = |text: &str| Some(text.to_owned());
+        let folder = StoreConfig { path: text("/archives"), ..StoreConfig::default() };
+        assert_eq!(faults(FILESYSTEM, &folder), [""; 0]);
+        assert_eq!(faults(AWS, &folder), ["c.path"]);
+        assert_eq!(faults("packet", &folder), [""; 0]);
+        assert_eq!(faults(FILESYSTEM, &StoreConfig::default()), ["c.path"]);
+        let wrong = StoreConfig {
+            path: text("/a/../b"),
+            endpoint: text("https://h"),
+            ca_cert: text("x"),
+            object_lock: Some(ObjectLock { mode: ObjectLockMode::Governance, retention_days: 0 }),
+            ..StoreConfig::default()
+        };
+        let all = ["c.path", "c.endpoint", "c.caCert", "c.objectLock", "c.objectLock.retentionDays"];
+        assert_eq!(faults(FILESYSTEM, &wrong), all);
+        assert_eq!(faults(AWS, &wrong), ["c.path", "c.caCert", "c.objectLock.retentionDays"]);
+    }
+
+    #[test]
+    fn an_endpoint_is_a_scheme_and_a_host() {
+        for (endpoint, good) in [
+            ("https://s3.example.com", true),
+            ("http://127.0.0.1:7070", true),
+            ("http://[::1]:7070/", true),
+            ("https://", false),
+            ("s3.example.com", false),
+            ("https://s3.example.com/path", false),
+            ("https://user:pass@s3.example.com", false),
+            ("https://s3.example.com?x=y", false),
+        ] {
+            let config = StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+            assert_eq!(faults(AWS, &config).is_empty(), good, "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_lock_in_compliance_never_weakens() {
+        use ObjectLockMode::{Compliance, Governance};
+        let lock = |mode, retention_days| Some(ObjectLock { mode, retention_days });
+        for (old, new, faults) in [
+            (None, lock(Compliance, 1), &[][..]),
+            (lock(Governance, 9), None, &[]),
+            (lock(Governance, 9), lock(Governance, 1), &[]),
+            (lock(Compliance, 9), lock(Compliance, 9), &[]),
+            (lock(Compliance, 9), lock(Compliance, 10), &[]),
+            (lock(Compliance, 9), lock(Compliance, 8), &["c.objectLock.retentionDays"]),
+            (lock(Compliance, 9), lock(Governance, 8), &["c.objectLock.mode", "c.objectLock.retentionDays"]),
+            (lock(Compliance, 9), None, &["c.objectLock"]),
+        ] {
+            let found = check_lock(&Field::root("c"), old, new);
+            let found: Vec<String> = found.iter().map(|one| one.field.to_string()).collect();
+            assert_eq!(found, faults, "{old:?} to {new:?}");
+        }
+    }
+}

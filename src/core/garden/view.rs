@@ -1,0 +1,110 @@
+//! The objects of hub and member, as far as checks go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::profile::{Profile, Seed};
+use super::store::{Place, SecretRef, StoreConfig};
+
+/// A bucket of the hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    pub name: String,
+    pub place: Place,
+    pub secret: Option<SecretRef>,
+    pub config: StoreConfig,
+    /// The profile that it was made for. `None`: people made it.
+    pub owner: Option<String>,
+    /// UIDs of the entries that have a place here.
+    pub allocated: BTreeSet<String>,
+    /// How many it takes. `None`: any number.
+    pub limit: Option<u32>,
+    pub is_terminating: bool,
+    /// It will never come about.
+    pub has_failed: bool,
+}
+
+impl Bucket {
+    /// Has it a place for this entry, or has the entry one already?
+    pub fn has_room_for(&self, uid: &str) -> bool {
+        self.allocated.contains(uid)
+            || self
+                .limit
+                .is_none_or(|limit| usize::try_from(limit).is_ok_and(|limit| self.allocated.len() < limit))
+    }
+}
+
+/// A cluster's directory in a bucket of the hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    pub namespace: String,
+    pub name: String,
+    /// Empty before it is created.
+    pub uid: String,
+    /// The cluster's.
+    pub seed: String,
+    pub shoot_uid: Option<String>,
+    /// `None`: not placed yet.
+    pub bucket: Option<String>,
+    pub is_terminating: bool,
+    /// Its data is to go without grace: the reason that was given.
+    pub force_deletion: Option<String>,
+}
+
+/// A BackupBucket or BackupEntry of a member cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extension {
+    pub name: String,
+    /// Its type, and region.
+    pub place: Place,
+    /// Of an entry. `None`: it is a bucket itself.
+    pub bucket: Option<String>,
+    pub secret: Option<SecretRef>,
+    pub is_terminating: bool,
+    /// Somebody has confirmed that it may be deleted.
+    pub is_confirmed: bool,
+}
+
+/// Everything of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Where the hub's credentials are.
+    pub garden_namespace: String,
+    /// Each by name.
+    pub profiles: BTreeMap<String, Profile>,
+    pub seeds: BTreeMap<String, Seed>,
+    pub buckets: BTreeMap<String, Bucket>,
+    /// By namespace and name.
+    pub entries: BTreeMap<(String, String), Entry>,
+    pub extension_buckets: BTreeMap<String, Extension>,
+    pub extension_entries: BTreeMap<String, Extension>,
+}
+
+impl View {
+    /// Entries with a place in this bucket, terminating ones included.
+    pub fn entries_of(&self, bucket: &str) -> impl Iterator<Item = &Entry> {
+        self.entries.values().filter(move |entry| entry.bucket.as_deref() == Some(bucket))
+    }
+
+    /// Where a seed's backups go. `None`: nowhere, or it is not known.
+    pub fn place_of(&self, seed: &Seed) -> Option<Place> {
+        self.profiles.get(&seed.profile)?.place(&seed.region)
+    }
+
+    /// A bucket that clusters share, as the hub or this cluster itself has it: where it is, and its directories.
+    pub fn shared(&self, bucket: &str) -> Option<(&Place, BTreeSet<&str>)> {
+        let of_hub = self.buckets.get(bucket).map(|bucket| &bucket.place);
+        let here = || self.extension_buckets.get(bucket).map(|bucket| &bucket.place);
+        let place = of_hub.or_else(here)?;
+        let entries = self.entries_of(bucket).map(|entry| entry.name.as_str());
+        let extensions = self.extension_entries.values().filter(|one| one.bucket.as_deref() == Some(bucket));
+        Some((place, entries.chain(extensions.map(|one| directory(&one.name))).collect()))
+    }
+}
+
+/// Directory of an entry in its bucket: its name, without the mark of an entry that is being moved away from.
+pub fn directory(entry: &str) -> &str {
+    entry.strip_prefix(SOURCE).unwrap_or(entry)
+}
+
+/// How names of entries begin that are being moved away from; Gardener makes such.
+pub const SOURCE: &str = "source-";
