@@ -80,6 +80,13 @@ pub const OPERATION_TIMESTAMP: &str = "gardener.cloud/timestamp";
 pub const CONFIRM_DELETION: &str = "confirmation.gardener.cloud/deletion";
 /// Annotation of a BackupEntry of the hub: what its cluster is for; decides how long deleted data stays.
 pub const PURPOSE: &str = "garden.berth.dev/purpose";
+/// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. Outlives a restore of the hub, which
+/// loses finalizers and statuses: such an entry keeps its place though the bucket be full.
+pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
+/// Annotation of a BackupBucket of the hub: the CloudProfile that it was made for.
+pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
+/// Label of a ConfigMap: the record of a BackupEntry that is no more.
+pub const TOMBSTONE: &str = "garden.berth.dev/tombstone";
 /// Annotation of a BackupEntry of the hub: its data goes without grace. The value is the reason, for the record.
 pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
 /// Annotation of a BackupEntry of the hub or a member: whatever is left in the store stays there, and is recorded.

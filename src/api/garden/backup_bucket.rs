@@ -1,5 +1,6 @@
 //! BackupBucket of the hub. The bucket in the store has its name.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,10 +58,18 @@ pub struct BackupBucketStatus {
     /// How many it takes. Absent: any number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// Which one of its profile's buckets in its region it is, from 1. Absent: none of theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordinal: Option<u32>,
+    /// Of a deleted bucket: since when it may go. Not before, and only while it is being deleted, do its seed's
+    /// controllers remove anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    /// `ExecutorAvailable`, `CredentialsAvailable`, `OverLimit`, `Idle`: each from when it first was not as it should be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -47,9 +47,14 @@ pub struct BackupEntryStatus {
     /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that reaches the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// Of a deleted entry: its data stays until then, at least.
+    /// Of a deleted entry: its data stays until then, at least. The end of its grace; later, where the store keeps
+    /// objects locked, whatever the seed's controllers found out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earliest_deletion_time: Option<Time>,
+    /// Of a deleted entry: since when it may go. Not before, and only while it is being deleted, do its seed's
+    /// controllers remove anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Time>,
     /// What was removed from the store so far, once it goes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removed: Option<Removed>,

@@ -1,5 +1,7 @@
 //! CloudProfile: where clusters of one infrastructure may be, and where their backups go.
 
+use std::collections::BTreeMap;
+
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,9 +67,10 @@ pub struct ProfileBackup {
 pub struct CloudProfileStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Highest number that a bucket of this profile ever had: none is given twice.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_ordinal: Option<u32>,
+    /// By region of the store, the highest number that a bucket there ever had: none is given twice, for nobody knows
+    /// who has the name of a bucket that is gone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub last_ordinals: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
