@@ -40,12 +40,25 @@ pub enum Command {
     NodeAgent(NodeAgentArgs),
     /// The webhooks' certificates.
     Certificates(CertificatesArgs),
-    /// Print the CustomResourceDefinitions, or write them to a folder.
+    /// Print CustomResourceDefinitions, or write them to a folder.
     Crd {
+        /// Which.
+        #[arg(long, value_enum, default_value = "velero")]
+        of: Definitions,
         /// Write one file per definition here instead of printing.
         #[arg(long)]
         write: Option<PathBuf>,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub enum Definitions {
+    /// Velero's kinds, for a cluster without Velero.
+    Velero,
+    /// Shared buckets, in the cluster that decides.
+    Garden,
+    /// Shared buckets, in a member cluster without Gardener.
+    GardenMember,
 }
 
 /// What every server process takes.
@@ -79,6 +92,9 @@ pub struct CommonArgs {
     /// Secret that holds the webhook's CA and leaf.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
+    /// Namespace of the hub with the credentials of shared buckets' stores.
+    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    pub garden_namespace: String,
     /// ConfigMap of the node-agents. Default: what their DaemonSet names.
     #[arg(long)]
     pub node_agent_configmap: Option<String>,

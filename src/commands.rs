@@ -16,14 +16,14 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::args::{Args, Command, CommonArgs};
+use crate::args::{Args, Command, CommonArgs, Definitions};
 use crate::telemetry;
 
 /// # Errors
 /// What keeps a command from doing its work; the message says what to change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
-        Command::Crd { write } => crd(write),
+        Command::Crd { of, write } => crd(of, write),
         Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
         Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
@@ -48,8 +48,13 @@ fn serve(common: &CommonArgs, command: impl Future<Output = anyhow::Result<()>>)
     result
 }
 
-fn crd(write: Option<PathBuf>) -> anyhow::Result<()> {
-    for (name, text) in berth_api::crd::files(&berth_api::crd::velero())? {
+fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
+    let definitions = match of {
+        Definitions::Velero => berth_api::crd::velero(),
+        Definitions::Garden => berth_api::crd::hub(),
+        Definitions::GardenMember => berth_api::crd::member(),
+    };
+    for (name, text) in berth_api::crd::files(&definitions)? {
         match &write {
             None => println!("---\n{text}"),
             Some(folder) => {

@@ -3,7 +3,7 @@
 //!
 //! The way of a Backup: the webhook queues it ([`commands::webhook`]) → the leader ([`leader`]) starts it when its
 //! turn comes ([`queue`]) → the engine runs it ([`backup`]) → the store holds it ([`storage`]). Volume data goes by data
-//! movers ([`movers`]): where their pods may run, and who may prepare next.
+//! movers ([`movers`]): where their pods may run, and who may prepare next. Buckets that clusters share: [`garden`].
 
 pub mod args;
 pub mod backup;
@@ -12,6 +12,7 @@ pub mod check;
 pub mod client;
 pub mod commands;
 pub mod events;
+pub mod garden;
 pub mod health;
 pub mod install;
 pub mod leader;

@@ -18,13 +18,16 @@ use crate::client::is_not_found;
 use crate::telemetry::chain;
 
 /// What happened to the mirrored set.
-pub enum Change<T> {
+pub enum Change<T, I = String> {
     /// The whole set, after a (re)start of the watch.
     All(Vec<T>),
     Applied(T),
-    /// By name.
-    Deleted(String),
+    /// By name; of all namespaces, by [`Key`].
+    Deleted(I),
 }
+
+/// Namespace, which is empty for cluster-scoped kinds, and name.
+pub type Key = (String, String);
 
 /// Objects in one answer of a list: what is read at once takes several times the memory of what is kept of it.
 const PAGE: u32 = 100;
@@ -73,7 +76,32 @@ pub async fn mirror<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
-    mut observe: impl FnMut(Change<T>),
+    observe: impl FnMut(Change<T>),
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    mirror_by(api, config, DeserializeGuard::name_any, keep, observe).await;
+}
+
+/// [`mirror`] of objects whose names say nothing without their namespaces.
+pub async fn mirror_everywhere<K, T>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    keep: impl Fn(K) -> T,
+    observe: impl FnMut(Change<T, Key>),
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let key = |object: &DeserializeGuard<K>| (object.namespace().unwrap_or_default(), object.name_any());
+    mirror_by(api, config, key, keep, observe).await;
+}
+
+async fn mirror_by<K, T, I>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    key: impl Fn(&DeserializeGuard<K>) -> I,
+    keep: impl Fn(K) -> T,
+    mut observe: impl FnMut(Change<T, I>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -88,11 +116,11 @@ pub async fn mirror<K, T>(
             Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
             Ok(watcher::Event::InitDone) => observe(Change::All(std::mem::take(&mut listed))),
             Ok(watcher::Event::Apply(object)) => {
-                let name = object.name_any();
+                let key = key(&object);
                 // What can no longer be read is no longer known either.
-                observe(read(object).map_or(Change::Deleted(name), Change::Applied));
+                observe(read(object).map_or(Change::Deleted(key), Change::Applied));
             }
-            Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(object.name_any())),
+            Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(key(&object))),
             Err(watcher::Error::InitialListFailed(error)) if is_not_found(&error) => {
                 debug!(%kind, "there is no such kind here");
                 observe(Change::All(Vec::new()));

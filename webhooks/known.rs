@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_core::affinity::{Decision, Finding, Term, Toleration};
+use berth_core::garden::check::Credentials;
+use berth_core::garden::{self, SecretRef};
 use berth_core::location::Location;
 use berth_core::mover::MoverKind;
 use berth_core::queue::{Band, Entry, Order, View};
@@ -51,8 +53,18 @@ pub trait KnownMovers: Send + Sync + 'static {
     fn classes(&self) -> BTreeSet<String>;
 }
 
+/// What a replica knows of shared buckets.
+pub trait KnownGarden: Send + Sync + 'static {
+    /// Hub and member as the watches have shown them. `None`: not all of it has been listed yet.
+    fn garden(&self) -> Option<Arc<garden::View>>;
+    /// Resolves at the next change of [`KnownGarden::garden`].
+    fn garden_changed(&self) -> impl Future<Output = ()> + Send;
+    /// A Secret, asked for now: it is in nobody's cache. Takes well under a second.
+    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = Credentials> + Send;
+}
+
 /// The watch caches of a replica.
-pub trait Known: KnownMovers {
+pub trait Known: KnownMovers + KnownGarden {
     /// Has every watch listed once, and is there a key to serve with?
     fn ready(&self) -> bool;
     /// Why no Backup can be queued in this cluster, whatever is done.

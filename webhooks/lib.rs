@@ -6,6 +6,7 @@
 //! - [`pod`]: pods of data movers: where they may run.
 //! - [`mover`]: who may prepare: the gate in front of Accepted.
 //! - [`configmap`]: the node-agents' configuration, before it is in use.
+//! - [`garden`]: shared buckets: what is refused of hub, members and storage locations.
 //! - [`desk`]: what one replica knows, and what it answered just now.
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
@@ -16,6 +17,7 @@
 pub mod backup;
 pub mod configmap;
 pub mod desk;
+pub mod garden;
 pub mod known;
 pub mod linger;
 pub mod mover;

@@ -31,6 +31,8 @@ pub struct Question<'a> {
     pub uid: String,
     pub operation: Operation,
     #[serde(default)]
+    pub kind: Kind,
+    #[serde(default)]
     pub name: String,
     #[serde(default)]
     pub namespace: String,
@@ -42,6 +44,15 @@ pub struct Question<'a> {
     pub object: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub old_object: Option<&'a RawValue>,
+}
+
+/// Of the object: as the rule that led here names it.
+#[derive(Debug, Default, Deserialize)]
+pub struct Kind {
+    #[serde(default)]
+    pub group: String,
+    #[serde(default)]
+    pub kind: String,
 }
 
 /// Who asks, as far as rules care.

@@ -15,7 +15,7 @@ use crate::desk::Desk;
 use crate::known::Known;
 use crate::review::{self, RefusalReason, ReviewError, Verdict};
 use crate::tally::{Answer, Tally};
-use crate::{backup, configmap, mover, pod};
+use crate::{backup, configmap, garden, mover, pod};
 
 /// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -25,6 +25,7 @@ pub const VALIDATE_PATH: &str = "/validate/backups";
 pub const PLACE_PATH: &str = "/mutate/pods";
 pub const GATE_PATH: &str = "/validate/movers";
 pub const CONFIGURATION_PATH: &str = "/validate/configmaps";
+pub const GARDEN_PATH: &str = "/validate/garden";
 
 pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
     Router::new()
@@ -33,6 +34,7 @@ pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
         .route(PLACE_PATH, post(place::<K>))
         .route(GATE_PATH, post(gate::<K>))
         .route(CONFIGURATION_PATH, post(configuration::<K>))
+        .route(GARDEN_PATH, post(shared_buckets::<K>))
         .route("/readyz", get(ready::<K>))
         .route("/healthz", get(|| async { "ok\n" }))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -65,6 +67,10 @@ async fn gate<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Respon
 
 async fn configuration<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
     answer("configuration", &desk, &body, async |question| configmap::validate(&desk, question)).await
+}
+
+async fn shared_buckets<K: Known>(State(desk): State<Arc<Desk<K>>>, body: Bytes) -> Response {
+    answer("garden", &desk, &body, async |question| garden::validate(&desk, question).await).await
 }
 
 /// Asks one rule about one body, and counts its answer.

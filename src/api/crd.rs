@@ -43,25 +43,28 @@ fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
             schema.description = None;
-            keep_null_out_of_enums(schema);
+            as_kubernetes_takes_it(schema);
         }
     }
     crd
 }
 
-/// An optional enum is generated with `null` among its values, which kubectl's own validation refuses. Absent
-/// is enough: nobody writes null there.
-fn keep_null_out_of_enums(schema: &mut JSONSchemaProps) {
+/// An optional enum is generated with `null` among its values, which kubectl's own validation refuses: absent is enough,
+/// nobody writes null there. Of formats of unsigned numbers the API server warns.
+fn as_kubernetes_takes_it(schema: &mut JSONSchemaProps) {
     if let Some(values) = &mut schema.enum_ {
         values.retain(|value| !value.0.is_null());
         schema.nullable = None;
     }
+    if schema.format.as_ref().is_some_and(|format| format.starts_with("uint")) {
+        schema.format = Some("int64".to_owned());
+    }
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
-        keep_null_out_of_enums(property);
+        as_kubernetes_takes_it(property);
     }
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => keep_null_out_of_enums(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(keep_null_out_of_enums),
+        Some(JSONSchemaPropsOrArray::Schema(items)) => as_kubernetes_takes_it(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(as_kubernetes_takes_it),
         None => {}
     }
 }

@@ -7,13 +7,14 @@ pub mod cloud_profile;
 pub mod operation;
 pub mod seed;
 pub mod store;
+pub mod value;
 
 pub use backup_bucket::{BackupBucket, BackupBucketSpec, BackupBucketStatus};
 pub use backup_entry::{BackupEntry, BackupEntrySpec, BackupEntryStatus, Removed};
 pub use cloud_profile::{CloudProfile, CloudProfileSpec, CloudProfileStatus, ProfileBackup};
 pub use operation::{Condition, LastError, LastOperation};
 pub use seed::{Seed, SeedSpec, SeedStatus};
-pub use store::{SecretReference, StoreConfig};
+pub use store::{ObjectLock, ObjectLockMode, SecretReference, StoreConfig};
 
 /// Namespace of the hub with the stores' credentials, unless told otherwise.
 pub const GARDEN_NAMESPACE: &str = "garden";

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use berth_certs::CurrentKey;
 use berth_core::affinity::{Decision, Finding};
+use berth_core::garden;
+use berth_core::garden::check::Credentials;
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover as Granted;
 use berth_core::queue::{Band, Order, View};
-use berth_webhooks::known::{KnownMovers, Mover, MoverPod};
+use berth_webhooks::known::{KnownGarden, KnownMovers, Mover, MoverPod};
 use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
@@ -25,6 +27,7 @@ use crate::certificates::follow::Counts;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
+use crate::garden::known::SharedBuckets;
 use crate::leader::Sign;
 use crate::movers::granting::reference;
 use crate::movers::ledger::InForce;
@@ -46,12 +49,13 @@ struct Caches {
     placing: Placing,
     leader: Sign,
     ledger: InForce,
+    garden: SharedBuckets,
     namespace: String,
     started: Instant,
 }
 
-/// Without rights to see nodes and the like Backups are queued all the same, a little later.
-const FLEET_PATIENCE: Duration = Duration::from_secs(15);
+/// Without rights to see nodes, shared buckets and the like Backups are queued all the same, a little later.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
 struct Shared(Arc<Caches>);
@@ -85,11 +89,27 @@ impl KnownMovers for Shared {
     }
 }
 
+impl KnownGarden for Shared {
+    fn garden(&self) -> Option<Arc<garden::View>> {
+        self.0.garden.view()
+    }
+
+    fn garden_changed(&self) -> impl Future<Output = ()> + Send {
+        self.0.garden.changed()
+    }
+
+    fn credentials(&self, secret: &garden::SecretRef) -> impl Future<Output = Credentials> + Send {
+        self.0.garden.credentials(secret)
+    }
+}
+
 impl Known for Shared {
     fn ready(&self) -> bool {
-        let knows_fleet = self.0.placing.fleet.is_synced() && self.0.ledger.get().is_some()
-            || self.0.started.elapsed() >= FLEET_PATIENCE;
-        self.0.store.is_synced() && self.0.key.is_set() && knows_fleet
+        let knows = self.0.placing.fleet.is_synced()
+            && self.0.ledger.get().is_some()
+            && self.0.garden.view().is_some();
+        let patient = self.0.started.elapsed() < PATIENCE;
+        self.0.store.is_synced() && self.0.key.is_set() && (knows || !patient)
     }
 
     fn cannot_queue(&self) -> Option<String> {
@@ -165,6 +185,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         placing,
         leader: Sign::default(),
         ledger: InForce::default(),
+        garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
         started: Instant::now(),
     });
@@ -223,12 +244,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             caches.ledger.follow(&clients.watch, namespace),
         );
     };
+    let buckets = caches.garden.follow(&clients.watch);
     let delay = shutdown_delay.unwrap_or_default();
     let tls = Arc::new(caches.key.server_config()?);
     info!(%listen, %namespace, "answering admission reviews");
     let serving = server::serve(listener, tls, router(desk), stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending, looking, movers); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),
     }
 }

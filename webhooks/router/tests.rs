@@ -24,6 +24,7 @@ struct Cluster {
     foreign: Mutex<Vec<String>>,
     cannot_queue: Mutex<Option<String>>,
     movers: movers::Movers,
+    garden: garden::Garden,
 }
 
 impl Known for Arc<Cluster> {
@@ -56,6 +57,7 @@ impl Known for Arc<Cluster> {
     }
 }
 
+mod garden;
 mod movers;
 
 fn location(name: &str) -> Location {

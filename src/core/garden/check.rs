@@ -19,11 +19,12 @@ use crate::violation::{Field, Violations};
 /// What was found in one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    pub violations: Violations,
+    /// Whatever becomes of other objects.
+    pub faults: Violations,
+    /// Other objects make a fault of it; that may change any moment.
+    pub blamed: Violations,
     /// Worth knowing; nothing is refused for these.
     pub warnings: Vec<String>,
-    /// Other objects are what is in the way: that may change any moment.
-    pub depends: bool,
 }
 
 impl Findings {
@@ -31,10 +32,23 @@ impl Findings {
         self.warnings.push(message.into());
     }
 
-    /// A fault that other objects make one.
     fn blame(&mut self, field: Field, message: impl Into<String>) {
-        self.violations.push(field, message);
-        self.depends = true;
+        self.blamed.push(field, message);
+    }
+
+    /// What a restore brings, it brings in its own order: others may come later.
+    #[must_use]
+    pub fn of_a_restore(mut self) -> Self {
+        self.warnings.extend(self.blamed.iter().map(ToString::to_string));
+        self.blamed = Violations::default();
+        self
+    }
+
+    /// All that it is refused for.
+    pub fn violations(&self) -> Violations {
+        let mut all = self.faults.clone();
+        all.append(self.blamed.clone());
+        all
     }
 }
 
@@ -71,7 +85,7 @@ fn check_secret(
             "credentials are read in namespace \"{}\" alone: put the Secret there",
             view.garden_namespace
         );
-        found.violations.push(field.child("namespace"), message);
+        found.faults.push(field.child("namespace"), message);
         return;
     }
     match credentials {
@@ -99,7 +113,7 @@ fn check_secret(
 fn check_provider(provider: &str, found: &mut Findings) {
     if !provider.is_empty() && !SERVED.contains(&provider) {
         found.warn(format!(
-            "berth serves {}: buckets at \"{provider}\" come about where an extension in the member cluster serves it",
+            "berth itself does not serve \"{provider}\" ({} it does): such buckets come about where an extension in the member cluster serves it",
             SERVED.join(" and ")
         ));
     }

@@ -25,11 +25,11 @@ pub struct Bucket {
 
 impl Bucket {
     /// Has it a place for this entry, or has the entry one already?
-    pub fn has_room_for(&self, uid: &str) -> bool {
-        self.allocated.contains(uid)
-            || self
-                .limit
-                .is_none_or(|limit| usize::try_from(limit).is_ok_and(|limit| self.allocated.len() < limit))
+    pub fn has_room_for(&self, entry: &Entry) -> bool {
+        let limit = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        self.allocated.contains(&entry.uid)
+            || entry.placed_in.as_ref() == Some(&self.name)
+            || self.allocated.len() < limit
     }
 }
 
@@ -45,6 +45,8 @@ pub struct Entry {
     pub shoot_uid: Option<String>,
     /// `None`: not placed yet.
     pub bucket: Option<String>,
+    /// The bucket in which the hub once gave it its place, which outlives a restore.
+    pub placed_in: Option<String>,
     pub is_terminating: bool,
     /// Its data is to go without grace: the reason that was given.
     pub force_deletion: Option<String>,

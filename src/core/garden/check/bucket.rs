@@ -30,8 +30,8 @@ pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
         old.and_then(|old| old.owner.as_ref()).is_none_or(|owner| new.owner.as_ref() == Some(owner));
     found.require(
         is_same,
-        &Field::root("metadata").child("ownerReferences"),
-        "the CloudProfile that a bucket was made for cannot change: leave it as it is",
+        &Field::root("metadata").child("annotations").key("garden.berth.dev/cloud-profile"),
+        "cannot change: the bucket was made for clusters of that CloudProfile",
     );
     found
 }
@@ -45,14 +45,14 @@ fn is_bucket_name(name: &str) -> bool {
 
 /// `old` is `None` on create.
 pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credentials>, view: &View) -> Findings {
-    let mut found = Findings { violations: faults(old, new), ..Findings::default() };
+    let mut found = Findings { faults: faults(old, new), ..Findings::default() };
     let spec = Field::root("spec");
     let provider = &new.place.provider;
     check_secret(&spec, provider, new.secret.as_ref(), credentials, view, &mut found);
     let config = spec.child("providerConfig");
-    found.violations.append(check_config(&config, provider, &new.config));
+    found.faults.append(check_config(&config, provider, &new.config));
     if let Some(old) = old {
-        found.violations.append(check_lock(&config, old.config.object_lock, new.config.object_lock));
+        found.faults.append(check_lock(&config, old.config.object_lock, new.config.object_lock));
         let store = |bucket: &Bucket| (bucket.config.endpoint.clone(), bucket.config.path.clone());
         let inside: Vec<&str> = view.entries_of(&new.name).map(|entry| entry.name.as_str()).collect();
         if store(old) != store(new) && !inside.is_empty() {

@@ -49,7 +49,7 @@ pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
 
 /// `old` is `None` on create; `by_hub`: the hub's own controllers write.
 pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Findings {
-    let mut found = Findings { violations: faults(old, new, by_hub), ..Findings::default() };
+    let mut found = Findings { faults: faults(old, new, by_hub), ..Findings::default() };
     let spec = Field::root("spec");
     if old.is_none() {
         let other =
@@ -131,7 +131,7 @@ fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findin
         "is being deleted"
     } else if bucket.has_failed {
         "has failed"
-    } else if !bucket.has_room_for(&new.uid) {
+    } else if !bucket.has_room_for(new) {
         "is full"
     } else {
         return;

@@ -15,14 +15,14 @@ pub fn check(
     credentials: Option<&Credentials>,
     view: &View,
 ) -> Findings {
-    let mut found = Findings { violations: new.faults(), ..Findings::default() };
+    let mut found = Findings { faults: new.faults(), ..Findings::default() };
     let spec = Field::root("spec");
     let field = spec.child("constraints").child("regions");
     let mut seen = BTreeSet::new();
     for (index, region) in new.regions.iter().enumerate() {
-        found.violations.require(!region.is_empty(), &field.index(index), "must be the name of a region");
+        found.faults.require(!region.is_empty(), &field.index(index), "must be the name of a region");
         let is_new = region.is_empty() || seen.insert(region);
-        found.violations.require(is_new, &field.index(index), format!("\"{region}\" stands here twice"));
+        found.faults.require(is_new, &field.index(index), format!("\"{region}\" stands here twice"));
     }
     check_backup(old, new, credentials, view, &mut found);
     if let Some(old) = old.filter(|_| new.faults().is_empty()) {
@@ -42,9 +42,9 @@ fn check_backup(
     let field = Field::root("spec").child("backup");
     check_secret(&field, provider, backup.secret.as_ref(), credentials, view, found);
     let config = field.child("providerConfig");
-    found.violations.append(check_config(&config, provider, &backup.config));
+    found.faults.append(check_config(&config, provider, &backup.config));
     if let Some(old) = old.and_then(|old| old.backup.as_ref()) {
-        found.violations.append(check_lock(&config, old.config.object_lock, backup.config.object_lock));
+        found.faults.append(check_lock(&config, old.config.object_lock, backup.config.object_lock));
     }
     check_provider(provider, found);
     if new.is_cross_provider_without_region() {

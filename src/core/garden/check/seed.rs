@@ -20,17 +20,17 @@ pub fn faults(new: &Seed) -> Violations {
 
 /// `old` is `None` on create.
 pub fn check(old: Option<&Seed>, new: &Seed, view: &View) -> Findings {
-    let mut found = Findings { violations: faults(new), ..Findings::default() };
+    let mut found = Findings { faults: faults(new), ..Findings::default() };
     let spec = Field::root("spec");
     for (index, store) in new.reaches.iter().flatten().enumerate() {
         let is_one = !store.is_empty() && !store.contains(char::is_whitespace);
-        found.violations.require(
+        found.faults.require(
             is_one,
             &spec.child("reaches").index(index),
             "must be PROVIDER or PROVIDER/REGION",
         );
     }
-    if !found.violations.is_empty() {
+    if !found.faults.is_empty() {
         return found;
     }
     let Some(profile) = view.profiles.get(&new.profile) else {

@@ -1,0 +1,127 @@
+//! Hub and member as watches show them: what admission judges by. A cluster without the kinds has no objects.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use berth_api::{extensions, garden};
+use berth_core::garden::check::Credentials;
+use berth_core::garden::{SecretRef, View};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use kube::runtime::watcher;
+use kube::{Client, Resource, ResourceExt};
+use parking_lot::RwLock;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::mirror::{Change, Key, mirror_everywhere};
+use crate::telemetry::chain;
+
+/// The API server waits for us while a Secret is asked for.
+const READ: Duration = Duration::from_millis(800);
+/// Watches of [`SharedBuckets::follow`].
+const KINDS: usize = 6;
+
+pub struct SharedBuckets {
+    client: Client,
+    view: RwLock<Arc<View>>,
+    /// How many kinds have been listed.
+    listed: AtomicUsize,
+    changed: Notify,
+}
+
+impl SharedBuckets {
+    pub fn new(client: Client, garden_namespace: &str) -> Self {
+        let view = View { garden_namespace: garden_namespace.to_owned(), ..View::default() };
+        Self {
+            client,
+            view: RwLock::new(Arc::new(view)),
+            listed: AtomicUsize::new(0),
+            changed: Notify::new(),
+        }
+    }
+
+    /// `None`: not every kind has been listed yet.
+    pub fn view(&self) -> Option<Arc<View>> {
+        (self.listed.load(Ordering::Acquire) >= KINDS).then(|| Arc::clone(&self.view.read()))
+    }
+
+    /// Resolves at the next change.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// A Secret as it is now, if it is where it may be read.
+    pub async fn credentials(&self, secret: &SecretRef) -> Credentials {
+        if self.view.read().garden_namespace != secret.namespace {
+            return Credentials::Unknown("it is not read there".to_owned());
+        }
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &secret.namespace);
+        match timeout(READ, api.get_opt(&secret.name)).await {
+            Ok(Ok(Some(found))) => {
+                let data = found.data.unwrap_or_default().into_iter();
+                Credentials::Found(
+                    data.filter(|(_, value)| !value.0.is_empty()).map(|(key, _)| key).collect(),
+                )
+            }
+            Ok(Ok(None)) => Credentials::Missing,
+            Ok(Err(error)) => {
+                warn!(name = %secret.name, error = chain(&error), "a Secret with credentials cannot be read");
+                Credentials::Unknown("the API server does not tell: see berth's log".to_owned())
+            }
+            Err(_) => Credentials::Unknown("the API server did not answer in time".to_owned()),
+        }
+    }
+
+    /// Watches all kinds. For ever.
+    pub async fn follow(&self, client: &Client) {
+        let name = |(_, name): Key| name;
+        tokio::join!(
+            self.watch::<garden::CloudProfile, _, _>(client, name, |view| &mut view.profiles),
+            self.watch::<garden::Seed, _, _>(client, name, |view| &mut view.seeds),
+            self.watch::<garden::BackupBucket, _, _>(client, name, |view| &mut view.buckets),
+            self.watch::<garden::BackupEntry, _, _>(client, |key| key, |view| &mut view.entries),
+            self.watch::<extensions::BackupBucket, _, _>(client, name, |view| &mut view.extension_buckets),
+            self.watch::<extensions::BackupEntry, _, _>(client, name, |view| &mut view.extension_entries),
+        );
+    }
+
+    /// One kind, and its part of the view.
+    async fn watch<K, I, V>(
+        &self,
+        client: &Client,
+        id: fn(Key) -> I,
+        part: fn(&mut View) -> &mut BTreeMap<I, V>,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+        I: Ord,
+        V: for<'k> From<&'k K>,
+    {
+        let keep =
+            |object: K| (id((object.namespace().unwrap_or_default(), object.name_any())), V::from(&object));
+        let mut is_listed = false;
+        mirror_everywhere(Api::all(client.clone()), watcher::Config::default(), keep, |change| {
+            let is_list = matches!(change, Change::All(_));
+            {
+                let mut view = self.view.write();
+                let part = part(Arc::make_mut(&mut view));
+                match change {
+                    Change::All(all) => *part = all.into_iter().collect(),
+                    Change::Applied((id, value)) => drop(part.insert(id, value)),
+                    Change::Deleted(key) => drop(part.remove(&id(key))),
+                }
+            }
+            if is_list && !std::mem::replace(&mut is_listed, true) {
+                self.listed.fetch_add(1, Ordering::AcqRel);
+            }
+            self.changed.notify_waiters();
+        })
+        .await;
+    }
+}

@@ -1,0 +1,232 @@
+//! Shared buckets at admission: profiles, seeds, buckets and entries of the hub, what members hold of them, and storage
+//! locations that lead into them. Every fault at once; what is not known is not refused, unless it is a deletion.
+
+use std::time::Duration;
+
+use berth_api::velero::BackupStorageLocation;
+use berth_api::{extensions, garden};
+use berth_core::garden::check::location::Location;
+use berth_core::garden::check::{self, Credentials, Findings};
+use berth_core::garden::store::SecretRef;
+use berth_core::garden::view::{Bucket, Entry, Extension};
+use berth_core::garden::{Profile, Seed, View};
+use berth_core::violation::{Field, Violations};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tracing::info;
+
+use crate::desk::Desk;
+use crate::known::{Known, KnownGarden};
+use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+
+/// How long what is in the way may take to go, and what is missing to come: people apply all of it in one go, and the
+/// watches show it a moment later.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+const HUB: &str = "garden.berth.dev";
+const MEMBER: &str = "extensions.gardener.cloud";
+
+/// An object before and after. One of them is missing where it is created or deleted.
+struct Change<T> {
+    old: Option<T>,
+    new: Option<T>,
+    spec_changed: bool,
+}
+
+impl<T> Change<T> {
+    fn read<'q, W: DeserializeOwned>(question: &Question<'q>) -> Result<Self, ReviewError>
+    where
+        T: for<'w> From<&'w W>,
+    {
+        let read = |object: Option<&'q RawValue>| {
+            object
+                .map(|object| serde_json::from_str::<W>(object.get()).map(|wire| T::from(&wire)))
+                .transpose()
+        };
+        let (old, new) = (read(question.old_object)?, read(question.object)?);
+        let needed = if question.operation == Operation::Delete { old.is_some() } else { new.is_some() };
+        if !needed {
+            return Err(ReviewError::NoObject);
+        }
+        let spec_changed = spec(question.old_object)? != spec(question.object)?;
+        Ok(Self { old, new, spec_changed })
+    }
+
+    /// Labels, finalizers and the like of what was let in once are nobody's business.
+    fn matters(&self) -> bool
+    where
+        T: PartialEq,
+    {
+        self.spec_changed || self.old != self.new
+    }
+}
+
+fn spec(object: Option<&RawValue>) -> Result<Value, ReviewError> {
+    #[derive(Deserialize)]
+    struct WithSpec {
+        #[serde(default)]
+        spec: Value,
+    }
+    let read: Option<WithSpec> = object.map(|object| serde_json::from_str(object.get())).transpose()?;
+    Ok(read.map(|object| object.spec).unwrap_or_default())
+}
+
+enum Subject {
+    Profile(Change<Profile>),
+    Seed(Change<Seed>),
+    Bucket(Change<Bucket>),
+    Entry(Change<Entry>),
+    Extension(Change<Extension>),
+    Location(Change<Location>),
+}
+
+impl Subject {
+    /// `None`: nothing that is judged here.
+    fn read(question: &Question<'_>) -> Result<Option<Self>, ReviewError> {
+        let kind = (question.kind.group.as_str(), question.kind.kind.as_str());
+        Ok(Some(match kind {
+            (HUB, "CloudProfile") => Self::Profile(Change::read::<garden::CloudProfile>(question)?),
+            (HUB, "Seed") => Self::Seed(Change::read::<garden::Seed>(question)?),
+            (HUB, "BackupBucket") => Self::Bucket(Change::read::<garden::BackupBucket>(question)?),
+            (HUB, "BackupEntry") => Self::Entry(Change::read::<garden::BackupEntry>(question)?),
+            (MEMBER, "BackupBucket") => Self::Extension(Change::read::<extensions::BackupBucket>(question)?),
+            (MEMBER, "BackupEntry") => Self::Extension(Change::read::<extensions::BackupEntry>(question)?),
+            ("velero.io", "BackupStorageLocation") => {
+                Self::Location(Change::read::<BackupStorageLocation>(question)?)
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn matters(&self) -> bool {
+        match self {
+            Self::Profile(change) => change.matters(),
+            Self::Seed(change) => change.matters(),
+            Self::Bucket(change) => change.matters(),
+            Self::Entry(change) => change.matters(),
+            Self::Extension(Change { old, new, spec_changed }) => {
+                let is_served = [old, new].into_iter().flatten().any(check::extension::is_served);
+                is_served && (*spec_changed || new.is_none())
+            }
+            Self::Location(change) => change.matters(),
+        }
+    }
+
+    /// The Secret that it names.
+    fn secret(&self) -> Option<&SecretRef> {
+        match self {
+            Self::Profile(change) => change.new.as_ref()?.backup.as_ref()?.secret.as_ref(),
+            Self::Bucket(change) => change.new.as_ref()?.secret.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// What is wrong whatever else there is.
+    fn faults(&self, by_hub: bool) -> Violations {
+        match self {
+            Self::Profile(Change { new: Some(new), .. }) => new.faults(),
+            Self::Seed(Change { new: Some(new), .. }) => check::seed::faults(new),
+            Self::Bucket(Change { old, new: Some(new), .. }) => check::bucket::faults(old.as_ref(), new),
+            Self::Entry(Change { old, new: Some(new), .. }) => {
+                check::entry::faults(old.as_ref(), new, by_hub)
+            }
+            Self::Extension(Change { old, new: Some(new), spec_changed }) => {
+                check::extension::faults(old.as_ref(), new, *spec_changed)
+            }
+            Self::Extension(Change { old: Some(old), .. }) => check::extension::check_delete(old),
+            _ => Violations::default(),
+        }
+    }
+
+    fn judge(&self, credentials: Option<&Credentials>, by_hub: bool, view: &View) -> Findings {
+        match self {
+            Self::Profile(Change { old, new: Some(new), .. }) => {
+                check::profile::check(old.as_ref(), new, credentials, view)
+            }
+            Self::Profile(Change { old: Some(old), .. }) => check::profile::check_delete(&old.name, view),
+            Self::Seed(Change { old, new: Some(new), .. }) => check::seed::check(old.as_ref(), new, view),
+            Self::Seed(Change { old: Some(old), .. }) => check::seed::check_delete(&old.name, view),
+            Self::Bucket(Change { old, new: Some(new), .. }) => {
+                check::bucket::check(old.as_ref(), new, credentials, view)
+            }
+            Self::Bucket(Change { old: Some(old), .. }) => check::bucket::check_delete(&old.name, view),
+            Self::Entry(Change { old, new: Some(new), .. }) => {
+                check::entry::check(old.as_ref(), new, by_hub, view)
+            }
+            Self::Location(Change { new: Some(new), .. }) => check::location::check(new, view),
+            _ => Findings { faults: self.faults(by_hub), ..Findings::default() },
+        }
+    }
+}
+
+/// Judges a write or a deletion.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    let Some(subject) = Subject::read(question)?.filter(Subject::matters) else {
+        return Ok(Verdict::allow());
+    };
+    let roles = desk.roles(&question.user_info.username);
+    let credentials = match subject.secret().filter(|secret| !secret.name.is_empty()) {
+        Some(secret) => Some(desk.known().credentials(secret).await),
+        None => None,
+    };
+    let is_deletion = question.operation == Operation::Delete;
+    let judge = |view: &View| subject.judge(credentials.as_ref(), roles.queue, view);
+    let mut found = match settled(desk.known(), judge).await {
+        Some(found) => found,
+        None => unknown(&subject, roles.queue, is_deletion),
+    };
+    // Velero restores kind by kind, by their names.
+    if question.operation == Operation::Create && roles.lifecycle {
+        found = found.of_a_restore();
+    }
+    tell_opt_out(&subject, question);
+    let violations = found.violations();
+    let reason = if is_deletion { RefusalReason::Forbidden } else { RefusalReason::Invalid };
+    let mut verdict =
+        if violations.is_empty() { Verdict::allow() } else { Verdict::refuse(reason, violations) };
+    verdict.warnings = found.warnings.into_iter().map(|warning| format!("berth: {warning}")).collect();
+    Ok(verdict)
+}
+
+/// What is found once nothing is in the way any more, or after a while all the same. `None`: what there is is not known.
+async fn settled<K: KnownGarden>(known: &K, judge: impl Fn(&View) -> Findings) -> Option<Findings> {
+    let patient = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let changed = known.garden_changed();
+            let found = known.garden().map(|view| judge(&view));
+            if let Some(found) = found.filter(|found| found.blamed.is_empty()) {
+                return found;
+            }
+            changed.await;
+        }
+    });
+    match patient.await {
+        Ok(found) => Some(found),
+        Err(_) => known.garden().map(|view| judge(&view)),
+    }
+}
+
+fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
+    let mut found = Findings { faults: subject.faults(by_hub), ..Findings::default() };
+    let why = "what else there is is not known yet: this replica has just started, or may not see it";
+    if is_deletion && !matches!(subject, Subject::Extension(_) | Subject::Seed(_)) {
+        let field = Field::root("metadata").child("deletionTimestamp");
+        found.blamed.push(field, format!("{why}: try again in a moment"));
+    } else {
+        found.warnings.push(format!("not judged by other objects: {why}"));
+    }
+    found
+}
+
+fn tell_opt_out(subject: &Subject, question: &Question<'_>) {
+    let Subject::Profile(Change { new: Some(new), .. }) = subject else { return };
+    if new.allows_cross_provider && new.is_cross_provider_without_region() {
+        let (profile, user) = (&new.name, &question.user_info.username);
+        info!(%profile, %user, dry_run = question.is_dry_run(), "another provider without a region, as its annotation asks: it yields no bucket");
+    }
+}
