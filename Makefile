@@ -42,15 +42,20 @@ bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON i
 	$(CARGO) build --locked --release --bin berth --example bench
 	@$(CURDIR)/target/release/examples/bench --berth $(CURDIR)/target/release/berth
 
-manifests: ## Writes manifests/crd from the types, and what the chart carries from manifests.
+manifests: ## Writes the definitions from the types, and what the chart carries from manifests.
 	$(CARGO) build --quiet --locked
 	$(BERTH) crd --write manifests/crd
+	$(BERTH) crd --of garden --write manifests/garden/crd
+	$(BERTH) crd --of garden-member --write manifests/components/garden-member/crd
 	$(CARGO) build --quiet --locked # It carries them.
 	@for executor in berth velero; do for certificates in self-managed cert-manager; do \
 		$(BERTH) install --output yaml --namespace release-namespace --beside-velero=true --executor $$executor \
-			--certificates $$certificates > manifests/chart/objects/$$executor-$$certificates.yaml || exit; \
+			--certificates $$certificates \
+			| awk -v RS='---\n' '$$0 && !/kind: CustomResourceDefinition/ {printf "---\n%s", $$0}' \
+			> manifests/chart/objects/$$executor-$$certificates.yaml || exit; \
 	done; done
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
+	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 
 image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
 	@image/build $(ARCHES)

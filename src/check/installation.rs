@@ -228,7 +228,7 @@ fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
                 && role["metadata"]["name"] == binding["roleRef"]["name"]
         };
         let role = objects.iter().find(is_role).unwrap_or(&Value::Null);
-        let within = (binding["kind"] != "ClusterRoleBinding").then(|| namespace.to_owned());
+        let within = binding["metadata"]["namespace"].as_str().map(str::to_owned);
         for subject in list(&binding["subjects"]) {
             let account = subject["name"].as_str().unwrap_or_default();
             for attributes in list(&role["rules"]).iter().flat_map(each_of) {

@@ -122,6 +122,7 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
         Presence::Absent => !beside,
         Presence::Foreign => false,
     };
+    settings.bring_garden_namespace = found.garden_namespace != Presence::Foreign;
     if beside && found.definition == Presence::Absent {
         bail!(
             "--beside-velero: there is no Velero here, not even its definitions; leave the flag out, or install Velero first"
@@ -349,6 +350,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 6, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 20, "{}", admission.len());
     }
 }

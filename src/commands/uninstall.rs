@@ -5,6 +5,7 @@ use anyhow::Context as _;
 use crate::args::UninstallArgs;
 use crate::certificates::SECRET;
 use crate::client::persistent;
+use crate::install::render::VELERO_GROUP;
 use crate::install::{Cluster, apply, remove, velero};
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
@@ -58,7 +59,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     put_velero_back(&cluster).await?;
     for reference in kept.iter().filter(|one| one.kind == "CustomResourceDefinition") {
         let count = remove::instances(&cluster, reference).await?;
-        if has_velero {
+        if has_velero && reference.name.ends_with(VELERO_GROUP) {
             println!("{reference} kept: there is a Velero");
         } else if count > 0 {
             println!("{reference} kept: there are objects of it ({count})");
@@ -67,7 +68,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
         }
     }
     for reference in kept.iter().filter(|one| one.kind == "Namespace") {
-        let inhabitants = remove::inhabitants(&cluster).await?;
+        let inhabitants = remove::inhabitants(&cluster, &reference.name).await?;
         if !inhabitants.is_empty() {
             println!("{reference} kept: there are {}", inhabitants.join(", "));
         } else if remove::delete(&cluster, reference).await? {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth_api::garden::GARDEN_NAMESPACE;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -253,22 +254,26 @@ pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
     let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
     let mut found = Vec::new();
     for (api_version, kind, is_namespaced) in KINDS {
-        let of = |name: String| Reference {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-            namespace: is_namespaced.then(|| cluster.namespace.clone()),
-            name,
-        };
-        match of(String::new()).api(&cluster.client).list(&labelled).await {
-            Ok(list) => found.extend(list.items.iter().map(|object| of(object.name_any()))),
-            // No such kind here.
-            Err(error) if is_not_found(&error) => {}
-            Err(error) => return Err(error).with_context(|| format!("{kind}s cannot be listed")),
+        let namespaces: &[Option<&str>] =
+            if is_namespaced { &[Some(&cluster.namespace), Some(GARDEN_NAMESPACE)] } else { &[None] };
+        for namespace in namespaces {
+            let of = |name: String| Reference {
+                api_version: api_version.to_owned(),
+                kind: kind.to_owned(),
+                namespace: namespace.map(str::to_owned),
+                name,
+            };
+            match of(String::new()).api(&cluster.client).list(&labelled).await {
+                Ok(list) => found.extend(list.items.iter().map(|object| of(object.name_any()))),
+                // No such kind here.
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error).with_context(|| format!("{kind}s cannot be listed")),
+            }
         }
     }
     // A namespace of another berth, or of none; and whatever people gave that label.
     found.retain(|one| match one.kind.as_str() {
-        "Namespace" => one.name == cluster.namespace,
+        "Namespace" => one.name == cluster.namespace || one.name == GARDEN_NAMESPACE,
         "CustomResourceDefinition" => true,
         _ => one.name == "berth" || one.name.starts_with("berth-"),
     });

@@ -1,6 +1,7 @@
 //! What is in a cluster before something is installed there, and what speaks against it.
 
 use anyhow::{Context as _, bail};
+use berth_api::garden::GARDEN_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Namespace};
@@ -37,6 +38,8 @@ pub struct Found {
     /// The Deployment of a Velero server in that namespace.
     pub velero: Option<Deployment>,
     pub namespace: Presence,
+    /// The namespace of the stores' credentials.
+    pub garden_namespace: Presence,
     /// Of the definition of Backups.
     pub definition: Presence,
     /// What keeps the definition of Backups from being used, and the way out.
@@ -125,7 +128,11 @@ impl Cluster {
             .await
             .context("the definition of Backups cannot be read")?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = namespaces.get_opt(&self.namespace).await.context("the namespace cannot be read")?;
+        let presence = async |name: &str| {
+            let found =
+                namespaces.get_opt(name).await.with_context(|| format!("namespace {name} cannot be read"))?;
+            anyhow::Ok(Presence::of(found.as_ref().map(|namespace| namespace.labels())))
+        };
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let configuration = configurations
             .get_opt(CONFIGURATION)
@@ -142,7 +149,8 @@ impl Cluster {
             has_policies: served("validatingadmissionpolicies").await?,
             has_cert_manager: groups.groups.iter().any(|group| group.name == "cert-manager.io"),
             velero: self.velero().await?,
-            namespace: Presence::of(namespace.as_ref().map(|namespace| namespace.labels())),
+            namespace: presence(&self.namespace).await?,
+            garden_namespace: presence(GARDEN_NAMESPACE).await?,
             definition: Presence::of(definition.as_ref().map(|definition| definition.labels())),
             definition_fault: definition.as_ref().and_then(definition::fault),
             called: configuration.as_ref().and_then(called),

@@ -165,9 +165,8 @@ pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Res
     };
     let text =
         |pointer: &str| object.data.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default();
-    let path = format!("{}/v1", text("/spec/group"));
     let kind = Reference {
-        api_version: path,
+        api_version: format!("{}/{}", text("/spec/group"), text("/spec/versions/0/name")),
         kind: text("/spec/names/kind").to_owned(),
         namespace: None,
         name: String::new(),
@@ -180,11 +179,11 @@ pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Res
     }
 }
 
-/// What else is in the namespace: `kind/name` of the first few. Empty: it can go.
+/// What else is in a namespace: `kind/name` of the first few. Empty: it can go.
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn inhabitants(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+pub async fn inhabitants(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
     const MOST: usize = 5;
     // All in one answer: a definition that was just removed may still be named by one and be unknown to the next.
     let discovery = Discovery::new(cluster.client.clone()).run_aggregated().await;
@@ -199,7 +198,7 @@ pub async fn inhabitants(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
                 continue;
             }
             let api: Api<kube::core::DynamicObject> =
-                Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource);
+                Api::namespaced_with(cluster.client.clone(), namespace, &resource);
             let list = match api.list_metadata(&ListParams::default().limit(50)).await {
                 Ok(list) => list,
                 Err(error) if is_not_found(&error) => continue,

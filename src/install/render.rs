@@ -1,6 +1,7 @@
 //! Settings to objects. What `kubectl kustomize` makes of `manifests/`, without kubectl, and for any namespace.
 
 use anyhow::{Context as _, bail};
+use berth_api::garden::GARDEN_NAMESPACE;
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,6 +11,8 @@ use crate::args::Executor;
 
 /// Namespace for which the manifests are written.
 const WRITTEN_FOR: &str = "velero";
+/// Group of the definitions that a Velero brings itself.
+pub const VELERO_GROUP: &str = "velero.io";
 /// Velero's service account, where `velero install` made it.
 pub const VELERO_ACCOUNT: &str = "velero";
 
@@ -28,7 +31,9 @@ pub struct Settings {
     pub namespace: String,
     /// Bring the namespace itself.
     pub bring_namespace: bool,
-    /// Bring the CustomResourceDefinitions.
+    /// Bring the namespace of the stores' credentials.
+    pub bring_garden_namespace: bool,
+    /// Bring Velero's CustomResourceDefinitions.
     pub bring_definitions: bool,
     pub executor: Executor,
     pub certificates: Certificates,
@@ -46,6 +51,7 @@ impl Settings {
         Self {
             namespace: namespace.to_owned(),
             bring_namespace: true,
+            bring_garden_namespace: true,
             bring_definitions: true,
             executor: Executor::Berth,
             certificates: Certificates::SelfManaged,
@@ -75,8 +81,14 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
         build(component, &mut objects)?;
     }
     objects.retain(|object| match object["kind"].as_str() {
+        Some("Namespace") if object["metadata"]["name"] == GARDEN_NAMESPACE => {
+            settings.bring_garden_namespace
+        }
         Some("Namespace") => settings.bring_namespace,
-        Some("CustomResourceDefinition") => settings.bring_definitions,
+        // Those of shared buckets are nobody else's.
+        Some("CustomResourceDefinition") => {
+            settings.bring_definitions || object["spec"]["group"] != VELERO_GROUP
+        }
         _ => true,
     });
     for object in &mut objects {
@@ -236,10 +248,10 @@ fn judge_velero_by(policy: &mut Value, account: &str) {
     }
 }
 
-/// Wherever the namespace is named: as a namespace or the name of one, in a selector of namespaces, in DNS names and in
-/// cert-manager's `namespace/name`.
+/// Wherever the namespace is named: as a namespace or the name of one, in a selector of namespaces, in DNS names, in the
+/// name of a service account, and in cert-manager's `namespace/name`.
 fn move_to(value: &mut Value, key: &str, namespace: &str) {
-    if value["kind"] == "Namespace" {
+    if value["kind"] == "Namespace" && value["metadata"]["name"] == WRITTEN_FOR {
         value["metadata"]["name"] = json!(namespace);
     }
     match value {
@@ -247,6 +259,12 @@ fn move_to(value: &mut Value, key: &str, namespace: &str) {
         Value::Array(items) => items.iter_mut().for_each(|item| move_to(item, key, namespace)),
         Value::String(text) if (key == "namespace" || key == "values") && text == WRITTEN_FOR => {
             namespace.clone_into(text)
+        }
+        Value::String(text) if key == "expression" => {
+            *text = text.replace(
+                &format!("system:serviceaccount:{WRITTEN_FOR}:"),
+                &format!("system:serviceaccount:{namespace}:"),
+            )
         }
         Value::String(text) if key == "dnsNames" => {
             *text = text.replacen(&format!(".{WRITTEN_FOR}."), &format!(".{namespace}."), 1)

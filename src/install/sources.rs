@@ -25,6 +25,22 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/cert-manager/kustomization.yaml"),
     ),
     (
+        "components/garden-member/crd/backupbuckets.extensions.gardener.cloud.yaml",
+        include_str!(
+            "../../manifests/components/garden-member/crd/backupbuckets.extensions.gardener.cloud.yaml"
+        ),
+    ),
+    (
+        "components/garden-member/crd/backupentries.extensions.gardener.cloud.yaml",
+        include_str!(
+            "../../manifests/components/garden-member/crd/backupentries.extensions.gardener.cloud.yaml"
+        ),
+    ),
+    (
+        "components/garden-member/crd/kustomization.yaml",
+        include_str!("../../manifests/components/garden-member/crd/kustomization.yaml"),
+    ),
+    (
         "components/self-managed/kustomization.yaml",
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),
     ),
@@ -35,6 +51,27 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/crd/backupstoragelocations.velero.io.yaml"),
     ),
     ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
+    (
+        "garden/crd/backupbuckets.garden.berth.dev.yaml",
+        include_str!("../../manifests/garden/crd/backupbuckets.garden.berth.dev.yaml"),
+    ),
+    (
+        "garden/crd/backupentries.garden.berth.dev.yaml",
+        include_str!("../../manifests/garden/crd/backupentries.garden.berth.dev.yaml"),
+    ),
+    (
+        "garden/crd/cloudprofiles.garden.berth.dev.yaml",
+        include_str!("../../manifests/garden/crd/cloudprofiles.garden.berth.dev.yaml"),
+    ),
+    ("garden/crd/kustomization.yaml", include_str!("../../manifests/garden/crd/kustomization.yaml")),
+    (
+        "garden/crd/seeds.garden.berth.dev.yaml",
+        include_str!("../../manifests/garden/crd/seeds.garden.berth.dev.yaml"),
+    ),
+    ("garden/kustomization.yaml", include_str!("../../manifests/garden/kustomization.yaml")),
+    ("garden/namespace.yaml", include_str!("../../manifests/garden/namespace.yaml")),
+    ("garden/policies.yaml", include_str!("../../manifests/garden/policies.yaml")),
+    ("garden/rbac.yaml", include_str!("../../manifests/garden/rbac.yaml")),
     ("manager/controller.yaml", include_str!("../../manifests/manager/controller.yaml")),
     ("manager/kustomization.yaml", include_str!("../../manifests/manager/kustomization.yaml")),
     ("manager/priority.yaml", include_str!("../../manifests/manager/priority.yaml")),
