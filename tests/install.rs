@@ -70,6 +70,7 @@ fn installation_and_removal_without_pods() {
     a_stranger_is_left_alone(&plane, &admin);
     what_is_half_gone_is_removed(&plane, &admin);
     backups_and_what_holds_them_stay(&plane, &admin);
+    shared_buckets_and_somebody_elses_garden_stay(&plane, &admin);
     an_old_definition_is_named(&plane, &admin);
     velero_is_found_and_adjusted_and_put_back(&plane, &admin);
 }
@@ -194,27 +195,32 @@ fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
         let output = berth(admin, &["uninstall"]);
         assert!(output.status.success(), "{}", said(&output));
         let left: Vec<String> =
-            names(plane, KINDS).into_iter().filter(|name| name != "namespace/velero").collect();
+            names(plane, KINDS).into_iter().filter(|name| !name.starts_with("namespace/")).collect();
         assert_eq!(left, Vec::<String>::new(), "{missing}: {}", said(&output));
         // Nobody ends a namespace here.
         kubectl
             .run(&["get", "namespace", "velero", "-o", "jsonpath={.metadata.deletionTimestamp}"])
             .map(|at| assert!(!at.is_empty()))
             .unwrap();
-        finish_namespace(plane);
+        finish_namespaces(plane);
     }
     let again = berth(admin, &["uninstall"]);
     assert!(again.status.success(), "{}", said(&again));
 }
 
-/// What kube-controller-manager would do.
-fn finish_namespace(plane: &ControlPlane) {
-    let mut namespace: Value =
-        serde_json::from_str(&plane.kubectl().run(&["get", "namespace", "velero", "-o", "json"]).unwrap())
-            .unwrap();
-    namespace["spec"]["finalizers"] = json!([]);
-    let args = ["replace", "--raw", "/api/v1/namespaces/velero/finalize", "-f", "-"];
-    plane.kubectl().run_with(&args, &namespace.to_string()).unwrap();
+/// What kube-controller-manager would do, for each namespace that is on its way out.
+fn finish_namespaces(plane: &ControlPlane) {
+    for name in ["velero", "garden"] {
+        let found =
+            plane.kubectl().run(&["get", "namespace", name, "--ignore-not-found", "-o", "json"]).unwrap();
+        let Ok(mut namespace) = serde_json::from_str::<Value>(&found) else { continue };
+        if namespace["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        namespace["spec"]["finalizers"] = json!([]);
+        let path = format!("/api/v1/namespaces/{name}/finalize");
+        plane.kubectl().run_with(&["replace", "--raw", &path, "-f", "-"], &namespace.to_string()).unwrap();
+    }
 }
 
 fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {
@@ -251,12 +257,64 @@ fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
+    finish_namespaces(plane);
     let left = names(plane, KINDS);
     assert_eq!(left.len(), 3, "{left:?}");
     kubectl.run(&["delete", "backup.velero.io,bsl", "sample-accepted", "-n", "velero"]).unwrap();
     let output = berth(admin, &["uninstall"]);
     assert!(said(&output).contains("namespace/velero removed"), "{}", said(&output));
-    finish_namespace(plane);
+    finish_namespaces(plane);
+}
+
+fn shared_buckets_and_somebody_elses_garden_stay(plane: &ControlPlane, admin: &Path) {
+    let kubectl = plane.kubectl();
+    let uninstall = || {
+        let output = berth(admin, &["uninstall"]);
+        assert!(output.status.success(), "{}", said(&output));
+        finish_namespaces(plane);
+        said(&output)
+    };
+    // Ours: stays as long as something is in it, and so do the kinds.
+    apply_printed(plane, &[]);
+    kubectl.run(&["delete", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "berth"]).unwrap();
+    kubectl
+        .run(&["create", "secret", "generic", "operator", "-n", "garden", "--from-literal=accessKeyID=a"])
+        .unwrap();
+    let seed = json!({
+        "apiVersion": "garden.berth.dev/v1alpha1",
+        "kind": "Seed",
+        "metadata": {"name": "one"},
+        "spec": {"cloudProfileName": "p", "region": "r"},
+    });
+    apply(plane, &[seed]);
+    let text = uninstall();
+    for line in [
+        "role/berth-webhook-garden in garden removed",
+        "namespace/garden kept: there are secret/operator",
+        "customresourcedefinition/seeds.garden.berth.dev kept: there are objects of it (1)",
+        "customresourcedefinition/cloudprofiles.garden.berth.dev removed",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    kubectl.run(&["delete", "seeds.garden.berth.dev", "one"]).unwrap();
+    kubectl.run(&["delete", "secret", "operator", "-n", "garden"]).unwrap();
+    assert!(uninstall().contains("namespace/garden removed"));
+    // Somebody else's: used, and neither marked as ours nor removed.
+    kubectl.run(&["create", "namespace", "garden"]).unwrap();
+    let output = berth(admin, &["install", "--timeout=1s"]);
+    let text = said(&output);
+    assert!(
+        text.contains("role/berth-webhook-garden in garden created") && !text.contains("namespace/garden"),
+        "{text}"
+    );
+    let text = uninstall();
+    assert!(
+        text.contains("role/berth-webhook-garden in garden removed") && !text.contains("namespace/garden"),
+        "{text}"
+    );
+    kubectl.run(&["get", "namespace", "garden"]).unwrap();
+    kubectl.run(&["delete", "namespace", "garden", "--wait=false"]).unwrap();
+    finish_namespaces(plane);
 }
 
 fn an_old_definition_is_named(plane: &ControlPlane, admin: &Path) {
@@ -300,7 +358,7 @@ fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path)
         text.contains("found Velero (Deployment velero)") && text.contains("backup-queue, backup"),
         "{text}"
     );
-    assert!(!text.contains("namespace/velero") && !text.contains("customresourcedefinition"), "{text}");
+    assert!(!text.contains("namespace/velero") && !text.contains(".velero.io"), "{text}");
     let output = berth(admin, &["install", "--dry-run", "--adjust-velero", "--executor=velero"]);
     assert!(said(&output).contains("+--disable-controllers=gc,backup-queue"), "{}", said(&output));
     assert_eq!(args(), plain);
@@ -336,6 +394,7 @@ fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path)
     let text = said(&output);
     assert!(output.status.success() && text.contains("Velero runs backups by itself again"), "{text}");
     assert_eq!(args(), plain);
+    finish_namespaces(plane);
     assert_eq!(names(plane, KINDS), Vec::<String>::new());
     kubectl.run(&["get", "crd", "backups.velero.io"]).unwrap();
     kubectl.run(&["get", "namespace", "velero"]).unwrap();

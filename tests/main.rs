@@ -11,6 +11,7 @@ mod cluster;
 mod crash;
 mod engine;
 mod failure;
+mod garden;
 mod guard;
 mod install;
 mod manifests;

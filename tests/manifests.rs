@@ -12,10 +12,16 @@ use crate::support::{binaries, project};
 
 #[test]
 fn the_definitions_on_disk_are_those_of_the_types() {
-    for (name, text) in berth_api::crd::files(&berth_api::crd::velero()).unwrap() {
-        let path = project().join("manifests/crd").join(&name);
-        let found = std::fs::read_to_string(&path).unwrap();
-        assert!(found == text, "{name} is out of date: run `make manifests`");
+    for (folder, definitions) in [
+        ("crd", berth_api::crd::velero()),
+        ("garden/crd", berth_api::crd::hub()),
+        ("components/garden-member/crd", berth_api::crd::member()),
+    ] {
+        for (name, text) in berth_api::crd::files(&definitions).unwrap() {
+            let path = project().join("manifests").join(folder).join(&name);
+            let found = std::fs::read_to_string(&path).unwrap();
+            assert!(found == text, "{name} is out of date: run `make manifests`");
+        }
     }
 }
 
@@ -46,7 +52,7 @@ fn files(folder: &Path, below: &Path, found: &mut Vec<String>) {
 fn the_binary_carries_every_manifest() {
     let below = project().join("manifests");
     let mut found = Vec::new();
-    for folder in ["base", "components", "crd", "manager", "rbac", "webhook"] {
+    for folder in ["base", "components", "crd", "garden", "manager", "rbac", "webhook"] {
         files(&below.join(folder), &below, &mut found);
     }
     found.sort();
@@ -55,8 +61,23 @@ fn the_binary_carries_every_manifest() {
     assert_eq!(found, carried, "src/install/sources.rs");
 }
 
-fn by_name(objects: Vec<Value>) -> BTreeMap<Reference, Value> {
+fn by_name(mut objects: Vec<Value>) -> BTreeMap<Reference, Value> {
+    objects.iter_mut().for_each(whole);
     objects.into_iter().map(|object| (Reference::of(&object).unwrap(), object)).collect()
+}
+
+/// `0.0` is `0` to Go.
+fn whole(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(whole),
+        Value::Object(fields) => fields.values_mut().for_each(whole),
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0) {
+                *value = json!(float as i64);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn assert_same(theirs: Vec<Value>, ours: Vec<Value>, what: &str) {
@@ -105,20 +126,22 @@ fn kustomize_and_the_binary_agree() {
 }
 
 /// Of pods only those of data movers, and nothing else that berth itself, or kube-system, lives from: a berth that does not
-/// answer keeps nobody from coming up.
+/// answer keeps nobody from coming up. What is in no one namespace is shared buckets, and only their deletion waits for it.
 #[test]
-fn the_webhooks_are_asked_about_what_velero_works_on_in_one_namespace_and_about_nothing_else() {
+fn the_webhooks_are_asked_about_backups_of_one_namespace_and_shared_buckets_and_about_nothing_else() {
     let mut asked: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for object in render(&Settings::new("elsewhere")).unwrap() {
         for webhook in object["webhooks"].as_array().into_iter().flatten() {
             let name = webhook["name"].as_str().unwrap();
+            let is_anywhere = ["garden", "extensions"].iter().any(|of| name.starts_with(of));
             for rule in webhook["rules"].as_array().unwrap() {
-                assert_eq!(rule["scope"], "Namespaced", "{name}");
+                assert_eq!(rule["scope"], if is_anywhere { "*" } else { "Namespaced" }, "{name}");
                 asked.entry(name.to_owned()).or_default().extend(resources(rule));
             }
             let selector = &webhook["namespaceSelector"]["matchExpressions"];
-            assert_eq!(*selector, only("elsewhere"), "{name}");
-            assert_eq!(webhook["failurePolicy"], "Ignore", "{name}");
+            assert_eq!(*selector, if is_anywhere { Value::Null } else { only("elsewhere") }, "{name}");
+            let deletes = name == "garden-deletions.validate.berth.dev";
+            assert_eq!(webhook["failurePolicy"], if deletes { "Fail" } else { "Ignore" }, "{name}");
             assert_eq!(webhook["timeoutSeconds"], 2, "{name}");
             let conditions = webhook["matchConditions"].to_string();
             if name.starts_with("pods.") {
@@ -139,13 +162,32 @@ fn the_webhooks_are_asked_about_what_velero_works_on_in_one_namespace_and_about_
         ("backups.validate.berth.dev", vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()]),
         ("movers.validate.berth.dev", movers()),
         ("configmaps.validate.berth.dev", vec!["configmaps.v1. CREATE,UPDATE".to_owned()]),
+        ("garden.guard.berth.dev", hub("CREATE,UPDATE", &HUB)),
+        ("garden.validate.berth.dev", [hub("CREATE,UPDATE", &HUB), hub("DELETE", &["seeds"])].concat()),
+        ("garden-deletions.validate.berth.dev", hub("DELETE", &["cloudprofiles", "backupbuckets"])),
+        ("extensions.validate.berth.dev", member("CREATE,UPDATE,DELETE")),
+        (
+            "locations.validate.berth.dev",
+            vec!["backupstoragelocations.v1.velero.io CREATE,UPDATE".to_owned()],
+        ),
     ];
     assert_eq!(asked, expected.map(|(name, resources)| (name.to_owned(), resources)).into());
 }
 
-/// The policies hold in one namespace, whatever becomes of the webhooks.
+const HUB: [&str; 4] = ["cloudprofiles", "seeds", "backupbuckets", "backupentries"];
+
+fn hub(operations: &str, resources: &[&str]) -> Vec<String> {
+    resources.iter().map(|one| format!("{one}.v1alpha1.garden.berth.dev {operations}")).collect()
+}
+
+fn member(operations: &str) -> Vec<String> {
+    let of = |one| format!("{one}.v1alpha1.extensions.gardener.cloud {operations}");
+    ["backupbuckets", "backupentries"].map(of).into()
+}
+
+/// The policies hold whatever becomes of the webhooks: in one namespace, but for shared buckets.
 #[test]
-fn the_policies_judge_backups_and_data_movers_of_one_namespace() {
+fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_buckets() {
     let objects = render(&Settings::new("elsewhere")).unwrap();
     let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
     let mut judged: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -156,14 +198,30 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace() {
         judged.insert(name, rules.iter().flat_map(resources).collect());
     }
     let backups = vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()];
-    assert_eq!(judged, [("berth-guard".to_owned(), backups), ("berth-grants".to_owned(), movers())].into());
+    let expected = [
+        ("berth-guard", backups),
+        ("berth-grants", movers()),
+        ("berth-cloudprofiles", hub("CREATE,UPDATE", &["cloudprofiles"])),
+        ("berth-seeds", hub("CREATE,UPDATE", &["seeds"])),
+        ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
+        ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
+        ("berth-extensions", member("CREATE,UPDATE")),
+        ("berth-extension-deletions", member("DELETE")),
+        ("berth-credentials", vec!["secrets.v1. DELETE".to_owned()]),
+    ];
+    assert_eq!(judged, expected.map(|(name, resources)| (name.to_owned(), resources)).into());
     let bindings = of("ValidatingAdmissionPolicyBinding");
     assert_eq!(bindings.len(), judged.len());
     for binding in bindings {
         assert_eq!(binding["spec"]["policyName"], binding["metadata"]["name"]);
         assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
         let selector = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
-        assert_eq!(*selector, only("elsewhere"));
+        let expected = match binding["metadata"]["name"].as_str().unwrap() {
+            "berth-guard" | "berth-grants" => only("elsewhere"),
+            "berth-credentials" => only("garden"),
+            _ => Value::Null,
+        };
+        assert_eq!(*selector, expected);
     }
 }
 
@@ -226,7 +284,7 @@ fn the_chart_and_the_binary_agree() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut theirs = documents(&String::from_utf8(output.stdout).unwrap());
         for object in &mut theirs {
-            if object["kind"] == "CustomResourceDefinition" {
+            if object["kind"] == "CustomResourceDefinition" || object["kind"] == "Namespace" {
                 assert_eq!(object["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
                 object["metadata"].as_object_mut().unwrap().remove("annotations");
             }
@@ -238,9 +296,7 @@ fn the_chart_and_the_binary_agree() {
             }
         }
         let mut ours = documents(&printed(executor, certificates, "elsewhere"));
-        for crd in berth_api::crd::velero() {
-            ours.push(serde_json::to_value(crd).unwrap());
-        }
+        ours.extend(berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()));
         assert_same(theirs, ours, &format!("{executor} {certificates}"));
     }
 }
@@ -250,6 +306,7 @@ fn what_the_chart_carries_is_up_to_date() {
     for (executor, certificates) in COMBINATIONS {
         let path = project().join(format!("manifests/chart/objects/{executor}-{certificates}.yaml"));
         let mut ours = documents(&printed(executor, certificates, "release-namespace"));
+        ours.retain(|object| object["kind"] != "CustomResourceDefinition");
         for object in &mut ours {
             if let Some(args) = object.pointer_mut("/spec/template/spec/containers/0/args") {
                 let settings = ["--concurrent-backups=1", "--item-block-worker-count=1"];
@@ -259,10 +316,14 @@ fn what_the_chart_carries_is_up_to_date() {
         let theirs = documents(&std::fs::read_to_string(&path).unwrap());
         assert_same(theirs, ours, &format!("run `make manifests`: {}", path.display()));
     }
-    let definitions =
-        std::fs::read_to_string(project().join("manifests/chart/objects/definitions.yaml")).unwrap();
-    let ours = berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
-    assert_same(documents(&definitions), ours, "run `make manifests`");
+    for (file, ours) in
+        [("definitions", berth_api::crd::velero()), ("garden-definitions", berth_api::crd::hub())]
+    {
+        let path = project().join(format!("manifests/chart/objects/{file}.yaml"));
+        let theirs = documents(&std::fs::read_to_string(path).unwrap());
+        let ours = ours.iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+        assert_same(theirs, ours, "run `make manifests`");
+    }
 }
 
 /// A Velero that its own chart installed goes by another service account.

@@ -112,7 +112,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let text = run(&cluster, "berth install --executor=velero");
     assert!(text.contains("found Velero (Deployment velero)"), "{text}");
     assert!(text.contains("Velero still runs what berth takes the place of (backup-queue)"), "{text}");
-    assert!(!text.contains("customresourcedefinition") && !text.contains("namespace/velero"), "{text}");
+    assert!(!text.contains(".velero.io") && !text.contains("namespace/velero"), "{text}");
     assert_eq!(args(&cluster), before);
     let check = berth(&admin, &["check"]);
     assert_eq!(check.status.code(), Some(1), "{}", said(&check));

@@ -103,7 +103,7 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     let plane = steps.step("apply manifests/crd, and Velero's definitions of data movers", define).await?;
     let objects = steps.step("make namespaces ns1 to ns9", cluster::fill(&client)).await?;
     say(format_args!("  {objects} objects"))?;
-    let options = Options { concurrent_backups: SLOTS, ..Options::new(program, NAMESPACE) };
+    let options = Options { concurrent_backups: SLOTS, garden: true, ..Options::new(program, NAMESPACE) };
     let what = "apply the other manifests, start berth webhook and berth controller (--concurrent-backups 2)";
     let mut berth = steps.step(what, blocking(move || Berth::start(plane, options))).await?;
 

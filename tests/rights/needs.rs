@@ -23,7 +23,7 @@ impl Need {
 
     /// Whose service account has it, and which log tells of its absence.
     pub fn duty(&self) -> &'static str {
-        if self.role == "berth-webhook" { "webhook" } else { "controller" }
+        if self.role.starts_with("berth-webhook") { "webhook" } else { "controller" }
     }
 }
 
@@ -69,6 +69,22 @@ const ROLES: &[Role] = &[
                 Symptom::OnlyLogged("PersistentVolumeClaim data cannot be read"),
             ),
         ],
+    },
+    Role {
+        kind: "ClusterRole",
+        name: "berth-webhook-garden",
+        rules: &[
+            ("knowing what depends on what in the hub", Symptom::Blind("CloudProfile")),
+            ("knowing which buckets clusters share, in a member", Symptom::Blind("BackupBucket")),
+        ],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-webhook-garden",
+        rules: &[(
+            "telling that the credentials are missing which a profile names",
+            Symptom::OnlyLogged("a Secret with credentials cannot be read"),
+        )],
     },
     Role {
         kind: "Role",

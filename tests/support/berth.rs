@@ -26,6 +26,8 @@ pub struct Options {
     pub item_block_workers: u16,
     /// Velero runs the backups; whoever asks for that has made the default location.
     pub beside_velero: bool,
+    /// It judges shared buckets. At most one of a control plane does.
+    pub garden: bool,
     pub webhook_args: Vec<String>,
     pub controller_args: Vec<String>,
     /// Where the controller finds the API server, if not where all others do.
@@ -46,6 +48,7 @@ impl Options {
             concurrent_backups: 1,
             item_block_workers: 1,
             beside_velero: false,
+            garden: false,
             webhook_args: Vec::new(),
             controller_args: Vec::new(),
             controller_url: None,
@@ -124,7 +127,8 @@ impl Berth {
         let plane = plane.into();
         let webhook_address = loopback()?;
         let url = format!("https://{webhook_address}");
-        let mut objects = manifest::objects(&options.namespace, &url, options.beside_velero)?;
+        let objects = if options.garden { manifest::objects_with_garden } else { manifest::objects };
+        let mut objects = objects(&options.namespace, &url, options.beside_velero)?;
         if let Some((kind, role, index)) = options.without_rule {
             manifest::take_rule(
                 &mut objects,

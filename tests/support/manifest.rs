@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use berth::args::Executor;
 use berth::install::{Settings, render};
+use berth_api::garden::GARDEN_NAMESPACE;
 use serde_json::{Value, json};
 
 /// Namespace for which the manifests are written.
@@ -27,18 +28,48 @@ pub fn definitions() -> anyhow::Result<Vec<Value>> {
 }
 
 /// What an installation consists of, but for the definitions and what needs a kubelet: for `namespace`, with webhooks that
-/// are called at `webhook_url`, for a berth that runs backups or one that lets Velero run them.
+/// are called at `webhook_url`, for a berth that runs backups or one that lets Velero run them. Nothing in it judges shared
+/// buckets: most are in no namespace, and berths that stand side by side would all be asked about all of them.
 ///
 /// # Errors
 /// When they cannot be made.
 pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<Vec<Value>> {
+    let mut objects = objects_with_garden(namespace, webhook_url, beside_velero)?;
+    let judges = |rules: &Value| {
+        let groups = rules.as_array().into_iter().flatten().flat_map(|rule| rule["apiGroups"].as_array());
+        groups.flatten().any(|group| group == "garden.berth.dev" || group == "extensions.gardener.cloud")
+    };
+    let is_of_garden = |object: &Value| judges(&object["spec"]["matchConstraints"]["resourceRules"]);
+    let left_out: BTreeSet<String> =
+        objects.iter().filter(|object| is_of_garden(object)).map(name_of).collect();
+    // A binding has the name of its policy.
+    objects.retain(|object| {
+        let is_policy =
+            object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"));
+        !(is_policy && left_out.contains(&name_of(object)))
+    });
+    for webhooks in objects.iter_mut().filter_map(|object| object.get_mut("webhooks")?.as_array_mut()) {
+        webhooks.retain(|webhook| !judges(&webhook["rules"]));
+    }
+    Ok(objects)
+}
+
+/// [`objects`], and what judges shared buckets. For one berth of a control plane.
+///
+/// # Errors
+/// When they cannot be made.
+pub fn objects_with_garden(
+    namespace: &str,
+    webhook_url: &str,
+    beside_velero: bool,
+) -> anyhow::Result<Vec<Value>> {
     let executor = if beside_velero { Executor::Velero } else { Executor::Berth };
     let mut objects = render(&Settings { executor, ..Settings::new(namespace) })?;
     let left_out = ["CustomResourceDefinition", "Deployment", "PodDisruptionBudget", "NetworkPolicy"];
     objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| left_out.contains(&kind)));
     for object in &mut objects {
         call_directly(object, webhook_url);
-        if object["kind"] == "Namespace" {
+        if object["kind"] == "Namespace" && object["metadata"]["name"] == namespace {
             // Stock Velero's pods may be played here, too.
             object["metadata"]["labels"] = json!({});
         }
@@ -54,7 +85,8 @@ pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyho
 
 /// What a role is called in that namespace's copy.
 pub fn suffixed_role(kind: &str, name: &str, namespace: &str) -> String {
-    if kind.starts_with("Cluster") { suffixed(name, namespace) } else { name.to_owned() }
+    let is_suffixed = kind.starts_with("Cluster") || name.ends_with("-garden");
+    if is_suffixed { suffixed(name, namespace) } else { name.to_owned() }
 }
 
 /// Takes one rule out of a role.
@@ -91,6 +123,8 @@ fn is_renamed(object: &Value) -> bool {
     kind.starts_with("ClusterRole")
         || kind.ends_with("WebhookConfiguration")
         || kind.starts_with("ValidatingAdmission")
+        // All of them have a role in this one.
+        || object["metadata"]["namespace"] == GARDEN_NAMESPACE
 }
 
 fn suffix(object: &mut Value, namespace: &str, renamed: &BTreeSet<String>) {
@@ -98,7 +132,7 @@ fn suffix(object: &mut Value, namespace: &str, renamed: &BTreeSet<String>) {
     if is_cluster_scoped {
         object["metadata"]["name"] = json!(suffixed(&name_of(object), namespace));
     }
-    if object["roleRef"]["kind"] == "ClusterRole" {
+    if object["roleRef"]["kind"] == "ClusterRole" || object["metadata"]["namespace"] == GARDEN_NAMESPACE {
         let role = object["roleRef"]["name"].as_str().unwrap_or_default();
         if renamed.contains(role) {
             object["roleRef"]["name"] = json!(suffixed(role, namespace));

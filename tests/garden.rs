@@ -1,0 +1,3 @@
+//! Shared buckets, on real control planes.
+
+mod gate;
