@@ -4,9 +4,17 @@
 //! - [`profile`]: where backups of a profile's clusters go, and which buckets that takes.
 //! - [`view`]: the objects of hub and member, as far as checks go.
 //! - [`check`]: what is refused at admission, kind by kind.
+//! - [`scope`]: what may be removed from a bucket.
+//! - [`fault`]: what a store's refusal means.
+//! - [`operation`]: what an extensions object asks for.
+//! - [`lock`]: object locks that may be set, and until when locked data stays.
 
 pub mod check;
+pub mod fault;
+pub mod lock;
+pub mod operation;
 pub mod profile;
+pub mod scope;
 pub mod store;
 pub mod view;
 

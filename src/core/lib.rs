@@ -7,6 +7,7 @@
 //! - [`selection`]: which resource types and items a backup takes.
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
+//! - [`garden`]: shared buckets of many clusters.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.

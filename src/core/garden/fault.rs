@@ -1,0 +1,132 @@
+//! What a store's refusal means: who can mend it, and whether to ask again. The words for it are Gardener's
+//! (source: `pkg/apis/core/v1beta1`), as statuses and tools know them.
+
+/// Why a store did not do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// It does not know the keys.
+    Unauthenticated,
+    /// It knows them, and they may not do this.
+    Unauthorized,
+    /// No more buckets, or bytes.
+    QuotaExceeded,
+    RateLimited,
+    /// It did not answer, or could not.
+    Unavailable,
+    /// Something in the object, its Secret or this cluster must be changed first.
+    Configuration,
+    /// A bucket of that name belongs to somebody else.
+    NameTaken,
+    /// It said so: there is no such bucket.
+    NoSuchBucket,
+    /// The bucket to be removed holds something.
+    NotEmpty,
+    /// This store does not know the call.
+    NotImplemented,
+}
+
+impl Fault {
+    /// Of an answer that is no success: its HTTP status, and the code in it, empty where there is none. Only a store that
+    /// names the bucket as missing says that it is gone: a proxy's 404 does not.
+    pub fn of(status: u16, code: &str) -> Self {
+        match (status, code) {
+            (_, "NoSuchBucket") => Self::NoSuchBucket,
+            (_, "BucketAlreadyExists") => Self::NameTaken,
+            (_, "BucketNotEmpty") => Self::NotEmpty,
+            (_, "TooManyBuckets" | "QuotaExceeded" | "InsufficientStorage") => Self::QuotaExceeded,
+            (_, "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "Throttling" | "RequestLimitExceeded" | "TooManyRequests")
+            | (429, _) => Self::RateLimited,
+            (
+                _,
+                "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "InvalidSecurity"
+                | "NotSignedUp",
+            )
+            | (401, _) => Self::Unauthenticated,
+            // Clocks, names, regions: asked as it is, it will not be answered otherwise.
+            (_, "RequestTimeTooSkewed" | "PermanentRedirect" | "AuthorizationHeaderMalformed") => Self::Configuration,
+            (_, "NotImplemented" | "MethodNotAllowed") | (405 | 501, _) => Self::NotImplemented,
+            (403, _) => Self::Unauthorized,
+            (500..=599 | 404 | 408, _) => Self::Unavailable,
+            _ => Self::Configuration,
+        }
+    }
+
+    /// As `status.lastError.codes` has it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "ERR_INFRA_UNAUTHENTICATED",
+            Self::Unauthorized => "ERR_INFRA_UNAUTHORIZED",
+            Self::QuotaExceeded => "ERR_INFRA_QUOTA_EXCEEDED",
+            Self::RateLimited => "ERR_INFRA_RATE_LIMITS_EXCEEDED",
+            Self::Unavailable => "ERR_RETRYABLE_INFRA_DEPENDENCIES",
+            Self::NoSuchBucket => "ERR_INFRA_DEPENDENCIES",
+            Self::Configuration | Self::NameTaken | Self::NotEmpty | Self::NotImplemented => {
+                "ERR_CONFIGURATION_PROBLEM"
+            }
+        }
+    }
+
+    /// Waiting alone mends it.
+    pub fn passes(self) -> bool {
+        match self {
+            Self::RateLimited | Self::Unavailable => true,
+            Self::Unauthenticated
+            | Self::Unauthorized
+            | Self::QuotaExceeded
+            | Self::Configuration
+            | Self::NameTaken
+            | Self::NoSuchBucket
+            | Self::NotEmpty
+            | Self::NotImplemented => false,
+        }
+    }
+
+    /// Not worth trying again before somebody changes something: the bucket's name stays taken.
+    pub fn is_final(self) -> bool {
+        self == Self::NameTaken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_mean_what_stores_mean_by_them() {
+        let table = [
+            (404, "NoSuchBucket", Fault::NoSuchBucket),
+            (404, "", Fault::Unavailable),
+            (404, "NoSuchKey", Fault::Unavailable),
+            (409, "BucketAlreadyExists", Fault::NameTaken),
+            (409, "BucketNotEmpty", Fault::NotEmpty),
+            (400, "TooManyBuckets", Fault::QuotaExceeded),
+            (503, "SlowDown", Fault::RateLimited),
+            (429, "", Fault::RateLimited),
+            (403, "InvalidAccessKeyId", Fault::Unauthenticated),
+            (403, "SignatureDoesNotMatch", Fault::Unauthenticated),
+            (400, "ExpiredToken", Fault::Unauthenticated),
+            (403, "AccessDenied", Fault::Unauthorized),
+            (403, "", Fault::Unauthorized),
+            (301, "PermanentRedirect", Fault::Configuration),
+            (403, "RequestTimeTooSkewed", Fault::Configuration),
+            (400, "InvalidBucketName", Fault::Configuration),
+            (501, "NotImplemented", Fault::NotImplemented),
+            (405, "MethodNotAllowed", Fault::NotImplemented),
+            (500, "InternalError", Fault::Unavailable),
+            (503, "", Fault::Unavailable),
+            (409, "OperationAborted", Fault::Configuration),
+        ];
+        for (status, code, fault) in table {
+            assert_eq!(Fault::of(status, code), fault, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn nothing_but_a_plain_word_counts_as_gone() {
+        for status in 100..600 {
+            for code in ["", "NotFound", "NoSuchKey", "AccessDenied", "InternalError"] {
+                assert_ne!(Fault::of(status, code), Fault::NoSuchBucket, "{status} {code}");
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Object locks: data that a store does not let go of before its time.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// A bucket's default. Ordered by strength: of the same days, compliance is the stronger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    Governance,
+    Compliance,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    pub mode: Mode,
+    pub days: u32,
+}
+
+/// What to do about a bucket's default lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Keep,
+    Set(Lock),
+    /// It protects more than is wanted, in mode or in time: nobody takes that away from data here.
+    Stronger(Lock),
+}
+
+pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
+    match (wanted, found) {
+        (None, _) => Change::Keep,
+        (Some(wanted), None) => Change::Set(wanted),
+        (Some(wanted), Some(found)) if wanted == found => Change::Keep,
+        (Some(wanted), Some(found)) if found.mode > wanted.mode || found.days > wanted.days => Change::Stronger(found),
+        (Some(wanted), Some(_)) => Change::Set(wanted),
+    }
+}
+
+/// Longest time for which nobody looks whether locked data can go: locks can be lifted before their time.
+pub const LOOK: SignedDuration = SignedDuration::from_hours(1);
+
+/// When to try again to remove data that is locked until then, as far as is known.
+pub fn look_again(until: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let latest = now.saturating_add(LOOK).unwrap_or(Timestamp::MAX);
+    until.map_or(latest, |until| until.min(latest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_only_grows() {
+        let lock = |mode, days| Lock { mode, days };
+        let (weak, strong) = (lock(Mode::Governance, 1), lock(Mode::Compliance, 2));
+        assert_eq!(change(None, Some(weak)), Change::Keep);
+        assert_eq!(change(Some(weak), None), Change::Set(weak));
+        assert_eq!(change(Some(weak), Some(weak)), Change::Keep);
+        assert_eq!(change(Some(strong), Some(weak)), Change::Set(strong));
+        assert_eq!(change(Some(weak), Some(strong)), Change::Stronger(strong));
+        let longer = lock(Mode::Governance, 30);
+        assert_eq!(change(Some(strong), Some(longer)), Change::Stronger(longer), "shorter is weaker, whatever the mode");
+    }
+
+    #[test]
+    fn it_is_looked_at_again_when_the_time_comes_and_at_least_each_hour() {
+        let now = Timestamp::UNIX_EPOCH;
+        let after = |hours| now + SignedDuration::from_mins(hours);
+        assert_eq!(look_again(None, now), after(60));
+        assert_eq!(look_again(Some(after(10)), now), after(10));
+        assert_eq!(look_again(Some(after(600)), now), after(60));
+        assert_eq!(look_again(Some(Timestamp::MAX), Timestamp::MAX), Timestamp::MAX);
+    }
+}

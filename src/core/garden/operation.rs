@@ -1,0 +1,268 @@
+//! What an object of Gardener's extensions API asks its controller to do, and when (source: Gardener's
+//! `pkg/api/core/v1beta1/helper` and `pkg/utils/kubernetes/health`, for what a gardenlet writes and waits for).
+
+use jiff::{SignedDuration, Timestamp};
+
+/// In the order in which they are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Let go, touching nothing: another cluster takes over.
+    Migrate,
+    Delete,
+    /// Taken over from another cluster.
+    Restore,
+    Create,
+    Reconcile,
+}
+
+/// Value of the annotation `gardener.cloud/operation`. Others are not for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    Reconcile,
+    Migrate,
+    Restore,
+    /// Its state is still being written: not to be touched before it is to be restored.
+    WaitForState,
+}
+
+impl Request {
+    pub fn parse(value: &str) -> Option<Self> {
+        match value {
+            "reconcile" => Some(Self::Reconcile),
+            "migrate" => Some(Self::Migrate),
+            "restore" => Some(Self::Restore),
+            "wait-for-state" => Some(Self::WaitForState),
+            _ => None,
+        }
+    }
+}
+
+/// How the last operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Succeeded,
+    /// Under way, unless whoever was at it is no more.
+    Unfinished,
+    /// Will be tried again.
+    Error,
+    /// Will not, before something changes.
+    Failed,
+    /// Waits for a time, or for leave.
+    Pending,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Last {
+    pub operation: Operation,
+    pub state: State,
+    pub at: Timestamp,
+}
+
+/// An object, as far as this goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub generation: i64,
+    pub observed_generation: Option<i64>,
+    pub is_deleted: bool,
+    /// Somebody said, besides deleting it, that its data may go.
+    pub is_confirmed: bool,
+    pub request: Option<Request>,
+    /// When something was last asked for.
+    pub requested_at: Option<Timestamp>,
+    pub last: Option<Last>,
+    /// When an operation that failed or waits is to be tried again. Absent: now.
+    pub not_before: Option<Timestamp>,
+    /// How often what is well is looked at. Absent: never.
+    pub resync: Option<SignedDuration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Do(Operation),
+    /// It is deleted, and nobody confirmed it: its data stays.
+    Unconfirmed,
+    /// Nothing, before that time or a change.
+    Rest(Option<Timestamp>),
+}
+
+/// Clocks of those who ask may be ahead of ours, by so much: what they asked is done once, not until our clock is there.
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// What is to be done with it now.
+pub fn next(view: &View, now: Timestamp) -> Next {
+    let operation = operation(view);
+    if operation == Operation::Delete && !view.is_confirmed {
+        return Next::Unconfirmed;
+    }
+    if view.request == Some(Request::WaitForState) && !view.is_deleted {
+        return Next::Rest(None);
+    }
+    let Some(last) = view.last else { return Next::Do(operation) };
+    let is_asked = view.request.is_some()
+        || view.observed_generation != Some(view.generation)
+        || view.requested_at.is_some_and(|at| is_newer(at, last.at, now));
+    let is_let_go = last.operation == Operation::Migrate && last.state == State::Succeeded;
+    if is_let_go && !matches!(operation, Operation::Migrate | Operation::Restore) {
+        return Next::Rest(None);
+    }
+    if is_asked || last.operation != operation && operation != Operation::Reconcile {
+        return Next::Do(operation);
+    }
+    match last.state {
+        State::Unfinished => Next::Do(operation),
+        State::Error | State::Pending => match view.not_before.filter(|at| *at > now) {
+            Some(at) => Next::Rest(Some(at)),
+            None => Next::Do(operation),
+        },
+        State::Failed => Next::Rest(None),
+        // Its data is gone, and it is still there: whoever removed it did not come to let go of it.
+        State::Succeeded if operation == Operation::Delete => Next::Do(operation),
+        State::Succeeded => {
+            let due = view.resync.map(|every| last.at.saturating_add(every).unwrap_or(Timestamp::MAX));
+            match due {
+                Some(due) if due <= now => Next::Do(operation),
+                due => Next::Rest(due),
+            }
+        }
+    }
+}
+
+fn operation(view: &View) -> Operation {
+    match (view.request, view.last) {
+        (Some(Request::Migrate), _) => Operation::Migrate,
+        _ if view.is_deleted => Operation::Delete,
+        (Some(Request::Restore), _) => Operation::Restore,
+        (_, None) => Operation::Create,
+                (_, Some(last)) if last.state != State::Succeeded => last.operation,
+        _ => Operation::Reconcile,
+    }
+}
+
+/// Was it asked for after `done`? To the second: that is how whoever waits for it compares.
+fn is_newer(asked: Timestamp, done: Timestamp, now: Timestamp) -> bool {
+    asked.as_second() > done.as_second() && asked <= now.saturating_add(SKEW).unwrap_or(Timestamp::MAX)
+}
+
+/// Time of what is done now: not before it was asked for, or whoever asked would go on waiting.
+pub fn done_at(requested_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    requested_at.filter(|at| is_newer(*at, now, now)).unwrap_or(now)
+}
+
+/// How long to leave something alone that failed so often.
+pub fn pause(failures: u32) -> SignedDuration {
+    const LONGEST: i64 = 300;
+    let seconds = 2_i64.saturating_pow(failures.min(16)).min(LONGEST);
+    SignedDuration::from_secs(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
+    }
+
+    fn last(operation: Operation, state: State) -> Option<Last> {
+        Some(Last { operation, state, at: at(100) })
+    }
+
+    fn well() -> View {
+        View {
+            generation: 1,
+            observed_generation: Some(1),
+            last: last(Operation::Create, State::Succeeded),
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn the_operation_is_found_in_gardeners_order() {
+        use Operation::{Create, Delete, Migrate, Reconcile, Restore};
+        let deleted = View { is_deleted: true, is_confirmed: true, ..well() };
+        let table = [
+            (View { last: None, ..well() }, Create),
+            (View { request: Some(Request::Reconcile), ..well() }, Reconcile),
+            (View { generation: 2, ..well() }, Reconcile),
+            (View { last: last(Create, State::Unfinished), ..well() }, Create),
+            (View { last: last(Restore, State::Error), ..well() }, Restore),
+            (View { request: Some(Request::Restore), ..well() }, Restore),
+            (View { last: None, request: Some(Request::Restore), ..well() }, Restore),
+            (View { request: Some(Request::Migrate), ..deleted }, Migrate),
+            (View { request: Some(Request::Restore), ..deleted }, Delete),
+            (View { request: Some(Request::WaitForState), ..deleted }, Delete),
+            (deleted, Delete),
+            (View { last: last(Migrate, State::Unfinished), ..well() }, Migrate),
+            (View { last: last(Migrate, State::Succeeded), request: Some(Request::Restore), ..well() }, Restore),
+        ];
+        for (view, operation) in table {
+            assert_eq!(next(&view, at(101)), Next::Do(operation), "{view:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_well_rests() {
+        assert_eq!(next(&well(), at(101)), Next::Rest(None));
+        let resync = Some(SignedDuration::from_secs(50));
+        assert_eq!(next(&View { resync, ..well() }, at(101)), Next::Rest(Some(at(150))));
+        assert_eq!(next(&View { resync, ..well() }, at(150)), Next::Do(Operation::Reconcile));
+        assert_eq!(next(&View { request: Some(Request::WaitForState), ..well() }, at(101)), Next::Rest(None));
+        assert_eq!(
+            next(&View { last: None, request: Some(Request::WaitForState), ..well() }, at(101)),
+            Next::Rest(None),
+            "not before its state is there"
+        );
+    }
+
+    #[test]
+    fn what_was_let_go_is_left_alone() {
+        let gone = View { last: last(Operation::Migrate, State::Succeeded), ..well() };
+        for view in [gone, View { generation: 2, ..gone }, View { request: Some(Request::Reconcile), ..gone }] {
+            assert_eq!(next(&view, at(101)), Next::Rest(None), "{view:?}");
+        }
+        let deleted = View { is_deleted: true, is_confirmed: true, ..gone };
+        assert_eq!(next(&deleted, at(101)), Next::Rest(None), "its data is somebody else's now");
+    }
+
+    #[test]
+    fn data_goes_only_when_somebody_said_so() {
+        let deleted = View { is_deleted: true, ..well() };
+        assert_eq!(next(&deleted, at(101)), Next::Unconfirmed);
+        let confirmed = View { is_confirmed: true, ..deleted };
+        assert_eq!(next(&confirmed, at(101)), Next::Do(Operation::Delete));
+        let removed = View { last: last(Operation::Delete, State::Succeeded), ..confirmed };
+        assert_eq!(next(&removed, at(101)), Next::Do(Operation::Delete), "it is still to be let go of");
+    }
+
+    #[test]
+    fn failures_are_tried_again_in_time_and_final_ones_on_a_change() {
+        let failed = View { last: last(Operation::Reconcile, State::Error), not_before: Some(at(200)), ..well() };
+        assert_eq!(next(&failed, at(150)), Next::Rest(Some(at(200))));
+        assert_eq!(next(&failed, at(200)), Next::Do(Operation::Reconcile));
+        assert_eq!(next(&View { request: Some(Request::Reconcile), ..failed }, at(150)), Next::Do(Operation::Reconcile));
+        let over = View { last: last(Operation::Create, State::Failed), ..well() };
+        assert_eq!(next(&over, at(9_999)), Next::Rest(None));
+        assert_eq!(next(&View { generation: 2, ..over }, at(150)), Next::Do(Operation::Create));
+        let deleted = View { is_deleted: true, is_confirmed: true, ..over };
+        assert_eq!(next(&deleted, at(150)), Next::Do(Operation::Delete), "what failed can still go");
+    }
+
+    #[test]
+    fn whoever_asks_is_answered_even_if_the_clocks_differ() {
+        let asked = |second| View { requested_at: Some(at(second)), ..well() };
+        assert_eq!(next(&asked(100), at(101)), Next::Rest(None), "within the same second it is done");
+        assert_eq!(next(&asked(101), at(101)), Next::Do(Operation::Reconcile));
+        assert_eq!(next(&asked(160), at(101)), Next::Do(Operation::Reconcile), "their clock is ahead");
+        assert_eq!(done_at(Some(at(160)), at(101)), at(160));
+        let done = View { last: Some(Last { at: at(160), ..last(Operation::Create, State::Succeeded).unwrap() }), ..asked(160) };
+        assert_eq!(next(&done, at(102)), Next::Rest(None), "and once is enough");
+        assert_eq!(next(&asked(100_000), at(101)), Next::Rest(None), "that is no clock");
+        assert_eq!(done_at(Some(at(100_000)), at(101)), at(101));
+    }
+
+    #[test]
+    fn pauses_grow_to_five_minutes() {
+        let all: Vec<i64> = [0, 1, 2, 8, 9, 40].map(pause).map(|p| p.as_secs()).into();
+        assert_eq!(all, [1, 2, 4, 256, 300, 300]);
+    }
+}
