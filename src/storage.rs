@@ -1,5 +1,7 @@
-//! Where archives live: a BackupStorageLocation opened as an object store, and Velero's layout in it.
+//! Where archives live: a BackupStorageLocation opened as an object store, Velero's layout in it, and the
+//! administration of buckets.
 
+pub mod bucket;
 mod check;
 mod credentials;
 mod layout;

@@ -1,0 +1,224 @@
+//! The administration of a store: what [`object_store`] does not have. A bucket is made, set up, listed with all its
+//! versions, emptied and removed. S3 and what speaks it, and folders; not Azure's and Google's stores.
+
+mod folder;
+mod s3;
+mod signed;
+mod xml;
+
+use std::fmt;
+
+use berth_api::garden::StoreConfig;
+use berth_api::keys::FILESYSTEM_PROVIDER;
+use berth_core::garden::fault::Fault;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+
+use folder::Folder;
+use s3::S3;
+use signed::Keys;
+
+/// As many as S3 lists, and deletes, in one call.
+pub const PAGE: usize = 1000;
+
+/// Why a store did not do what was asked: for people, and for whoever decides what comes next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    pub fault: Fault,
+    /// The store's own word for it, `NoSuchBucket` and the like. Empty where it has none.
+    pub word: String,
+    pub message: String,
+}
+
+impl StoreError {
+    pub fn new(fault: Fault, message: impl Into<String>) -> Self {
+        Self { fault, word: String::new(), message: message.into() }
+    }
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// One version of an object, or a delete marker, which has no bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub key: String,
+    /// Absent where the store keeps no versions.
+    pub id: Option<String>,
+    pub bytes: u64,
+}
+
+/// Where the next page begins: after this version. What is removed or added meanwhile does not shift it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    pub key: String,
+    pub version: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Not more than [`PAGE`].
+    pub versions: Vec<Version>,
+    /// Absent on the last one.
+    pub next: Option<Marker>,
+}
+
+/// What became of a page that was to be removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    pub removed: Vec<Version>,
+    /// The store does not let go of them: locked, or not ours to remove.
+    pub kept: Vec<Version>,
+    /// The first of the others that are still there.
+    pub failed: Option<StoreError>,
+}
+
+/// Was it there already?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    New,
+    Already,
+}
+
+/// Was there anything to remove?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    Now,
+    WasAbsent,
+}
+
+/// One bucket. Every call ends in time; what only needs patience is tried a few times.
+pub enum Bucket {
+    S3(S3),
+    Folder(Folder),
+}
+
+impl Bucket {
+    /// Whose buckets can be administered.
+    pub fn serves(provider: &str) -> bool {
+        matches!(provider, "aws" | FILESYSTEM_PROVIDER)
+    }
+
+    /// Asks the store nothing. `secret`: the one that the object names.
+    ///
+    /// # Errors
+    /// [`Fault::Configuration`], with every fault of the settings and the Secret.
+    pub fn open(provider: &str, name: &str, region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
+        match provider {
+            FILESYSTEM_PROVIDER => Folder::open(name, config).map(Self::Folder),
+            "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),
+            other => Err(StoreError::new(
+                Fault::Configuration,
+                format!("spec.type: {other:?} is not known here: use aws, or {FILESYSTEM_PROVIDER}"),
+            )),
+        }
+    }
+
+    /// # Errors
+    /// [`Fault::NameTaken`] when it is somebody else's, or what the store says.
+    pub async fn create(&self) -> Result<Created> {
+        match self {
+            Self::S3(bucket) => bucket.create().await,
+            Self::Folder(folder) => folder.create().await,
+        }
+    }
+
+    /// Sets what nobody has set yet. Gives what could not be set, or was found otherwise and left as it is.
+    ///
+    /// # Errors
+    /// What the store says; not that it does not know a setting.
+    pub async fn configure(&self) -> Result<Vec<String>> {
+        match self {
+            Self::S3(bucket) => bucket.configure().await,
+            Self::Folder(folder) => Ok(folder.warnings()),
+        }
+    }
+
+    /// # Errors
+    /// What the store says; not that there is no such bucket.
+    pub async fn exists(&self) -> Result<bool> {
+        match self.page("", None, 1).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.fault == Fault::NoSuchBucket => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Of an empty one.
+    ///
+    /// # Errors
+    /// [`Fault::NotEmpty`], or what the store says.
+    pub async fn delete(&self) -> Result<Removed> {
+        let deleted = match self {
+            Self::S3(bucket) => bucket.delete().await,
+            Self::Folder(folder) => folder.delete().await,
+        };
+        match deleted {
+            Ok(()) => Ok(Removed::Now),
+            Err(error) if error.fault == Fault::NoSuchBucket => Ok(Removed::WasAbsent),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Versions and delete markers of keys that begin with `prefix`, in the order of their keys. `most`: of this page.
+    ///
+    /// # Errors
+    /// [`Fault::NoSuchBucket`] only when the store says so, or what else it says.
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+        match self {
+            Self::S3(bucket) => bucket.page(prefix, after, most).await,
+            Self::Folder(folder) => folder.page(prefix, after, most).await,
+        }
+    }
+
+    /// At most [`PAGE`] of them. What is gone already is removed.
+    ///
+    /// # Errors
+    /// When the store refuses the call as a whole.
+    pub async fn remove(&self, versions: Vec<Version>) -> Result<Removal> {
+        match self {
+            Self::S3(bucket) => bucket.remove(versions).await,
+            Self::Folder(folder) => folder.remove(versions).await,
+        }
+    }
+
+    /// Removes what is no object below `prefix` and would stay behind: unfinished uploads, empty folders.
+    ///
+    /// # Errors
+    /// What the store says; not that it does not know such things.
+    pub async fn sweep(&self, prefix: &str) -> Result<()> {
+        match self {
+            Self::S3(bucket) => bucket.abort_uploads(prefix).await,
+            Self::Folder(folder) => folder.remove_empty(prefix).await,
+        }
+    }
+
+    /// Why the store keeps it.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn hold(&self, version: &Version) -> Result<Hold> {
+        match self {
+            Self::S3(bucket) => bucket.hold(version).await,
+            Self::Folder(_) => Ok(Hold::None),
+        }
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::S3(bucket) => write!(f, "{bucket}"),
+            Self::Folder(folder) => write!(f, "{folder}"),
+        }
+    }
+}
+
+/// A lock on a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    None,
+    Until(Timestamp),
+    /// Legal hold: until somebody lifts it.
+    Indefinite,
+}

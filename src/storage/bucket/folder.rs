@@ -1,0 +1,308 @@
+//! Buckets that are folders. Whatever is in one counts as an object; links are not followed.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::fs::{self, FileType};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+
+use berth_api::garden::StoreConfig;
+use berth_core::garden::fault::Fault;
+
+use super::{Created, Marker, Page, Removal, Result, StoreError, Version};
+
+#[derive(Clone)]
+pub struct Folder {
+    path: Arc<Path>,
+    is_lock_wanted: bool,
+}
+
+impl Folder {
+    pub fn open(name: &str, config: &StoreConfig) -> Result<Self> {
+        let wrong = |what: String| Err(StoreError::new(Fault::Configuration, what));
+        let Some(root) = config.path.as_deref().filter(|path| path.starts_with('/')) else {
+            return wrong("spec.providerConfig.path: required, the absolute path of the folder that holds the buckets".into());
+        };
+        if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+            return wrong(format!("metadata.name: {name:?} is not the name of a folder"));
+        }
+        Ok(Self { path: Path::new(root).join(name).into(), is_lock_wanted: config.object_lock.is_some() })
+    }
+
+    pub async fn create(&self) -> Result<Created> {
+        let made = self.blocking(|path| match fs::create_dir(path) {
+            Ok(()) => Ok(Created::New),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(Created::Already),
+            Err(error) => Err(error),
+        });
+        made.await.map_err(|error| match error.fault {
+            // A volume that is not mounted must not be taken for an empty one.
+            Fault::NoSuchBucket => StoreError::new(
+                Fault::Configuration,
+                format!("spec.providerConfig.path: the folder that is to hold {self} is not there"),
+            ),
+            _ => error,
+        })
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        let warning = "a folder knows no object lock: nothing is kept from being removed";
+        self.is_lock_wanted.then(|| warning.to_owned()).into_iter().collect()
+    }
+
+    pub async fn delete(&self) -> Result<()> {
+        self.blocking(|path| fs::remove_dir(path)).await
+    }
+
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+        let (prefix, after) = (prefix.to_owned(), after.map(|marker| marker.key.clone()));
+        self.blocking(move |path| {
+            // An absent bucket is told apart from an absent directory in it.
+            fs::metadata(path)?;
+            // One more tells whether there is a next page.
+            let mut walk = Walk { root: path, after, most: most.saturating_add(1), found: Vec::new() };
+            let base = prefix.trim_end_matches('/').to_owned();
+            walk.descend(&base)?;
+            let mut versions = walk.found;
+            let next = (versions.len() > most).then(|| {
+                versions.truncate(most);
+                versions.last().map(|last| Marker { key: last.key.clone(), version: None })
+            });
+            Ok(Page { versions, next: next.flatten() })
+        })
+        .await
+    }
+
+    pub async fn remove(&self, versions: Vec<Version>) -> Result<Removal> {
+        let whole = self.to_string();
+        self.blocking(move |path| {
+            let mut removal = Removal::default();
+            for version in versions {
+                match fs::remove_file(path.join(&version.key)) {
+                    Ok(()) => removal.removed.push(version),
+                    Err(error) if error.kind() == ErrorKind::NotFound => removal.removed.push(version),
+                    Err(error) => {
+                        let failed = || told(&error, format!("{whole}: failed to remove {}: {error}", version.key));
+                        removal.failed.get_or_insert_with(failed);
+                    }
+                }
+            }
+            Ok(removal)
+        })
+        .await
+    }
+
+    /// Without `prefix`, those in the bucket and not the bucket.
+    pub async fn remove_empty(&self, prefix: &str) -> Result<()> {
+        let base = prefix.trim_end_matches('/').to_owned();
+        self.blocking(move |path| {
+            let start = path.join(&base);
+            prune(&start, base.is_empty())
+        })
+        .await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let path = Arc::clone(&self.path);
+        let done = tokio::task::spawn_blocking(move || work(&path)).await;
+        match done {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(told(&error, format!("{self}: {error}"))),
+            Err(error) => Err(StoreError::new(Fault::Unavailable, format!("{self}: {error}"))),
+        }
+    }
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "folder {}", self.path.display())
+    }
+}
+
+fn told(error: &io::Error, message: String) -> StoreError {
+    let fault = match error.kind() {
+        // Of the bucket: what is missing inside it is no error anywhere here.
+        ErrorKind::NotFound => Fault::NoSuchBucket,
+        ErrorKind::DirectoryNotEmpty => Fault::NotEmpty,
+        ErrorKind::AlreadyExists => Fault::NameTaken,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::Unauthorized,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Fault::QuotaExceeded,
+        _ => Fault::Unavailable,
+    };
+    StoreError::new(fault, message)
+}
+
+/// In the order of their paths' segments, from after one path on: what lies before it is not looked at again.
+struct Walk<'a> {
+    root: &'a Path,
+    after: Option<String>,
+    most: usize,
+    found: Vec<Version>,
+}
+
+impl Walk<'_> {
+    fn descend(&mut self, folder: &str) -> io::Result<()> {
+        let mut entries: Vec<(String, FileType)> = Vec::new();
+        let Some(listed) = list(&self.root.join(folder))? else { return Ok(()) };
+        for entry in listed {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else {
+                let path = entry.path();
+                return Err(io::Error::other(format!("the name of {} is no UTF-8", path.display())));
+            };
+            entries.push((name, entry.file_type()?));
+        }
+        entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (name, kind) in entries {
+            if self.found.len() >= self.most {
+                return Ok(());
+            }
+            let key = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            let place = self.place(&key);
+            if kind.is_dir() {
+                if place != Ordering::Less {
+                    self.descend(&key)?;
+                }
+            } else if place == Ordering::Greater {
+                match fs::symlink_metadata(self.root.join(&key)) {
+                    Ok(found) => self.found.push(Version { key, id: None, bytes: found.len() }),
+                    // Removed since.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Before the path to begin after, on the way to it, or behind it.
+    fn place(&self, key: &str) -> Ordering {
+        let Some(after) = &self.after else { return Ordering::Greater };
+        let mut there = after.split('/');
+        for segment in key.split('/') {
+            match there.next().map(|other| segment.cmp(other)) {
+                None => return Ordering::Greater,
+                Some(Ordering::Equal) => {}
+                Some(other) => return other,
+            }
+        }
+        Ordering::Equal
+    }
+}
+
+/// Nothing of what is no folder, or a link to one.
+fn list(folder: &Path) -> io::Result<Option<fs::ReadDir>> {
+    let found = fs::symlink_metadata(folder).and_then(|found| found.is_dir().then(|| fs::read_dir(folder)).transpose());
+    match found {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        found => found,
+    }
+}
+
+/// Removes empty folders, from the innermost on; `keep`: not this one.
+fn prune(folder: &Path, keep: bool) -> io::Result<()> {
+    let Some(listed) = list(folder)? else { return Ok(()) };
+    for entry in listed {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            prune(&entry.path(), false)?;
+        }
+    }
+    if keep {
+        return Ok(());
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Folder) {
+        let root = tempfile::tempdir().unwrap();
+        let config = StoreConfig { path: Some(root.path().display().to_string()), ..StoreConfig::default() };
+        (root, Folder::open("bucket", &config).unwrap())
+    }
+
+    fn put(root: &tempfile::TempDir, keys: &[&str]) {
+        for key in keys {
+            let path = root.path().join("bucket").join(key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, key).unwrap();
+        }
+    }
+
+    async fn pages(folder: &Folder, prefix: &str, most: usize) -> Vec<Vec<String>> {
+        let (mut after, mut all) = (None, Vec::new());
+        loop {
+            let page = folder.page(prefix, after.as_ref(), most).await.unwrap();
+            all.push(page.versions.into_iter().map(|version| version.key).collect());
+            after = page.next;
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_made_once_and_removed_when_empty() {
+        let (root, folder) = store();
+        assert_eq!(folder.page("", None, 1).await.unwrap_err().fault, Fault::NoSuchBucket);
+        assert_eq!(folder.create().await, Ok(Created::New));
+        assert_eq!(folder.create().await, Ok(Created::Already));
+        put(&root, &["a/b"]);
+        assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NotEmpty);
+        fs::remove_dir_all(root.path().join("bucket/a")).unwrap();
+        assert_eq!(folder.delete().await, Ok(()));
+        assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NoSuchBucket);
+    }
+
+    #[tokio::test]
+    async fn pages_follow_one_another_whatever_was_removed_meanwhile() {
+        let (root, folder) = store();
+        put(&root, &["e/a", "e/b/1", "e/b/2", "e/b-c", "e/d/x/y", "e12/z", "f"]);
+        assert_eq!(pages(&folder, "e/", 2).await, [vec!["e/a", "e/b/1"], vec!["e/b/2", "e/b-c"], vec!["e/d/x/y"]]);
+        assert_eq!(pages(&folder, "", 100).await.concat().len(), 7);
+        assert_eq!(pages(&folder, "none/", 2).await, [Vec::<String>::new()]);
+        let first = folder.page("e/", None, 2).await.unwrap();
+        let after = first.next.clone();
+        assert_eq!(folder.remove(first.versions).await.unwrap().removed.len(), 2);
+        assert_eq!(folder.page("e/", after.as_ref(), 1).await.unwrap().versions[0].key, "e/b/2");
+    }
+
+    #[tokio::test]
+    async fn links_are_removed_and_not_followed() {
+        let (root, folder) = store();
+        put(&root, &["e/a"]);
+        let outside = root.path().join("outside");
+        let entry = root.path().join("bucket/linked");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("precious"), "x").unwrap();
+        std::os::unix::fs::symlink(&outside, root.path().join("bucket/e/link")).unwrap();
+        std::os::unix::fs::symlink(&outside, &entry).unwrap();
+        assert_eq!(folder.page("linked/", None, 10).await, Ok(Page::default()));
+        folder.remove_empty("linked/").await.unwrap();
+        fs::remove_file(&entry).unwrap();
+        let page = folder.page("e/", None, 10).await.unwrap();
+        assert_eq!(page.versions.iter().map(|v| v.key.as_str()).collect::<Vec<_>>(), ["e/a", "e/link"]);
+        folder.remove(page.versions).await.unwrap();
+        folder.remove_empty("e/").await.unwrap();
+        assert!(outside.join("precious").exists() && !root.path().join("bucket/e").exists());
+        assert!(root.path().join("bucket").exists());
+    }
+
+    #[test]
+    fn settings_that_make_no_folder_are_refused() {
+        let config = |path: Option<&str>| StoreConfig { path: path.map(str::to_owned), ..StoreConfig::default() };
+        for (name, path) in [("b", None), ("b", Some("relative")), ("", Some("/x")), ("..", Some("/x")), ("a/b", Some("/x"))] {
+            assert!(Folder::open(name, &config(path)).is_err_and(|e| e.fault == Fault::Configuration), "{name} {path:?}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! S3's calls for buckets and whole prefixes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use berth_api::garden::StoreConfig;
+use berth_api::garden::store::ObjectLockMode;
+use berth_core::garden::fault::Fault;
+use berth_core::garden::lock::{Change, Lock, Mode, change};
+use bytes::Bytes;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::signed::{Call, Endpoint, Keys};
+use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, xml};
+
+/// An upload that was begun and never ended costs, and nobody sees it.
+const UNFINISHED_DAYS: u32 = 7;
+/// Where buckets are made whose region is not named (S3 refuses its name there).
+const UNNAMED_REGION: &str = "us-east-1";
+
+pub struct S3 {
+    endpoint: Endpoint,
+    lock: Option<Lock>,
+    /// The store does not know ListObjectVersions.
+    is_unversioned: AtomicBool,
+}
+
+impl S3 {
+    pub fn open(name: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
+        let lock = config.object_lock.as_ref().map(|lock| Lock {
+            mode: match lock.mode {
+                ObjectLockMode::Governance => Mode::Governance,
+                ObjectLockMode::Compliance => Mode::Compliance,
+            },
+            days: lock.retention_days,
+        });
+        let endpoint = Endpoint::new(name, region, config, keys)?;
+        Ok(Self { endpoint, lock, is_unversioned: AtomicBool::new(false) })
+    }
+
+    pub async fn create(&self) -> Result<Created> {
+        let region = self.endpoint.region.as_str();
+        let body = if region == UNNAMED_REGION { String::new() } else { xml::location(region) };
+        // Only here can every store turn it on.
+        let headers: &[_] =
+            if self.lock.is_some() { &[("x-amz-bucket-object-lock-enabled", "true")] } else { &[] };
+        // In that one region S3 says of one's own bucket that it was made.
+        let is_there = region == UNNAMED_REGION && self.is_there().await?;
+        let made = self.endpoint.send(Call { method: Method::PUT, headers, body, ..Call::default() }).await;
+        match made {
+            Ok(_) if is_there => Ok(Created::Already),
+            Ok(_) => Ok(Created::New),
+            Err(error) if error.word == "BucketAlreadyOwnedByYou" => Ok(Created::Already),
+            Err(error) if error.fault == Fault::NameTaken => Err(StoreError::new(
+                Fault::NameTaken,
+                format!("a bucket {} exists and belongs to somebody else: names are the store's, not the account's; use another one ({error})", self.endpoint.bucket),
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        match self.page("", None, 1).await {
+            Ok(_) => Ok(true),
+            // Somebody else's: creating it tells.
+            Err(error) if matches!(error.fault, Fault::NoSuchBucket | Fault::Unauthorized) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What somebody has set stays: an admin's key for encryption, further rules, a policy.
+    pub async fn configure(&self) -> Result<Vec<String>> {
+        let mut warnings = Vec::new();
+        let settings = [
+            Some(("encryption", "ServerSideEncryptionConfigurationNotFoundError", xml::encryption())),
+            Some(("publicAccessBlock", "NoSuchPublicAccessBlockConfiguration", xml::public_access_block())),
+            Some(("lifecycle", "NoSuchLifecycleConfiguration", xml::lifecycle(UNFINISHED_DAYS))),
+            // It would shut out everybody from a store that is reached without TLS.
+            self.endpoint.is_encrypted().then(|| ("policy", "NoSuchBucketPolicy", self.policy())),
+        ];
+        let mut unknown = Vec::new();
+        for (name, unset, body) in settings.into_iter().flatten() {
+            let set = match self.setting(Method::GET, name, String::new()).await {
+                Err(error) if error.word == unset => self.setting(Method::PUT, name, body).await,
+                found => found,
+            };
+            match set {
+                Ok(_) => {}
+                Err(error) if error.fault == Fault::NotImplemented => unknown.push(name),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(wanted) = self.lock {
+            match self.set_lock(wanted).await {
+                Ok(warning) => warnings.extend(warning),
+                Err(error) if error.fault == Fault::NotImplemented => unknown.push("object-lock"),
+                Err(error) => return Err(error),
+            }
+        }
+        if !unknown.is_empty() {
+            warnings.push(format!("the store does not know {}: set by nobody", unknown.join(", ")));
+        }
+        Ok(warnings)
+    }
+
+    async fn set_lock(&self, wanted: Lock) -> Result<Option<String>> {
+        let found = match self.setting(Method::GET, "object-lock", String::new()).await {
+            Ok(body) => self.read::<xml::ObjectLock>(&body)?.rule.and_then(|rule| lock_of(&rule.default_retention)),
+            Err(error) if error.word == "ObjectLockConfigurationNotFoundError" => None,
+            Err(error) => return Err(error),
+        };
+        match change(Some(wanted), found) {
+            Change::Keep => Ok(None),
+            Change::Set(lock) => {
+                self.setting(Method::PUT, "object-lock", xml::object_lock(word(lock.mode), lock.days)).await?;
+                Ok(None)
+            }
+            Change::Stronger(found) => Ok(Some(format!(
+                "the bucket's object lock ({}, {} days) is stronger than the one in spec.providerConfig.objectLock, and stays",
+                word(found.mode).to_lowercase(),
+                found.days
+            ))),
+        }
+    }
+
+    async fn setting(&self, method: Method, name: &str, body: String) -> Result<Bytes> {
+        self.endpoint.send(Call { method, query: &[(name, "")], body, ..Call::default() }).await
+    }
+
+    fn policy(&self) -> String {
+        let partition = match self.endpoint.region.split('-').take(2).collect::<Vec<_>>().as_slice() {
+            ["cn", ..] => "aws-cn",
+            ["us", "gov"] => "aws-us-gov",
+            _ => "aws",
+        };
+        let bucket = format!("arn:{partition}:s3:::{}", self.endpoint.bucket);
+        json!({
+            "Version": "2012-10-17",
+            "Statement": [{
+                "Sid": "BerthOnlyWithTLS",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": [bucket, format!("{bucket}/*")],
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }],
+        })
+        .to_string()
+    }
+
+    pub async fn delete(&self) -> Result<()> {
+        self.endpoint.send(Call { method: Method::DELETE, ..Call::default() }).await.map(|_| ())
+    }
+
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+        let most = most.to_string();
+        if !self.is_unversioned.load(Ordering::Relaxed) {
+            let mut query =
+                vec![("versions", ""), ("encoding-type", "url"), ("max-keys", &most), ("prefix", prefix)];
+            if let Some(after) = after {
+                query.push(("key-marker", &after.key));
+                query.extend(after.version.as_deref().map(|version| ("version-id-marker", version)));
+            }
+            match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
+                Ok(body) => return self.read_page(&body, prefix),
+                Err(error) if error.fault == Fault::NotImplemented => {
+                    self.is_unversioned.store(true, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut query =
+            vec![("list-type", "2"), ("encoding-type", "url"), ("max-keys", &most), ("prefix", prefix)];
+        query.extend(after.map(|after| ("start-after", after.key.as_str())));
+        let body = self.endpoint.send(Call { query: &query, ..Call::default() }).await?;
+        self.read_page(&body, prefix)
+    }
+
+    fn read_page(&self, body: &[u8], prefix: &str) -> Result<Page> {
+        let page = xml::page(body).map_err(|error| self.unreadable(&error))?;
+        match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
+            Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
+            None => Ok(page),
+        }
+    }
+
+    pub async fn remove(&self, versions: Vec<Version>) -> Result<Removal> {
+        if versions.is_empty() {
+            return Ok(Removal::default());
+        }
+        let body = xml::delete(&versions);
+        let call = Call { method: Method::POST, query: &[("delete", "")], body, ..Call::default() };
+        let answer = self.endpoint.send(call).await?;
+        let mut errors = self.read::<xml::Deleted>(&answer)?.errors;
+        let mut removal = Removal::default();
+        for version in versions {
+            let its = |error: &xml::NotDeleted| {
+                let id = error.version_id.as_deref().filter(|id| !id.is_empty());
+                error.key == version.key && (id.is_none() || id == version.id.as_deref())
+            };
+            let Some(error) = errors.iter().position(its).map(|index| errors.swap_remove(index)) else {
+                removal.removed.push(version);
+                continue;
+            };
+            match error.code.as_str() {
+                "NoSuchKey" | "NoSuchVersion" => removal.removed.push(version),
+                // S3 has no other word for what is locked.
+                "AccessDenied" | "ObjectLocked" => removal.kept.push(version),
+                code => {
+                    let fault = match Fault::of(0, code) {
+                        Fault::RateLimited => Fault::RateLimited,
+                        _ => Fault::Unavailable,
+                    };
+                    let message = format!("{} was not removed: {code} {}", version.key, error.message);
+                    removal.failed.get_or_insert_with(|| StoreError::new(fault, message));
+                }
+            }
+        }
+        if let Some(error) = errors.first() {
+            // A refusal of something that was not asked for: nothing here is what it seems.
+            return Err(self.unreadable(&format!("{} was not to be removed: {}", error.key, error.code)));
+        }
+        Ok(removal)
+    }
+
+    pub async fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        loop {
+            let query = [("uploads", ""), ("prefix", prefix)];
+            let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
+                Ok(body) => body,
+                Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let found: xml::Uploads = self.read(&body)?;
+            for upload in found.upload.iter().filter(|upload| upload.key.starts_with(prefix)) {
+                let query = [("uploadId", upload.upload_id.as_str())];
+                let call =
+                    Call { method: Method::DELETE, key: Some(&upload.key), query: &query, ..Call::default() };
+                match self.endpoint.send(call).await {
+                    Err(error) if error.word != "NoSuchUpload" => return Err(error),
+                    _ => {}
+                }
+            }
+            if !found.is_truncated || found.upload.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub async fn hold(&self, version: &Version) -> Result<Hold> {
+        let retention: Option<xml::Retention> = self.of_version(version, "retention").await?;
+        if let Some(date) = retention.and_then(|retention| retention.retain_until_date) {
+            let until: Timestamp =
+                date.parse().map_err(|error| self.unreadable(&format!("{date:?} is no time: {error}")))?;
+            return Ok(Hold::Until(until));
+        }
+        let hold: Option<xml::LegalHold> = self.of_version(version, "legal-hold").await?;
+        Ok(if hold.is_some_and(|hold| hold.status == "ON") { Hold::Indefinite } else { Hold::None })
+    }
+
+    /// Nothing where it has none.
+    async fn of_version<T: serde::de::DeserializeOwned>(
+        &self,
+        version: &Version,
+        what: &str,
+    ) -> Result<Option<T>> {
+        let mut query = vec![(what, "")];
+        query.extend(version.id.as_deref().map(|id| ("versionId", id)));
+        match self.endpoint.send(Call { key: Some(&version.key), query: &query, ..Call::default() }).await {
+            Ok(body) => self.read(&body).map(Some),
+            Err(error) if error.fault.passes() && !error.word.starts_with("NoSuch") => Err(error),
+            // Buckets without locks, delete markers, stores that know no locks, keys that may not look: each says it its way.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, body: &[u8]) -> Result<T> {
+        xml::read(body).map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &str) -> StoreError {
+        StoreError::new(
+            Fault::Unavailable,
+            format!("bucket {}: the store's answer is not S3's: {error}", self.endpoint.bucket),
+        )
+    }
+}
+
+impl fmt::Display for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bucket {}", self.endpoint.bucket)
+    }
+}
+
+fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Governance => "GOVERNANCE",
+        Mode::Compliance => "COMPLIANCE",
+    }
+}
+
+fn lock_of(found: &xml::DefaultRetention) -> Option<Lock> {
+    let mode = match found.mode.as_str() {
+        "GOVERNANCE" => Mode::Governance,
+        "COMPLIANCE" => Mode::Compliance,
+        _ => return None,
+    };
+    let days = found.days.or_else(|| found.years.map(|years| years.saturating_mul(365)))?;
+    Some(Lock { mode, days })
+}

@@ -1,0 +1,322 @@
+//! Requests to an S3-protocol server: signed, timed, repeated while only patience is needed, and read as what they mean.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::garden::StoreConfig;
+use berth_core::garden::fault::Fault;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::core::v1::Secret;
+use md5::{Digest as _, Md5};
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::{
+    Certificate, ClientOptions, HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector,
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::{Result, StoreError, xml};
+use crate::telemetry::chain;
+
+/// One request. Removing a thousand objects is one.
+const REQUEST: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(5);
+/// A page of a thousand versions with the longest keys has less than 4 MiB.
+const LARGEST: usize = 16 << 20;
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(200);
+/// What need not be encoded in a signed URL.
+const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ENCODED_IN_KEY: AsciiSet = ENCODED.remove(b'/');
+const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
+const CHECKSUM: HeaderName = HeaderName::from_static("x-amz-checksum-sha256");
+/// Some of S3's relatives want this one and know no other.
+const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+
+/// Of Gardener's Secrets (source: `gardener-extension-provider-aws`).
+pub struct Keys(AwsCredential);
+
+impl Keys {
+    /// # Errors
+    /// [`Fault::Configuration`], naming every key that is missing. Never quotes one.
+    pub fn read(secret: &Secret) -> Result<Self> {
+        let get = |key: &str| {
+            let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+            let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+            // A header takes nothing else, and no key of any store has such a character.
+            text.map(str::trim)
+                .filter(|text| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()))
+                .map(str::to_owned)
+        };
+        match (get("accessKeyID"), get("secretAccessKey")) {
+            (Some(key_id), Some(secret_key)) => {
+                Ok(Self(AwsCredential { key_id, secret_key, token: get("sessionToken") }))
+            }
+            (id, key) => {
+                let missing = [("accessKeyID", id), ("secretAccessKey", key)];
+                let missing = missing.into_iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name);
+                let missing = missing.collect::<Vec<_>>().join(" and ");
+                let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
+                Err(StoreError::new(
+                    Fault::Configuration,
+                    format!(
+                        "Secret {}/{} lacks {missing}",
+                        namespace.unwrap_or_default(),
+                        name.unwrap_or_default()
+                    ),
+                ))
+            }
+        }
+    }
+}
+
+/// A request for the bucket, or a key in it.
+#[derive(Default)]
+pub struct Call<'a> {
+    pub method: Method,
+    pub key: Option<&'a str>,
+    /// In any order.
+    pub query: &'a [(&'a str, &'a str)],
+    pub headers: &'a [(&'static str, &'a str)],
+    pub body: String,
+}
+
+/// One bucket behind an address.
+pub struct Endpoint {
+    client: HttpClient,
+    keys: Keys,
+    pub region: String,
+    pub bucket: String,
+    /// Of the bucket, without a slash at the end.
+    url: String,
+}
+
+impl Endpoint {
+    pub fn new(bucket: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
+        let wrong = |what: String| StoreError::new(Fault::Configuration, what);
+        let endpoint = config.endpoint.as_deref().map(|url| url.trim_end_matches('/'));
+        let (scheme, host) = match endpoint {
+            None => ("https", format!("s3.{region}.{}", domain(region))),
+            Some(url) => {
+                let split = url.split_once("://").filter(|(scheme, host)| {
+                    matches!(*scheme, "http" | "https") && !host.is_empty() && !host.contains(['/', '?', '#', '@'])
+                });
+                let (scheme, host) = split.ok_or_else(|| {
+                    wrong(format!(
+                        "spec.providerConfig.endpoint: {url:?} is not a URL of a store: http:// or https://, a host, no path"
+                    ))
+                })?;
+                (scheme, host.to_owned())
+            }
+        };
+        let is_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if bucket.is_empty() || !bucket.chars().all(is_label) {
+            return Err(wrong(format!("metadata.name: {bucket:?} is not the name of a bucket")));
+        }
+        // A certificate for `*.host` does not cover names with dots.
+        let path_style = config.force_path_style.unwrap_or(endpoint.is_some()) || bucket.contains('.');
+        let url = if path_style {
+            format!("{scheme}://{host}/{bucket}")
+        } else {
+            format!("{scheme}://{bucket}.{host}")
+        };
+        url.parse::<http::Uri>().map_err(|error| wrong(format!("{url} is no URL: {error}")))?;
+        let mut options = ClientOptions::new()
+            .with_timeout(REQUEST)
+            .with_connect_timeout(CONNECT)
+            .with_allow_http(scheme == "http")
+            .with_allow_invalid_certificates(config.insecure_skip_tls_verify.unwrap_or_default());
+        if let Some(pem) = &config.ca_cert {
+            let certificates = Certificate::from_pem_bundle(pem.as_bytes())
+                .map_err(|error| wrong(format!("spec.providerConfig.caCert: {error}")))?;
+            options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
+        }
+        let client = ReqwestConnector::default().connect(&options).map_err(|error| wrong(error.to_string()))?;
+        Ok(Self { client, keys, region: region.to_owned(), bucket: bucket.to_owned(), url })
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        self.url.starts_with("https:")
+    }
+
+    /// The body of a success.
+    pub async fn send(&self, call: Call<'_>) -> Result<Bytes> {
+        let mut tried = 1;
+        loop {
+            match self.send_once(&call).await {
+                Err(error) if error.fault.passes() && tried < TRIES => {
+                    debug!(%error, tried, "a store did not do what was asked: once more");
+                    sleep(PAUSE * 2_u32.pow(tried)).await;
+                    tried += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn send_once(&self, call: &Call<'_>) -> Result<Bytes> {
+        let failed = |what: &dyn fmt::Display| {
+            StoreError::new(Fault::Unavailable, format!("{} {}: {what}", call.method, self.name(call)))
+        };
+        let request = self.request(call)?;
+        let response = self.client.execute(request).await.map_err(|error| failed(&chain(&error)))?;
+        let (head, body) = response.into_parts();
+        // The time-out holds for the body, too.
+        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        Err(self.refusal(call, head.status, &head.headers, &body))
+    }
+
+    fn request(&self, call: &Call<'_>) -> Result<http::Request<HttpRequestBody>> {
+        let mut url = self.url.clone();
+        if let Some(key) = call.key {
+            url.push('/');
+            url.extend(utf8_percent_encode(key, &ENCODED_IN_KEY));
+        } else if !call.query.is_empty() {
+            url.push('/');
+        }
+        for (i, (name, value)) in call.query.iter().enumerate() {
+            url.push(if i == 0 { '?' } else { '&' });
+            url.push_str(name);
+            url.push('=');
+            url.extend(utf8_percent_encode(value, &ENCODED));
+        }
+        let wrong = |error: &dyn fmt::Display| {
+            StoreError::new(Fault::Configuration, format!("{} {}: {error}", call.method, self.name(call)))
+        };
+        let mut builder = http::Request::builder().method(call.method.clone()).uri(url);
+        let digest = ring::digest::digest(&ring::digest::SHA256, call.body.as_bytes());
+        if !call.body.is_empty() {
+            builder = builder
+                .header(http::header::CONTENT_TYPE, "application/xml")
+                .header(CHECKSUM, STANDARD.encode(digest.as_ref()))
+                .header(CONTENT_MD5, STANDARD.encode(Md5::digest(call.body.as_bytes())));
+        }
+        for (name, value) in call.headers {
+            let value = HeaderValue::from_str(value).map_err(|error| wrong(&error))?;
+            builder = builder.header(*name, value);
+        }
+        let body = HttpRequestBody::from(call.body.clone());
+        let mut request = builder.body(body).map_err(|error| wrong(&error))?;
+        AwsAuthorizer::new(&self.keys.0, "s3", &self.region)
+            .try_authorize(&mut request, Some(digest.as_ref()))
+            .map_err(|error| wrong(&error))?;
+        Ok(request)
+    }
+
+    fn refusal(&self, call: &Call<'_>, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> StoreError {
+        let refusal = xml::refusal(body);
+        let mut message = format!("{} {}: {}", call.method, self.name(call), status.as_u16());
+        for word in [&refusal.code, &refusal.message] {
+            if !word.is_empty() {
+                message = format!("{message} {word}");
+            }
+        }
+        let elsewhere = headers.get(BUCKET_REGION).and_then(|region| region.to_str().ok()).map(str::to_owned);
+        let elsewhere = elsewhere.or(refusal.region).filter(|region| *region != self.region);
+        if let Some(elsewhere) = elsewhere {
+            message =
+                format!("{message}; the bucket lies in region {elsewhere}, and this asks for {}", self.region);
+        }
+        let fault = Fault::of(status.as_u16(), &refusal.code);
+        // A lock that changed meanwhile, or a bucket that is just being made or removed.
+        let fault = if refusal.code == "OperationAborted" { Fault::Unavailable } else { fault };
+        StoreError { fault, word: refusal.code, message }
+    }
+
+    fn name(&self, call: &Call<'_>) -> String {
+        let what: Vec<&str> = call.query.iter().filter(|(_, v)| v.is_empty()).map(|(name, _)| *name).collect();
+        match (call.key, what.as_slice()) {
+            (Some(key), _) => format!("{}/{key}", self.bucket),
+            (None, []) => format!("bucket {}", self.bucket),
+            (None, what) => format!("bucket {} ({})", self.bucket, what.join(", ")),
+        }
+    }
+}
+
+fn domain(region: &str) -> &'static str {
+    if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
+}
+
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::ByteString;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    fn secret(pairs: &[(&str, &str)]) -> Secret {
+        let data: BTreeMap<_, _> =
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect();
+        let metadata = ObjectMeta {
+            name: Some("keys".to_owned()),
+            namespace: Some("garden".to_owned()),
+            ..ObjectMeta::default()
+        };
+        Secret { data: Some(data), metadata, ..Secret::default() }
+    }
+
+    fn endpoint(bucket: &str, config: &StoreConfig) -> Result<Endpoint> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let keys = Keys::read(&secret(&[("accessKeyID", "id"), ("secretAccessKey", "word")]))?;
+        Endpoint::new(bucket, "eu-west-1", config, keys)
+    }
+
+    #[test]
+    fn missing_keys_are_named_and_nothing_is_quoted() {
+        let lacks = |pairs: &[(&str, &str)]| Keys::read(&secret(pairs)).err().map(|e| e.message).unwrap_or_default();
+        assert_eq!(lacks(&[]), "Secret garden/keys lacks accessKeyID and secretAccessKey");
+        assert_eq!(lacks(&[("accessKeyID", "id"), ("secretAccessKey", " ")]), "Secret garden/keys lacks secretAccessKey");
+        assert_eq!(lacks(&[("accessKeyID", "a\nb"), ("secretAccessKey", "x")]), "Secret garden/keys lacks accessKeyID");
+        assert_eq!(lacks(&[("accessKeyID", "id\n"), ("secretAccessKey", "word")]), "");
+    }
+
+    #[test]
+    fn a_bucket_has_one_address() {
+        let url = |bucket: &str, config: &StoreConfig| endpoint(bucket, config).map(|e| e.url).map_err(|e| e.message);
+        let at = |endpoint: &str| StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+        let none = StoreConfig::default();
+        assert_eq!(url("b", &none).as_deref(), Ok("https://b.s3.eu-west-1.amazonaws.com"));
+        assert_eq!(url("b.c", &none).as_deref(), Ok("https://s3.eu-west-1.amazonaws.com/b.c"));
+        assert_eq!(url("b", &at("http://127.0.0.1:1/")).as_deref(), Ok("http://127.0.0.1:1/b"));
+        let hosted = StoreConfig { force_path_style: Some(false), ..at("https://store") };
+        assert_eq!(url("b", &hosted).as_deref(), Ok("https://b.store"));
+        for wrong in ["", "store", "ftp://store", "http://", "http://store/path", "http://me@store", "http://a b"] {
+            assert!(url("b", &at(wrong)).is_err(), "{wrong:?}");
+        }
+        for wrong in ["", "a/b", "B", "../x", "a?b"] {
+            assert!(url(wrong, &none).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_cannot_leave_its_bucket() {
+        let endpoint = endpoint("b", &StoreConfig { endpoint: Some("http://s".to_owned()), ..StoreConfig::default() });
+        let endpoint = endpoint.unwrap();
+        let query = [("versionId", "a&b=c"), ("retention", "")];
+        let call = Call { key: Some("e/ä ?#%&+.txt"), query: &query, ..Call::default() };
+        let uri = endpoint.request(&call).unwrap().uri().to_string();
+        assert_eq!(uri, "http://s/b/e/%C3%A4%20%3F%23%25%26%2B.txt?versionId=a%26b%3Dc&retention=");
+    }
+
+    #[test]
+    fn a_bucket_elsewhere_is_said_to_be_there() {
+        let endpoint = endpoint("b", &StoreConfig::default()).unwrap();
+        let headers = HeaderMap::from_iter([(BUCKET_REGION, HeaderValue::from_static("us-west-2"))]);
+        let body = b"<Error><Code>PermanentRedirect</Code><Message>Not here.</Message></Error>";
+        let error = endpoint.refusal(&Call::default(), StatusCode::MOVED_PERMANENTLY, &headers, body);
+        assert_eq!(error.fault, Fault::Configuration);
+        let message = "GET bucket b: 301 PermanentRedirect Not here.; the bucket lies in region us-west-2, and this asks for eu-west-1";
+        assert_eq!(error.message, message);
+    }
+}
