@@ -4,6 +4,7 @@ mod backup;
 mod certificates;
 mod check;
 mod controller;
+mod garden;
 mod install;
 mod node_agent;
 mod print;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::args::{Args, Command, CommonArgs, Definitions};
+use crate::args::{Args, Command, CommonArgs, Definitions, GardenCommand, LogFormat};
 use crate::telemetry;
 
 /// # Errors
@@ -24,7 +25,7 @@ use crate::telemetry;
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
         Command::Crd { of, write } => crd(of, write),
-        Command::Webhook(args) => serve(&args.common.clone(), webhook::run(*args)),
+        Command::Webhook(args) => serve_common(&args.common.clone(), webhook::run(*args)),
         Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
@@ -34,13 +35,30 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args)));
         }
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
-        Command::Controller(args) => serve(&args.common.clone(), controller::run(*args)),
+        Command::Controller(args) => serve_common(&args.common.clone(), controller::run(*args)),
+        Command::Garden(args) => match args.command {
+            GardenCommand::Agent(args) => {
+                let (format, level) = (args.log_format, args.log_level.clone());
+                serve(format, &level, garden::agent::run(args))
+            }
+        },
     };
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn serve(common: &CommonArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    telemetry::init(common.log_format, &common.log_level)?;
+fn serve_common(
+    common: &CommonArgs,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    serve(common.log_format, &common.log_level, command)
+}
+
+fn serve(
+    format: LogFormat,
+    level: &str,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    telemetry::init(format, level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(command);
     // Blocking workers whose run was given up end by themselves; nobody waits for them.

@@ -1,5 +1,7 @@
 //! Shared backup buckets: a hub decides, member clusters execute.
 //!
 //! - [`known`]: hub and member as a webhook knows them.
+//! - [`executor`]: in a member cluster: store calls, as objects of Gardener's extensions API ask for them.
 
+pub mod executor;
 pub mod known;

@@ -1,4 +1,5 @@
-//! Leadership by a Lease. Whoever holds it is the only one that starts backups.
+//! Leadership by a Lease. Whoever holds it is the only one that starts backups; in a member cluster of shared buckets,
+//! the only one that acts on these.
 //!
 //! A record is judged by our own monotonic clock since we last saw it change, never by the times in it, so
 //! clocks may differ. Every write carries the resourceVersion that was read: of two candidates one gets 409.
@@ -83,6 +84,15 @@ impl Notes {
     pub fn put(&self, key: &str, value: String) {
         self.0.lock().insert(key.to_owned(), value);
     }
+}
+
+/// Who we are in a Lease: the pod's name, and something that a restart changes.
+pub fn identity() -> String {
+    let host = std::env::var("HOSTNAME").ok().or_else(|| {
+        std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
+    });
+    let started = Timestamp::now().as_microsecond();
+    format!("{}_{}_{started:x}", host.unwrap_or_else(|| "berth".to_owned()), std::process::id())
 }
 
 impl Candidate {

@@ -17,7 +17,7 @@ use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
 use crate::install::Certificates;
-use crate::leader::{Candidate, LEASE, Notes};
+use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::metrics::{MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::placing::Placing;
@@ -42,9 +42,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let metrics = QueueMetrics::new(&mut registry);
     let mover_metrics = MoverMetrics::new(&mut registry);
     health::serve(args.common.health_address, || true, registry, stop.clone()).await?;
-    let identity = identity();
     let namespace = args.common.namespace.as_str();
-    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity, args.lease_duration);
+    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
@@ -194,15 +193,6 @@ async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, s
         () = executor.run() => {}
         () = checker.run() => {}
     }
-}
-
-/// Who we are in the Lease: the pod's name, and something that a restart changes.
-fn identity() -> String {
-    let host = std::env::var("HOSTNAME").ok().or_else(|| {
-        std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
-    });
-    let started = jiff::Timestamp::now().as_microsecond();
-    format!("{}_{}_{started:x}", host.unwrap_or_else(|| "berth".to_owned()), std::process::id())
 }
 
 fn certificate_names(service: &str, namespace: &str, more: &[String]) -> Vec<String> {

@@ -1,0 +1,3 @@
+//! `berth garden …`: buckets that many clusters share.
+
+pub mod agent;

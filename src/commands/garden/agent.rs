@@ -1,0 +1,48 @@
+//! `berth garden agent`: in a member cluster. One leads, the others wait.
+
+use prometheus_client::registry::Registry;
+use tracing::{info, warn};
+
+use crate::args::GardenAgentArgs;
+use crate::client::Clients;
+use crate::garden::executor::Executor;
+use crate::leader::{Candidate, identity};
+use crate::{health, shutdown};
+
+/// Name of the Lease that the leading agent holds.
+const LEASE: &str = "berth-garden-agent";
+
+pub async fn run(args: GardenAgentArgs) -> anyhow::Result<()> {
+    let stop = shutdown::on_signal()?;
+    let clients = Clients::new(args.kubeconfig.as_deref()).await?;
+    health::serve(args.health_address, || true, Registry::default(), stop.clone()).await?;
+    let client = clients.call.clone();
+    let candidate = Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration);
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = candidate.acquire() => {}
+            () = stop.cancelled() => break,
+        }
+        tokio::select! {
+            () = candidate.keep() => warn!("no longer leading: everything stops here"),
+            () = lead(&args, &clients) => {}
+            // What is half done is ended by the next one: nobody waits for it.
+            () = stop.cancelled() => {
+                candidate.release().await;
+                break;
+            }
+        }
+    }
+    info!("stopped");
+    Ok(())
+}
+
+/// Everything that only one may do. For ever; dropped at once when leadership is lost.
+async fn lead(args: &GardenAgentArgs, clients: &Clients) {
+    let executor = Executor {
+        call: clients.call.clone(),
+        watch: clients.watch.clone(),
+        namespace: args.garden_namespace.clone(),
+    };
+    executor.run().await;
+}

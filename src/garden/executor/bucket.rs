@@ -1,0 +1,120 @@
+//! BackupBucket: a bucket of its name.
+
+use std::sync::Arc;
+
+use berth_api::extensions::{BackupBucket, BackupEntry};
+use berth_api::keys;
+use berth_core::garden::fault::Fault;
+use berth_core::garden::scope::Scope;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use tracing::warn;
+
+use super::entry::empty;
+use super::extension::{Extension as _, Outcome, Problem, store_config};
+use super::purge::survey;
+use super::secret;
+use super::task::Task;
+use crate::storage::bucket::{Bucket, Created, Removed, StoreError};
+
+/// Pages of what is in the way of removing a bucket that are counted: to know that it is much is enough.
+const COUNTED_PAGES: usize = 10;
+/// When it is looked again whether entries have left a bucket.
+const AGAIN: SignedDuration = SignedDuration::from_secs(30);
+const ENTRIES: u32 = 500;
+
+pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
+    let bucket = open(task).await?;
+    let was_made = task.record.made == Some(true);
+    let created = if was_made && bucket.exists().await? { Created::Already } else { bucket.create().await? };
+    let mut warnings = bucket.configure().await?;
+    let name = task.object.name_any();
+    if created == Created::New && was_made {
+        warnings.push("it had gone from the store, with all that was in it, and was made anew".to_owned());
+    }
+    task.record.made = Some(true);
+    task.record.name_taken = None;
+    for warning in &warnings {
+        warn!(%name, warning, "bucket");
+    }
+    let done = if created == Created::New { "was made" } else { "is there" };
+    let sentences = std::iter::once(format!("bucket {name} {done}")).chain(warnings);
+    Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
+}
+
+pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
+    let name = task.object.name_any();
+    if task.record.name_taken == Some(true) {
+        return Ok(Outcome::Done { description: format!("bucket {name} is somebody else's, and was left alone") });
+    }
+    if task.object.annotation(keys::FORGET_DATA).is_some_and(|why| why != "false") {
+        task.record.forgotten = task.object.annotation(keys::FORGET_DATA).map(str::to_owned);
+        return Ok(Outcome::Done { description: format!("bucket {name} was left in the store, with what is in it") });
+    }
+    let entries = entries_in(task, &name).await?;
+    if !entries.is_empty() {
+        let shown = entries.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let description = format!("{} BackupEntries are in it, and go first: {shown}", entries.len());
+        let again = Timestamp::now().saturating_add(AGAIN).unwrap_or(Timestamp::MAX);
+        return Ok(Outcome::Waits { description, again });
+    }
+    let bucket = Arc::new(open(task).await?);
+    match bucket.delete().await {
+        Err(error) if error.fault == Fault::NotEmpty => {}
+        removed => return Ok(gone(&name, removed?)),
+    }
+    // What is no object may be in the way.
+    let everything = Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
+    let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
+    if found.objects > 0 {
+        let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
+            let least = if is_all { "" } else { "at least " };
+            let message = format!(
+                "bucket {name} holds {least}{} objects with {} bytes and is not removed; take them out, or, to lose them, \
+                 annotate {}={name}",
+                found.objects,
+                found.bytes,
+                keys::EMPTY_BUCKET
+            );
+            return Err(StoreError::new(Fault::NotEmpty, message).into());
+        };
+        let scope = Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
+        if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
+            return Ok(waits);
+        }
+    } else {
+        bucket.sweep(everything.prefix()).await?;
+    }
+    Ok(gone(&name, bucket.delete().await?))
+}
+
+fn gone(name: &str, removed: Removed) -> Outcome {
+    let how = match removed {
+        Removed::Now => "was removed",
+        Removed::WasAbsent => "was gone already",
+    };
+    Outcome::Done { description: format!("bucket {name} {how}") }
+}
+
+async fn open(task: &Task<'_, BackupBucket>) -> Result<Bucket, Problem> {
+    let spec = &task.object.spec;
+    let secret = secret::get(&task.client(), &spec.secret_ref).await?;
+    let config = store_config(spec.provider_config.as_ref())?;
+    Ok(Bucket::open(&spec.kind, &task.object.name_any(), &spec.region, &config, &secret)?)
+}
+
+/// Asked of the API server, since what a watch has not shown yet would lose its data.
+async fn entries_in(task: &Task<'_, BackupBucket>, bucket: &str) -> Result<Vec<String>, kube::Error> {
+    let api: Api<BackupEntry> = Api::all(task.client());
+    let (mut params, mut found) = (ListParams::default().limit(ENTRIES), Vec::new());
+    loop {
+        let page = api.list(&params).await?;
+        let here = page.items.iter().filter(|entry| entry.spec.bucket_name == bucket);
+        found.extend(here.map(kube::ResourceExt::name_any));
+        match page.metadata.continue_ {
+            Some(next) if !next.is_empty() => params.continue_token = Some(next),
+            _ => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The Secrets that objects name: read when they are needed, and kept from going before.
+
+use berth_api::garden::SecretReference;
+use berth_api::keys::{self, FIELD_MANAGER};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+
+use super::extension::Problem;
+use crate::client::is_not_found;
+
+/// # Errors
+/// Told as a fault of configuration when it is not there or may not be read. That it is not there says nothing about the
+/// data it is for.
+pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret, Problem> {
+    let SecretReference { name, namespace } = reference;
+    match api(client, reference).get_opt(name).await {
+        Ok(Some(secret)) => Ok(secret),
+        Ok(None) => Err(Problem::configuration(format!(
+            "spec.secretRef: there is no Secret {namespace}/{name}; bring it back, or, to give up whatever is in the store, \
+             delete the object with the annotation {}=<why>",
+            keys::FORGET_DATA
+        ))),
+        Err(kube::Error::Api(status)) if status.code == 403 => Err(Problem::configuration(format!(
+            "spec.secretRef: Secret {namespace}/{name} may not be read here: berth has a Role for the Secrets of one namespace"
+        ))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts `finalizer` on it, unless it is there.
+pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(), Problem> {
+    if secret.finalizers().iter().any(|held| held == finalizer) {
+        return Ok(());
+    }
+    // Nothing can be put on what is going; it can be used as long as it is there.
+    if secret.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let finalizers = secret.finalizers().iter().cloned().chain([finalizer.to_owned()]).collect();
+    Ok(patch(client, secret, finalizers).await?)
+}
+
+/// Takes `finalizer` off, if it is there.
+pub async fn let_go(client: &Client, reference: &SecretReference, finalizer: &str) -> Result<(), kube::Error> {
+    let secret = match api(client, reference).get_opt(&reference.name).await {
+        Ok(Some(secret)) => secret,
+        Ok(None) => return Ok(()),
+        // Where we may not look we never put anything.
+        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !secret.finalizers().iter().any(|held| held == finalizer) {
+        return Ok(());
+    }
+    let finalizers = secret.finalizers().iter().filter(|held| *held != finalizer).cloned().collect();
+    match patch(client, &secret, finalizers).await {
+        Err(error) if is_not_found(&error) => Ok(()),
+        patched => patched,
+    }
+}
+
+async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Result<(), kube::Error> {
+    let reference =
+        SecretReference { name: secret.name_any(), namespace: secret.namespace().unwrap_or_default() };
+    let patch =
+        json!({"metadata": {"resourceVersion": secret.resource_version(), "finalizers": finalizers}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    api(client, &reference).patch(&reference.name, &params, &Patch::Merge(patch)).await.map(|_| ())
+}
+
+fn api(client: &Client, reference: &SecretReference) -> Api<Secret> {
+    Api::namespaced(client.clone(), &reference.namespace)
+}

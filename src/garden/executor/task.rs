@@ -1,0 +1,287 @@
+//! One operation on one object: what is written of it, and in which order.
+
+use std::collections::HashMap;
+
+use berth_api::garden::operation::OperationState;
+use berth_api::garden::{LastError, LastOperation};
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_core::garden::fault::Fault;
+use berth_core::garden::operation::{Operation, done_at, pause};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::extension::{Extension, Outcome, Problem, Record, operation_type, requested_at};
+use super::{Context, secret};
+use crate::storage::bucket::StoreError;
+
+/// Objects whose last operation failed or waits: how often, and when it is tried again. Forgotten with the process:
+/// then all are tried at once.
+#[derive(Default)]
+pub struct Retries(Mutex<HashMap<String, Retry>>);
+
+struct Retry {
+    failures: u32,
+    not_before: Timestamp,
+}
+
+impl Retries {
+    pub fn not_before(&self, uid: &str) -> Option<Timestamp> {
+        self.0.lock().get(uid).map(|retry| retry.not_before)
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    fn failed(&self, uid: &str, now: Timestamp) -> Timestamp {
+        let mut all = self.0.lock();
+        let retry = all.entry(uid.to_owned()).or_insert(Retry { failures: 0, not_before: now });
+        retry.not_before = now.saturating_add(pause(retry.failures)).unwrap_or(Timestamp::MAX);
+        retry.failures = retry.failures.saturating_add(1);
+        retry.not_before
+    }
+
+    fn waits(&self, uid: &str, until: Timestamp) {
+        self.0.lock().insert(uid.to_owned(), Retry { failures: 0, not_before: until });
+    }
+}
+
+pub struct Task<'a, K: Extension> {
+    context: &'a Context<K>,
+    api: Api<K>,
+    /// As it was last read or written.
+    pub object: K,
+    pub record: Record,
+    operation: Operation,
+}
+
+impl<'a, K: Extension> Task<'a, K> {
+    pub(super) fn new(context: &'a Context<K>, object: K, operation: Operation) -> Self {
+        let api = Api::all(context.client.clone());
+        let record = object.record();
+        Self { context, api, object, record, operation }
+    }
+
+    pub fn client(&self) -> Client {
+        self.context.client.clone()
+    }
+
+    /// Data stays where it is until somebody says that it may go.
+    pub(super) async fn wait_for_leave(mut self) -> Result<Action, kube::Error> {
+        let description = format!(
+            "its data stays until its removal is confirmed: annotate {}=true",
+            keys::CONFIRM_DELETION
+        );
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        if last.is_none_or(|last| last.description != description) {
+            self.tell(OperationState::Pending, 0, description, None).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    /// Another cluster takes over: nothing is touched but what we put on objects.
+    pub(super) async fn let_go(mut self) -> Result<Option<Timestamp>, kube::Error> {
+        self.tell(OperationState::Succeeded, 100, "let go; its data was not touched".to_owned(), None).await?;
+        self.release(&[keys::OPERATION]).await?;
+        Ok(None)
+    }
+
+    pub(super) async fn set_up(mut self) -> Result<Option<Timestamp>, kube::Error> {
+        // What is to be restored counts as asked for until it is done.
+        let requested = self.object.annotation(keys::OPERATION).is_some();
+        let is_taken_up = requested && self.operation != Operation::Restore;
+        self.take_up(if is_taken_up { &[keys::OPERATION] } else { &[] }).await?;
+        if K::IS_SLOW {
+            self.tell(OperationState::Processing, 0, "under way".to_owned(), None).await?;
+        }
+        let outcome = match self.keep_secret().await {
+            Ok(()) => K::set_up(&mut self).await,
+            Err(problem) => Err(problem),
+        };
+        let again = self.end(outcome).await?;
+        let is_done = self.is_done();
+        if is_done && requested && self.operation == Operation::Restore {
+            self.annotate_away(&[keys::OPERATION]).await?;
+        }
+        Ok(again)
+    }
+
+    pub(super) async fn delete(mut self) -> Result<Option<Timestamp>, kube::Error> {
+        if self.is_done() {
+            // Its data is gone already, and perhaps its keys too.
+            self.release(&[]).await?;
+            return Ok(None);
+        }
+        let progress = self.object.status().and_then(|status| status.last_operation.as_ref());
+        let progress = progress.filter(|last| last.kind == operation_type(Operation::Delete));
+        let progress = progress.map_or(0, |last| last.progress);
+        self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
+        let outcome = K::tear_down(&mut self).await;
+        let again = self.end(outcome).await?;
+        if self.is_done() {
+            self.release(&[]).await?;
+        }
+        Ok(again)
+    }
+
+    fn is_done(&self) -> bool {
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        last.is_some_and(|last| {
+            last.kind == operation_type(self.operation) && last.state == OperationState::Succeeded
+        })
+    }
+
+    /// Tells what became of it. Gives when it is to be tried again.
+    async fn end(&mut self, outcome: Result<Outcome, Problem>) -> Result<Option<Timestamp>, kube::Error> {
+        let (uid, now) = (self.object.uid().unwrap_or_default(), Timestamp::now());
+        let (kind, name) = (K::kind(&()), self.object.name_any());
+        match outcome {
+            Ok(Outcome::Done { description }) => {
+                info!(%kind, %name, operation = ?self.operation, description, "done");
+                self.context.retries.forget(&uid);
+                self.tell(OperationState::Succeeded, 100, description, None).await?;
+                Ok(None)
+            }
+            Ok(Outcome::Waits { description, again }) => {
+                info!(%kind, %name, operation = ?self.operation, description, "waits");
+                self.context.retries.waits(&uid, again);
+                self.tell(OperationState::Pending, 50, description, None).await?;
+                Ok(Some(again))
+            }
+            Err(Problem::Store(error)) => {
+                warn!(%kind, %name, operation = ?self.operation, %error, "failed");
+                let is_final = error.fault.is_final();
+                if error.fault == Fault::NameTaken {
+                    self.record.name_taken = Some(true);
+                }
+                let again = (!is_final).then(|| self.context.retries.failed(&uid, now));
+                let state = if is_final { OperationState::Failed } else { OperationState::Error };
+                self.tell(state, 50, error.message.clone(), Some(&error)).await?;
+                Ok(again)
+            }
+            Err(Problem::Api(error)) => Err(error),
+        }
+    }
+
+    /// What is being done, in the midst of it.
+    pub async fn report(&mut self, progress: i32, description: String) -> Result<(), kube::Error> {
+        self.tell(OperationState::Processing, progress, description, None).await
+    }
+
+    async fn tell(
+        &mut self,
+        state: OperationState,
+        progress: i32,
+        description: String,
+        error: Option<&StoreError>,
+    ) -> Result<(), kube::Error> {
+        let now = Timestamp::now();
+        let at = match state {
+            OperationState::Succeeded => done_at(requested_at(&self.object), now),
+            _ => now,
+        };
+        let last_operation = LastOperation {
+            description,
+            last_update_time: Time(at),
+            progress,
+            state,
+            kind: operation_type(self.operation),
+        };
+        let last_error = error.map(|error| LastError {
+            description: error.message.clone(),
+            codes: vec![error.fault.code().to_owned()],
+            last_update_time: Some(Time(now)),
+            ..LastError::default()
+        });
+        // What is being tried again has not got rid of its error yet.
+        let last_error = match (state, last_error) {
+            (OperationState::Processing, None) => self.object.status().and_then(|status| status.last_error.clone()),
+            (_, error) => error,
+        };
+        let patch = json!({
+            "metadata": {"resourceVersion": self.object.resource_version()},
+            "status": {
+                "observedGeneration": self.object.meta().generation,
+                "lastOperation": last_operation,
+                "lastError": last_error,
+                // With its nulls: they take away what no longer holds.
+                "providerStatus": self.record,
+            },
+        });
+        self.object = self.api.patch_status(&self.object.name_any(), &params(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Puts our finalizer on it, and takes annotations away, in one write where one is needed.
+    async fn take_up(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
+        let mut finalizers = self.object.finalizers().to_vec();
+        let is_ours = finalizers.iter().any(|finalizer| finalizer == K::FINALIZER);
+        if is_ours && annotations.is_empty() {
+            return Ok(());
+        }
+        if !is_ours {
+            finalizers.push(K::FINALIZER.to_owned());
+        }
+        self.patch_metadata(annotations, finalizers).await
+    }
+
+    async fn annotate_away(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
+        let finalizers = self.object.finalizers().to_vec();
+        self.patch_metadata(annotations, finalizers).await
+    }
+
+    async fn patch_metadata(&mut self, without: &[&str], finalizers: Vec<String>) -> Result<(), kube::Error> {
+        let annotations: serde_json::Map<String, Value> =
+            without.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+        let patch = json!({"metadata": {
+            "resourceVersion": self.object.resource_version(),
+            "finalizers": finalizers,
+            "annotations": annotations,
+        }});
+        self.object = self.api.patch(&self.object.name_any(), &params(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Its keys are needed as long as it is there.
+    async fn keep_secret(&self) -> Result<(), Problem> {
+        let reference = self.object.secret_ref();
+        let secret = secret::get(&self.context.client, reference).await?;
+        secret::hold(&self.context.client, &secret, K::FINALIZER).await
+    }
+
+    /// Takes our finalizers away, from its Secret too, if nobody else of its kind needs that.
+    async fn release(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
+        let context = self.context;
+        let reference = self.object.secret_ref().clone();
+        let uid = self.object.uid().unwrap_or_default();
+        let mut released = context.released.lock().await;
+        let known = context.known.state();
+        let known: Vec<&K> = known.iter().filter_map(|other| other.0.as_ref().ok()).collect();
+        released.retain(|old| known.iter().any(|other| other.uid().as_ref() == Some(old)));
+        released.insert(uid.clone());
+        let is_needed = known.iter().any(|other| {
+            *other.secret_ref() == reference
+                && other.finalizers().iter().any(|finalizer| finalizer == K::FINALIZER)
+                && other.uid().is_some_and(|uid| !released.contains(&uid))
+        });
+        if !is_needed {
+            secret::let_go(&context.client, &reference, K::FINALIZER).await?;
+        }
+        drop(released);
+        let finalizers = self.object.finalizers().iter().filter(|finalizer| *finalizer != K::FINALIZER);
+        let finalizers = finalizers.cloned().collect();
+        self.patch_metadata(annotations, finalizers).await?;
+        self.context.retries.forget(&uid);
+        Ok(())
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
