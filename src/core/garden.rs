@@ -8,12 +8,23 @@
 //! - [`fault`]: what a store's refusal means.
 //! - [`operation`]: what an extensions object asks for.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
+//! - [`name`]: what buckets are called.
+//! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
+//! - [`executor`]: whose controllers act.
+//! - [`life`]: when what was deleted goes.
+//! - [`hub`]: all of that, as one decision of the hub.
 
 pub mod check;
+pub mod executor;
 pub mod fault;
+pub mod hub;
+pub mod life;
 pub mod lock;
+pub mod name;
 pub mod operation;
+pub mod placement;
 pub mod profile;
+pub mod quota;
 pub mod scope;
 pub mod store;
 pub mod view;

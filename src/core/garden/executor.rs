@@ -1,0 +1,134 @@
+//! Who acts on a bucket, or on an entry that is to go: the controllers of some seed, for the hub may have no way to the
+//! store. A bucket outlives the seed that made it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Place, Seed};
+
+/// A seed that was silent for longer is taken for gone.
+pub const SILENT: SignedDuration = SignedDuration::from_secs(40);
+
+/// A seed, as far as it can act.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    pub seed: Seed,
+    /// Of its profile: where the cluster is.
+    pub provider: String,
+    /// Its controllers' last report.
+    pub seen: Option<Timestamp>,
+}
+
+impl Member {
+    /// A report from the future counts as far as one from the past: a clock that is that wrong must not keep a seed that is
+    /// gone.
+    pub fn is_alive(&self, now: Timestamp) -> bool {
+        self.seen.is_some_and(|seen| now.duration_since(seen).abs() <= SILENT)
+    }
+
+    /// When it will be taken for gone, unless it reports.
+    pub fn expires(&self) -> Option<Timestamp> {
+        self.seen?.checked_add(SILENT).ok()
+    }
+
+    fn can_act(&self, place: &Place, now: Timestamp) -> bool {
+        self.is_alive(now) && self.seed.reaches(place)
+    }
+}
+
+/// Who acts on what is in `place`: whoever does so now, while it can; else, of those that can, 1. one there itself,
+/// 2. one at the same provider, 3. any, by name. `None`: nobody can.
+pub fn choose<'m>(
+    current: Option<&str>,
+    place: &Place,
+    members: impl Iterator<Item = &'m Member> + Clone,
+    now: Timestamp,
+) -> Option<&'m Member> {
+    let distance = |member: &Member| match member.provider == place.provider {
+        true if member.seed.region == place.region => 0,
+        true => 1,
+        false => 2,
+    };
+    let able = || members.clone().filter(|member| member.can_act(place, now));
+    able()
+        .find(|member| current == Some(member.seed.name.as_str()))
+        .or_else(|| able().min_by_key(|member| (distance(member), &member.seed.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn member(name: &str, provider: &str, region: &str, seen: Option<i64>) -> Member {
+        let seed = Seed { name: name.to_owned(), region: region.to_owned(), ..Seed::default() };
+        Member { seed, provider: provider.to_owned(), seen: seen.map(at) }
+    }
+
+    fn place() -> Place {
+        Place { provider: "aws".to_owned(), region: "eu-west-1".to_owned() }
+    }
+
+    fn chosen(current: Option<&str>, members: &[Member]) -> Option<String> {
+        choose(current, &place(), members.iter(), at(100)).map(|member| member.seed.name.clone())
+    }
+
+    #[test]
+    fn who_acts_goes_on_while_it_is_there() {
+        let mut members = [
+            member("a", "packet", "ewr1", Some(100)),
+            member("b", "aws", "us-east-1", Some(100)),
+            member("c", "aws", "eu-west-1", Some(60)),
+        ];
+        assert_eq!(chosen(Some("a"), &members).as_deref(), Some("a"));
+        assert_eq!(chosen(None, &members).as_deref(), Some("c"));
+        members[2].seen = Some(at(59));
+        assert_eq!(chosen(Some("c"), &members).as_deref(), Some("b"));
+        members[1].seen = None;
+        assert_eq!(chosen(Some("c"), &members).as_deref(), Some("a"));
+        members[0].seed.reaches = Some(vec!["aws/us-east-1".to_owned()]);
+        assert_eq!(chosen(Some("a"), &members), None);
+        members[0].seed.reaches = Some(vec!["gcp".to_owned(), "aws/eu-west-1".to_owned()]);
+        assert_eq!(chosen(None, &members).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_clock_that_is_far_ahead_is_no_sign_of_life() {
+        assert!(member("a", "aws", "r", Some(130)).is_alive(at(100)));
+        assert!(!member("a", "aws", "r", Some(141)).is_alive(at(100)));
+        assert!(!member("a", "aws", "r", None).is_alive(at(100)));
+    }
+
+    fn anybody() -> impl Strategy<Value = Vec<Member>> {
+        let provider = prop::sample::select(vec!["aws", "packet"]);
+        let region = prop::sample::select(vec!["eu-west-1", "ewr1"]);
+        let reaches = prop::option::of(prop::sample::select(vec!["aws", "aws/eu-west-1", "gcp"]));
+        let one = (provider, region, prop::option::of(0i64..200), reaches);
+        prop::collection::vec(one, 0..6).prop_map(|them| {
+            let members = them.into_iter().enumerate().map(|(i, (provider, region, seen, reaches))| {
+                let mut member = member(&format!("s{i}"), provider, region, seen);
+                member.seed.reaches = reaches.map(|reaches| vec![reaches.to_owned()]);
+                member
+            });
+            members.collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_acts_whenever_somebody_can_and_nobody_takes_over_without_need(members in anybody(), by in 0usize..6) {
+            let current = format!("s{by}");
+            let can = |member: &Member| member.is_alive(at(100)) && member.seed.reaches(&place());
+            let found = choose(Some(&current), &place(), members.iter(), at(100));
+            prop_assert_eq!(found.is_some(), members.iter().any(can));
+            prop_assert!(found.is_none_or(can));
+            if members.iter().any(|member| member.seed.name == current && can(member)) {
+                prop_assert_eq!(found.map(|member| member.seed.name.clone()), Some(current));
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What becomes of each bucket.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::owners::Findings;
+use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
+use crate::garden::executor::{self, Member};
+use crate::garden::hub::view::{About, Bucket, BucketStatus, Conditions, Operation, OperationKind};
+use crate::garden::life::{self, BucketFate};
+use crate::garden::name::Stem;
+use crate::garden::{SecretRef, Store};
+
+impl<'v> Walk<'v> {
+    fn owner(&self, bucket: &Bucket) -> Option<usize> {
+        let name = bucket.profile.as_ref()?;
+        self.view.profiles.iter().position(|one| one.profile.name == *name)
+    }
+
+    pub(super) fn look_at_buckets(&mut self) {
+        let mut named: HashMap<&str, usize> = HashMap::new();
+        for name in self.view.entries.iter().filter_map(|entry| entry.bucket.as_deref()) {
+            *named.entry(name).or_default() += 1;
+        }
+        for (b, bucket) in self.view.buckets.iter().enumerate() {
+            let entries = self.used(b).max(named.get(bucket.name.as_str()).copied().unwrap_or(0));
+            let planned = self.look_at_bucket(b, bucket, entries);
+            if planned != (BucketPlan { bucket: b, ..BucketPlan::default() }) {
+                self.plan.buckets.push(planned);
+            }
+        }
+    }
+
+    fn look_at_bucket(&mut self, b: usize, bucket: &Bucket, entries: usize) -> BucketPlan {
+        let (found, owner) = (&bucket.status, self.owner(bucket));
+        let is_removed = found.operation.as_ref().is_some_and(was_removed) && found.released_at.is_some();
+        let fate = life::bucket_fate(
+            &life::Use {
+                is_deleted: bucket.is_deleted,
+                entries,
+                is_wanted: self.is_wanted(bucket, owner),
+                idle_since: found
+                    .conditions
+                    .get(&About::Idle)
+                    .filter(|idle| idle.holds)
+                    .map(|idle| idle.since),
+                is_removed,
+            },
+            self.settings.idle_delay,
+            self.now,
+        );
+        if let BucketFate::Idle { until } = fate {
+            self.wake(until);
+        }
+        let acts = executor::choose(found.seed.as_deref(), &bucket.store.place, self.members(), self.now);
+        if let Some(expires) = acts.and_then(Member::expires) {
+            self.wake(expires);
+        }
+        let seed = acts.map(|member| member.seed.name.clone());
+        let region = &bucket.store.place.region;
+        let stem = owner.and_then(|owner| self.view.profiles.get(owner)).map(|owner| Stem {
+            profile: &owner.profile.name,
+            region,
+            uid: &owner.uid,
+        });
+        let mut status = BucketStatus {
+            seed: seed.clone().or_else(|| found.seed.clone()),
+            allocated: self.places.get(b).cloned().unwrap_or_default(),
+            entries: u32::try_from(self.used(b)).ok(),
+            limit: self.limit(bucket),
+            ordinal: stem.and_then(|stem| stem.ordinal(&bucket.name)).or(found.ordinal),
+            ..found.clone()
+        };
+        (status.operation, status.released_at) =
+            self.bucket_operation(found, fate, entries, bucket.is_deleted);
+        status.conditions = self.bucket_conditions(bucket, &status, fate, seed.is_some());
+        let end = match fate {
+            // What may not be given twice is written down first.
+            BucketFate::Gone => self.is_counted(bucket, owner).then_some(BucketEnd::LetGo),
+            BucketFate::Retire => Some(BucketEnd::Retire),
+            _ => None,
+        };
+        BucketPlan {
+            bucket: b,
+            claim: !bucket.is_claimed && !bucket.is_deleted,
+            store: self.store_of(bucket, owner).filter(|store| *store != bucket.store && !bucket.is_deleted),
+            status: (status != *found).then_some(status),
+            end,
+        }
+    }
+
+    /// What nobody can make anything of is left as it is.
+    fn is_wanted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
+        let Some(owner) = owner else { return bucket.profile.is_none() };
+        let Some(Some(stores)) = self.wanted.get(owner) else { return true };
+        stores.iter().any(|store| store.place == bucket.store.place)
+    }
+
+    /// Credentials and settings of the profile are those of its buckets: rotation comes through.
+    fn store_of(&self, bucket: &Bucket, owner: Option<usize>) -> Option<Store> {
+        let profile = &self.view.profiles.get(owner?)?.profile;
+        let backup = profile.backup.as_ref().filter(|_| profile.faults().is_empty())?;
+        let is_there = profile.backup_provider() == Some(bucket.store.place.provider.as_str());
+        is_there.then(|| Store {
+            place: bucket.store.place.clone(),
+            secret: backup.secret.clone().unwrap_or_default(),
+            config: backup.config.clone(),
+        })
+    }
+
+    fn is_counted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
+        let region = &bucket.store.place.region;
+        let Some(one) = owner.and_then(|owner| self.view.profiles.get(owner)) else { return true };
+        let stem = Stem { profile: &one.profile.name, region, uid: &one.uid };
+        let last = one.status.last_ordinals.get(region).copied().unwrap_or(0);
+        stem.ordinal(&bucket.name).is_none_or(|ordinal| ordinal <= last)
+    }
+
+    fn bucket_operation(
+        &self,
+        found: &BucketStatus,
+        fate: BucketFate,
+        entries: usize,
+        is_deleted: bool,
+    ) -> (Option<Operation>, Option<Timestamp>) {
+        match fate {
+            BucketFate::Held => {
+                let left = if entries == 1 { "1 entry is" } else { &format!("{entries} entries are") };
+                let text = format!("{left} in it: it goes when they are gone");
+                (Some(pending(OperationKind::Delete, text)), None)
+            }
+            BucketFate::Go if found.released_at.is_none() => {
+                (Some(released("to be removed from the store")), Some(self.second()))
+            }
+            _ if is_deleted => (found.operation.clone(), found.released_at),
+            _ => (kept(found.operation.as_ref()), None),
+        }
+    }
+
+    fn bucket_conditions(
+        &self,
+        bucket: &Bucket,
+        status: &BucketStatus,
+        fate: BucketFate,
+        has_executor: bool,
+    ) -> Conditions {
+        let place = &bucket.store.place;
+        let mut now =
+            Findings { found: &bucket.status.conditions, at: self.second(), now: Conditions::new() };
+        match has_executor {
+            true => now.normal(
+                About::ExecutorAvailable,
+                true,
+                "SeedReports",
+                "a seed that reaches the store acts on it",
+            ),
+            false => now.tell(
+                About::ExecutorAvailable,
+                false,
+                "NoSeed",
+                format!("no seed that reaches {place} has reported lately: start berth garden agent in one"),
+            ),
+        }
+        let SecretRef { name, namespace } = &bucket.store.secret;
+        match self.view.secrets.get(name) {
+            _ if *namespace != self.settings.namespace => now.tell(
+                About::CredentialsAvailable,
+                false,
+                "OtherNamespace",
+                format!(
+                    "Secret {namespace}/{name} is not in namespace {}, and no other is read: move it there",
+                    self.settings.namespace
+                ),
+            ),
+            None => now.tell(
+                About::CredentialsAvailable,
+                false,
+                "NoSecret",
+                format!("there is no Secret {namespace}/{name}: create it"),
+            ),
+            Some(secret) if secret.is_deleted => now.tell(
+                About::CredentialsAvailable,
+                true,
+                "SecretGoing",
+                format!("Secret {namespace}/{name} is deleted, and stays while buckets need it"),
+            ),
+            Some(_) => now.normal(About::CredentialsAvailable, true, "SecretFound", "its Secret is there"),
+        }
+        match status.limit.map(|limit| (status.allocated.len(), limit)) {
+            Some((used, limit)) if u32::try_from(used).is_ok_and(|used| used > limit) => now.tell(
+                About::OverLimit,
+                true,
+                "OverLimit",
+                format!("entries {used}/{limit}: they stay, and no more come"),
+            ),
+            _ => now.normal(About::OverLimit, false, "WithinLimit", "no more entries than it is to take"),
+        }
+        match fate {
+            BucketFate::Idle { .. } | BucketFate::Retire => now.tell(
+                About::Idle,
+                true,
+                "NotWanted",
+                "no seed backs up into it and no entry is in it: it is deleted after --bucket-idle-delay"
+                    .to_owned(),
+            ),
+            BucketFate::Stay | BucketFate::Held | BucketFate::Go | BucketFate::Gone => {
+                now.normal(About::Idle, false, "InUse", "wanted, in use, or being deleted");
+            }
+        }
+        now.now
+    }
+}

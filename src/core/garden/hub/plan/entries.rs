@@ -1,0 +1,129 @@
+//! What becomes of each entry.
+
+use jiff::Timestamp;
+
+use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
+use crate::garden::executor::{self, Member};
+use crate::garden::hub::reason::Waiting;
+use crate::garden::hub::view::{Bucket, Entry, EntryStatus, OperationKind};
+use crate::garden::life::{self, Deletion, Fate};
+
+impl<'v> Walk<'v> {
+    pub(super) fn look_at_entries(&mut self) {
+        for (e, entry) in self.view.entries.iter().enumerate() {
+            let planned = match entry.deleted_at {
+                // Without our finalizer it never had a place, or its end is on record.
+                Some(_) if !entry.is_claimed => continue,
+                Some(at) => self.look_at_deleted(e, entry, at),
+                None => self.look_at_entry(e, entry),
+            };
+            if planned != (EntryPlan { entry: e, ..EntryPlan::default() }) {
+                self.plan.entries.push(planned);
+            }
+            if let Some(why) = self.waiting.get_mut(e).and_then(Option::take) {
+                self.plan.waiting.push((e, why));
+            }
+        }
+    }
+
+    fn look_at_entry(&self, e: usize, entry: &Entry) -> EntryPlan {
+        let target = self.target.get(e).copied().flatten();
+        let name = target.and_then(|b| self.view.buckets.get(b)).map(|bucket| &bucket.name);
+        let is_told = entry.is_claimed && entry.bucket.as_ref() == name && entry.placed_in.as_ref() == name;
+        let found = &entry.status;
+        let operation = match (self.waiting.get(e), target) {
+            (Some(Some(Waiting::Making)), _) => found.operation.clone(),
+            // It has a place that nobody knows any more: whoever acts on it goes on.
+            (Some(Some(_)), None) if entry.is_claimed => kept(found.operation.as_ref()),
+            (Some(Some(why)), None) => Some(pending(OperationKind::Create, why.to_string())),
+            // What it waited for is there.
+            (_, Some(_)) if found.seed.is_none() => None,
+            _ => kept(found.operation.as_ref()),
+        };
+        let status = EntryStatus {
+            // Nobody else has any use for it.
+            seed: target.map(|_| entry.seed.clone()).or_else(|| found.seed.clone()),
+            earliest_deletion: None,
+            released_at: None,
+            operation,
+        };
+        EntryPlan {
+            entry: e,
+            claim: target.filter(|_| !is_told),
+            status: (status != *found).then_some(status),
+            end: None,
+        }
+    }
+
+    fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
+        let found = &entry.status;
+        let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
+        let bucket = bucket.and_then(|b| self.view.buckets.get(*b));
+        let place = bucket.map(|bucket| &bucket.store.place);
+        let own = self.members().find(|member| member.seed.name == entry.seed);
+        let deletion = Deletion {
+            at,
+            grace: place.map(|place| self.settings.grace.period(&place.provider, entry.purpose)),
+            is_forced: entry.is_forced,
+            is_forgotten: entry.is_forgotten,
+            is_kept: own.is_some_and(|own| own.is_alive(self.now)),
+            is_released: found.released_at.is_some(),
+            is_removed: found.released_at.is_some() && found.operation.as_ref().is_some_and(was_removed),
+        };
+        let fate = life::fate(&deletion, self.now);
+        let mut status = found.clone();
+        match fate {
+            Fate::Stay { until } => {
+                self.wake(until);
+                status.seed = Some(entry.seed.clone());
+                status.earliest_deletion = Some(until);
+                status.operation = Some(pending(OperationKind::Delete, self.grace_text(until, bucket)));
+            }
+            Fate::Lost => {
+                let name = entry.bucket.as_deref().unwrap_or("(none)");
+                let text = format!(
+                    "there is no BackupBucket {name}, so nobody knows where its data is: bring that back, or let go of the \
+                     data with the annotation garden.berth.dev/forget-data"
+                );
+                status.operation = Some(pending(OperationKind::Delete, text));
+            }
+            Fate::Go => {
+                let current = found.seed.as_deref().or(Some(entry.seed.as_str()));
+                let acts = place.and_then(|place| executor::choose(current, place, self.members(), self.now));
+                if let Some(expires) = acts.and_then(Member::expires) {
+                    self.wake(expires);
+                }
+                // Nobody: whoever had it may come back.
+                status.seed = acts.map(|member| member.seed.name.clone()).or_else(|| found.seed.clone());
+                if found.released_at.is_none() {
+                    status.released_at = Some(self.second());
+                    status.operation = Some(released("its data is to be removed from the store"));
+                }
+            }
+            Fate::Forget | Fate::Gone => {}
+        }
+        EntryPlan {
+            entry: e,
+            claim: None,
+            status: (status != *found).then_some(status),
+            end: match fate {
+                Fate::Forget => Some(End::Forgotten),
+                Fate::Gone if entry.is_forgotten => Some(End::Forgotten),
+                Fate::Gone => Some(End::Removed),
+                Fate::Stay { .. } | Fate::Lost | Fate::Go => None,
+            },
+        }
+    }
+
+    fn grace_text(&self, until: Timestamp, bucket: Option<&Bucket>) -> String {
+        let lock = bucket.and_then(|bucket| bucket.store.config.object_lock);
+        let lock = lock.map(|lock| {
+            format!("; the store locks objects for {} d after they were written", lock.retention_days)
+        });
+        format!(
+            "its data stays until {until}{}. To remove it before, give the reason in the annotation \
+             garden.berth.dev/force-deletion",
+            lock.unwrap_or_default()
+        )
+    }
+}

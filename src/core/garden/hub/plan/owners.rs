@@ -1,0 +1,133 @@
+//! Profiles, seeds and credentials.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::Walk;
+use crate::garden::Store;
+use crate::garden::hub::reason::Waiting;
+use crate::garden::hub::view::{About, Condition, Conditions, ProfileStatus};
+use crate::garden::placement::Standing;
+
+impl<'v> Walk<'v> {
+    /// Profiles and seeds: have their backups somewhere to go?
+    pub(super) fn look_at_owners(&mut self) {
+        for (p, owner) in self.view.profiles.iter().enumerate() {
+            let mut status = ProfileStatus { conditions: Conditions::new(), ..owner.status.clone() };
+            let regions = self
+                .view
+                .buckets
+                .iter()
+                .filter(|bucket| bucket.profile.as_ref() == Some(&owner.profile.name));
+            for region in regions.map(|bucket| &bucket.store.place.region).collect::<BTreeSet<_>>() {
+                let last = self.last_ordinal(p, region);
+                if last > 0 {
+                    status.last_ordinals.insert(region.clone(), last);
+                }
+            }
+            let faults = owner.profile.faults();
+            let stores = self.wanted.get(p).and_then(Option::as_ref).into_iter().flatten();
+            let ready = match faults.is_empty() {
+                false => Some((false, "ProfileFaulty", faults.to_string())),
+                true => self.readiness(p, stores),
+            };
+            status.conditions = settled(&owner.status.conditions, ready, self.second());
+            if status != owner.status {
+                self.plan.profiles.push((p, status));
+            }
+        }
+        for (s, cluster) in self.view.seeds.iter().enumerate() {
+            let ready = match self.homes.get(cluster.member.seed.name.as_str()) {
+                Some(Ok((profile, store))) => self.readiness(*profile, [store].into_iter()),
+                Some(Err(Waiting::NoBackups { .. })) | None => None,
+                Some(Err(why)) => Some((false, why.word(), why.to_string())),
+            };
+            let conditions = settled(&cluster.conditions, ready, self.second());
+            if conditions != cluster.conditions {
+                self.plan.seeds.push((s, conditions));
+            }
+        }
+    }
+
+    /// `None`: no bucket is wanted, so nothing is said.
+    fn readiness<'s>(
+        &self,
+        profile: usize,
+        stores: impl Iterator<Item = &'s Store>,
+    ) -> Option<(bool, &'static str, String)> {
+        let mut is_wanted = false;
+        let mut missing = Vec::new();
+        let mut is_making = true;
+        for store in stores {
+            is_wanted = true;
+            let candidates = self.candidates(profile, store);
+            if candidates.iter().any(|(_, one)| one.standing == Standing::Ready) {
+                continue;
+            }
+            is_making &= candidates.iter().all(|(_, one)| one.standing == Standing::Making);
+            let errors = candidates.iter().filter_map(|(b, _)| {
+                let bucket = self.view.buckets.get(*b)?;
+                Some(format!("{}: {}", bucket.name, bucket.error.as_ref()?))
+            });
+            let errors: Vec<String> = errors.collect();
+            let what = if errors.is_empty() { "is being made".to_owned() } else { errors.join("; ") };
+            missing.push(format!("{}: {what}", store.place));
+        }
+        match missing.is_empty() {
+            true if is_wanted => {
+                Some((true, "BackupBucketsAvailable", "backups have a bucket to go to".to_owned()))
+            }
+            true => None,
+            false if is_making => Some((false, "BackupBucketsProgressing", missing.join(", "))),
+            false => Some((false, "BackupBucketsError", missing.join(", "))),
+        }
+    }
+
+    /// Credentials stay while any bucket needs them.
+    pub(super) fn guard_secrets(&mut self) {
+        let needed: BTreeSet<&str> = self
+            .view
+            .buckets
+            .iter()
+            .filter(|bucket| bucket.store.secret.namespace == self.settings.namespace)
+            .map(|bucket| bucket.store.secret.name.as_str())
+            .collect();
+        for (name, secret) in &self.view.secrets {
+            let is_needed = needed.contains(name.as_str());
+            // What is being deleted takes no finalizers any more.
+            if is_needed != secret.is_guarded && !(is_needed && secret.is_deleted) {
+                self.plan.secrets.push((name.clone(), is_needed));
+            }
+        }
+    }
+}
+
+/// Conditions of one object: what is as it should be is only said of what was not once.
+pub(super) struct Findings<'f> {
+    pub(super) found: &'f Conditions,
+    pub(super) at: Timestamp,
+    pub(super) now: Conditions,
+}
+
+impl Findings<'_> {
+    pub(super) fn tell(&mut self, about: About, holds: bool, reason: &str, message: String) {
+        let before = self.found.get(&about).filter(|before| before.holds == holds);
+        let since = before.map_or(self.at, |before| before.since);
+        self.now.insert(about, Condition { holds, since, reason: reason.to_owned(), message });
+    }
+
+    pub(super) fn normal(&mut self, about: About, holds: bool, reason: &str, message: &str) {
+        if self.found.contains_key(&about) {
+            self.tell(about, holds, reason, message.to_owned());
+        }
+    }
+}
+
+fn settled(found: &Conditions, ready: Option<(bool, &'static str, String)>, at: Timestamp) -> Conditions {
+    let mut now = Findings { found, at, now: Conditions::new() };
+    if let Some((holds, reason, message)) = ready {
+        now.tell(About::BackupBucketsReady, holds, reason, message);
+    }
+    now.now
+}

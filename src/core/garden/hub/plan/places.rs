@@ -1,0 +1,237 @@
+//! Who has a place, who gets one, and which buckets that takes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{NewBucket, Walk};
+use crate::garden::Store;
+use crate::garden::hub::reason::Waiting;
+use crate::garden::hub::view::Bucket;
+use crate::garden::name::Stem;
+use crate::garden::placement::{self, Candidate, Standing};
+use crate::garden::quota::room;
+
+/// Names that a store may refuse before no more are tried.
+const MOST_REFUSED: usize = 3;
+
+impl<'v> Walk<'v> {
+    /// Whoever has a place keeps it: as its bucket says, as it says itself, or both.
+    pub(super) fn keep_places(&mut self) {
+        let by_uid: HashMap<&str, usize> =
+            self.view.entries.iter().enumerate().map(|(i, entry)| (entry.uid.as_str(), i)).collect();
+        for (b, bucket) in self.view.buckets.iter().enumerate() {
+            for uid in &bucket.status.allocated {
+                let Some(entry) = by_uid.get(uid.as_str()).copied() else {
+                    if !self.view.gone.contains(uid) {
+                        self.plan.unknown.insert(uid.clone());
+                        self.keep(b, uid);
+                    }
+                    continue;
+                };
+                let Some(known) = self.view.entries.get(entry) else { continue };
+                let is_here = match &known.bucket {
+                    Some(name) => *name == bucket.name,
+                    // Whoever gave it this place could not tell it any more. A bucket that goes takes nobody in.
+                    None => known.deleted_at.is_none() && !bucket.is_deleted,
+                };
+                if is_here && self.target.get(entry).is_some_and(Option::is_none) {
+                    self.put(entry, b);
+                }
+            }
+        }
+        for (e, entry) in self.view.entries.iter().enumerate() {
+            let Some(b) = entry.bucket.as_deref().and_then(|name| self.buckets.get(name).copied()) else {
+                continue;
+            };
+            let says_so = entry.is_claimed || entry.placed_in == entry.bucket;
+            if says_so && self.target.get(e).is_some_and(Option::is_none) {
+                self.put(e, b);
+            }
+        }
+    }
+
+    fn keep(&mut self, bucket: usize, uid: &str) {
+        if let Some(places) = self.places.get_mut(bucket) {
+            places.push(uid.to_owned());
+        }
+    }
+
+    fn put(&mut self, entry: usize, bucket: usize) {
+        let Some(uid) = self.view.entries.get(entry).map(|entry| entry.uid.clone()) else { return };
+        self.keep(bucket, &uid);
+        if let Some(target) = self.target.get_mut(entry) {
+            *target = Some(bucket);
+        }
+    }
+
+    fn wait(&mut self, entry: usize, why: Waiting) {
+        if let Some(waiting) = self.waiting.get_mut(entry) {
+            *waiting = Some(why);
+        }
+    }
+
+    /// Entries without a place, oldest first; those whose name somebody has wait for it.
+    fn homeless(&mut self) -> Vec<usize> {
+        let precedence = |e: &usize| {
+            let entry = self.view.entries.get(*e);
+            let is_placed = self.target.get(*e).is_some_and(Option::is_some);
+            (!is_placed, entry.map(|entry| (entry.created_at, &entry.namespace, &entry.name)))
+        };
+        let mut line: Vec<usize> = (0..self.view.entries.len()).collect();
+        line.sort_by_cached_key(|e| precedence(e));
+        let mut names: HashMap<&str, &str> = HashMap::new();
+        let mut homeless = Vec::new();
+        for e in line {
+            let Some(entry) = self.view.entries.get(e) else { continue };
+            let holder = *names.entry(&entry.name).or_insert(&entry.namespace);
+            if self.target.get(e).is_some_and(Option::is_some) || entry.deleted_at.is_some() {
+                continue;
+            }
+            if holder == entry.namespace {
+                homeless.push(e);
+            } else {
+                self.wait(e, Waiting::NameTaken { namespace: holder.to_owned() });
+            }
+        }
+        homeless
+    }
+
+    /// Entries that name a bucket and were not let in yet. Admission has looked; but of two that came at once it cannot know.
+    pub(super) fn take_named(&mut self) {
+        for e in self.homeless() {
+            let Some(name) = self.view.entries.get(e).and_then(|entry| entry.bucket.clone()) else {
+                continue;
+            };
+            let found = self.buckets.get(name.as_str()).copied();
+            let Some((b, bucket)) = found.and_then(|b| Some((b, self.view.buckets.get(b)?))) else {
+                self.wait(e, Waiting::NoBucket { bucket: name });
+                continue;
+            };
+            match self.limit(bucket) {
+                _ if bucket.is_deleted => self.wait(e, Waiting::BucketGoing { bucket: name }),
+                Some(limit) if room(Some(limit), self.used(b)) == 0 => {
+                    let used = self.used(b);
+                    self.wait(e, Waiting::Full { bucket: name, used, limit });
+                }
+                _ => self.put(e, b),
+            }
+        }
+    }
+
+    /// Buckets of a profile in a place that entries can go to, now or later.
+    pub(super) fn candidates(&self, profile: usize, store: &Store) -> Vec<(usize, Candidate<'v>)> {
+        let Some(owner) = self.view.profiles.get(profile) else { return Vec::new() };
+        let of = self.view.buckets.iter().enumerate().filter(|(_, bucket)| {
+            !bucket.is_deleted
+                && bucket.profile.as_ref() == Some(&owner.profile.name)
+                && bucket.store.place == store.place
+        });
+        of.map(|(b, bucket)| {
+            let candidate = Candidate {
+                name: &bucket.name,
+                created_at: bucket.created_at,
+                standing: bucket.standing(),
+                used: self.used(b),
+                limit: self.limit(bucket),
+            };
+            (b, candidate)
+        })
+        .collect()
+    }
+
+    pub(super) fn place_waiting(&mut self) {
+        let mut candidates: HashMap<(usize, Store), Vec<(usize, Candidate<'v>)>> = HashMap::new();
+        for e in self.homeless() {
+            let Some(entry) = self.view.entries.get(e).filter(|entry| entry.bucket.is_none()) else {
+                continue;
+            };
+            let (profile, store) = match self.homes.get(entry.seed.as_str()) {
+                None => {
+                    self.wait(e, Waiting::NoSeed { seed: entry.seed.clone() });
+                    continue;
+                }
+                Some(Err(why)) => {
+                    let why = why.clone();
+                    self.wait(e, why);
+                    continue;
+                }
+                Some(Ok(home)) => home.clone(),
+            };
+            let key = (profile, store);
+            if !candidates.contains_key(&key) {
+                candidates.insert(key.clone(), self.candidates(key.0, &key.1));
+            }
+            let Some(open) = candidates.get_mut(&key) else { continue };
+            let line: Vec<Candidate> = open.iter().map(|(_, candidate)| *candidate).collect();
+            match placement::choose(&line).and_then(|index| open.get_mut(index)) {
+                Some((b, candidate)) => {
+                    candidate.used += 1;
+                    let b = *b;
+                    self.put(e, b);
+                }
+                None => self.wait(e, Waiting::Making),
+            }
+        }
+    }
+
+    /// The buckets that profiles want, and those that waiting entries need.
+    pub(super) fn make_buckets(&mut self) {
+        let mut needed: BTreeMap<(usize, Store), Vec<usize>> = BTreeMap::new();
+        for (profile, stores) in self.wanted.iter().enumerate() {
+            needed.extend(stores.iter().flatten().map(|store| ((profile, store.clone()), Vec::new())));
+        }
+        for (e, _) in self.waiting.iter().enumerate().filter(|(_, why)| **why == Some(Waiting::Making)) {
+            let Some(entry) = self.view.entries.get(e) else { continue };
+            if let Some(Ok(home)) = self.homes.get(entry.seed.as_str()) {
+                needed.entry(home.clone()).or_default().push(e);
+            }
+        }
+        for ((profile, store), entries) in needed {
+            let candidates = self.candidates(profile, &store);
+            let line: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
+            let limit = self.settings.quota.limit(&store.place.provider);
+            let missing = placement::missing(&line, entries.len(), limit);
+            let obstacle = self.obstacle(&candidates, missing);
+            match &obstacle {
+                Some(why) => entries.iter().for_each(|e| self.wait(*e, why.clone())),
+                None => self.make(profile, &store, missing),
+            }
+        }
+    }
+
+    /// What stands against waiting for these buckets and making `missing` more.
+    fn obstacle(&self, candidates: &[(usize, Candidate)], missing: usize) -> Option<Waiting> {
+        let of = |standing: &[Standing]| -> Vec<&'v Bucket> {
+            let those = candidates.iter().filter(|(_, one)| standing.contains(&one.standing));
+            those.filter_map(|(b, _)| self.view.buckets.get(*b)).collect()
+        };
+        let bad = of(&[Standing::Stuck, Standing::Refused]);
+        let (stuck, refused) = (of(&[Standing::Stuck]), of(&[Standing::Refused]));
+        if let Some(full) = bad.iter().find(|bucket| bucket.is_exhausted) {
+            return Some(Waiting::Exhausted { bucket: full.name.clone() });
+        }
+        if let Some(last) = refused.last().filter(|_| missing > 0 && refused.len() >= MOST_REFUSED) {
+            return Some(Waiting::Refused { bucket: last.name.clone() });
+        }
+        let stuck = stuck.first()?;
+        let error = stuck.error.clone().unwrap_or_else(|| "it is tried again".to_owned());
+        Some(Waiting::Stuck { bucket: stuck.name.clone(), error })
+    }
+
+    fn make(&mut self, profile: usize, store: &Store, missing: usize) {
+        let Some(owner) = self.view.profiles.get(profile) else { return };
+        let stem = Stem { profile: &owner.profile.name, region: &store.place.region, uid: &owner.uid };
+        let mut last = self.last_ordinal(profile, &store.place.region);
+        for _ in 0..missing {
+            last += 1;
+            self.plan.create.push(NewBucket { name: stem.name(last), profile, store: store.clone() });
+        }
+    }
+
+    /// Highest number that a bucket of the profile has or had in the region.
+    pub(super) fn last_ordinal(&self, profile: usize, region: &str) -> u32 {
+        let Some(owner) = self.view.profiles.get(profile) else { return 0 };
+        let stem = Stem { profile: &owner.profile.name, region, uid: &owner.uid };
+        let known = self.view.buckets.iter().filter_map(|bucket| stem.ordinal(&bucket.name));
+        known.chain(owner.status.last_ordinals.get(region).copied()).max().unwrap_or(0)
+    }
+}

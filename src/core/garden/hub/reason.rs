@@ -1,0 +1,127 @@
+//! What an entry waits for.
+
+use std::fmt;
+
+use crate::violation::Violations;
+
+/// Why an entry has no place yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Its bucket is being made: that takes a moment, and nothing is said of it.
+    Making,
+    NoSeed {
+        seed: String,
+    },
+    NoProfile {
+        seed: String,
+        profile: String,
+    },
+    Faulty {
+        profile: String,
+        faults: Violations,
+    },
+    NoBackups {
+        profile: String,
+    },
+    /// Its seed's region is none of the profile's.
+    Stranded {
+        seed: String,
+        region: String,
+        profile: String,
+    },
+    /// Its bucket cannot be made so far.
+    Stuck {
+        bucket: String,
+        error: String,
+    },
+    /// The store gives no more buckets.
+    Exhausted {
+        bucket: String,
+    },
+    /// Name after name was refused.
+    Refused {
+        bucket: String,
+    },
+    NoBucket {
+        bucket: String,
+    },
+    BucketGoing {
+        bucket: String,
+    },
+    Full {
+        bucket: String,
+        used: usize,
+        limit: u32,
+    },
+    /// Two directories of one name would be one directory.
+    NameTaken {
+        namespace: String,
+    },
+}
+
+impl Waiting {
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Making => "Making",
+            Self::NoSeed { .. } => "NoSeed",
+            Self::NoProfile { .. } => "NoProfile",
+            Self::Faulty { .. } => "ProfileFaulty",
+            Self::NoBackups { .. } => "NoBackups",
+            Self::Stranded { .. } => "NowhereToBackUp",
+            Self::Stuck { .. } => "BucketNotMade",
+            Self::Exhausted { .. } => "NoMoreBuckets",
+            Self::Refused { .. } => "NamesRefused",
+            Self::NoBucket { .. } => "NoBucket",
+            Self::BucketGoing { .. } => "BucketGoing",
+            Self::Full { .. } => "BucketFull",
+            Self::NameTaken { .. } => "NameTaken",
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Making => write!(f, "its bucket is being made"),
+            Self::NoSeed { seed } => {
+                write!(f, "no Seed {seed} is registered: create it, or name another one")
+            }
+            Self::NoProfile { seed, profile } => {
+                write!(f, "there is no CloudProfile {profile}, which Seed {seed} names: create it")
+            }
+            Self::Faulty { profile, faults } => write!(f, "CloudProfile {profile}: {faults}"),
+            Self::NoBackups { profile } => {
+                write!(f, "CloudProfile {profile} has no backups: set its spec.backup")
+            }
+            Self::Stranded { seed, region, profile } => write!(
+                f,
+                "Seed {seed} is in {region}, which is none of the regions of CloudProfile {profile}: add it there, or set \
+                 spec.backup.region"
+            ),
+            Self::Stuck { bucket, error } => write!(f, "BackupBucket {bucket} cannot be made yet: {error}"),
+            Self::Exhausted { bucket } => write!(
+                f,
+                "the store of BackupBucket {bucket} gives no more buckets: raise its quota, or let more entries share one \
+                 (--bucket-quota)"
+            ),
+            Self::Refused { bucket } => {
+                write!(
+                    f,
+                    "the store refuses one bucket after another, last {bucket}: see its lastError, then delete it"
+                )
+            }
+            Self::NoBucket { bucket } => write!(f, "there is no BackupBucket {bucket}"),
+            Self::BucketGoing { bucket } => {
+                write!(f, "BackupBucket {bucket} is being deleted: name another one")
+            }
+            Self::Full { bucket, used, limit } => write!(
+                f,
+                "BackupBucket {bucket} is full ({used}/{limit}): name another one, or none, and one with room is found"
+            ),
+            Self::NameTaken { namespace } => write!(
+                f,
+                "an entry of this name is in namespace {namespace}, and names are directories: give it another one"
+            ),
+        }
+    }
+}

@@ -1,0 +1,630 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::garden::executor::Member;
+use crate::garden::life::{For, Grace, Purpose};
+use crate::garden::quota::Quota;
+use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
+
+const HOUR: i64 = 3600;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn secret() -> SecretRef {
+    SecretRef { name: "store".to_owned(), namespace: "garden".to_owned() }
+}
+
+/// A hub, and what becomes of it when plans are carried out, wholly or in part.
+#[derive(Clone)]
+struct World {
+    view: View,
+    settings: Settings,
+    second: i64,
+    made: u32,
+}
+
+impl World {
+    /// A packet profile whose backups go to `aws` `eu-west-1`, with these seeds.
+    fn new(limit: Option<u32>, seeds: &[&str]) -> Self {
+        let profile = Profile {
+            name: "packet".to_owned(),
+            provider: "packet".to_owned(),
+            regions: vec!["ewr1".to_owned()],
+            backup: Some(Backup {
+                provider: Some("aws".to_owned()),
+                region: Some("eu-west-1".to_owned()),
+                secret: Some(secret()),
+                ..Backup::default()
+            }),
+            ..Profile::default()
+        };
+        let quota = Quota::new(limit.map(|limit| ("aws".to_owned(), limit))).unwrap();
+        let view = View {
+            profiles: vec![Infrastructure {
+                profile,
+                uid: "3ef4219a-0000".to_owned(),
+                ..Infrastructure::default()
+            }],
+            secrets: BTreeMap::from([("store".to_owned(), Credentials::default())]),
+            ..View::default()
+        };
+        let hour = SignedDuration::from_secs(HOUR);
+        let grace = Grace::new([(For::default(), hour)]).unwrap();
+        let settings = Settings { quota, grace, idle_delay: hour, namespace: "garden".to_owned() };
+        let mut world = Self { view, settings, second: 0, made: 0 };
+        seeds.iter().for_each(|name| world.register(name));
+        world
+    }
+
+    fn register(&mut self, name: &str) {
+        let seed = Seed {
+            name: name.to_owned(),
+            profile: "packet".to_owned(),
+            region: "ewr1".to_owned(),
+            reaches: None,
+        };
+        let member = Member { seed, provider: "packet".to_owned(), seen: Some(at(self.second)) };
+        self.view.seeds.push(Cluster { member, ..Cluster::default() });
+    }
+
+    fn entry(&mut self, name: &str, bucket: Option<&str>) -> usize {
+        self.made += 1;
+        self.view.entries.push(Entry {
+            namespace: "garden-dev".to_owned(),
+            name: name.to_owned(),
+            uid: format!("uid-{name}-{}", self.made),
+            created_at: at(self.second),
+            seed: "one".to_owned(),
+            bucket: bucket.map(str::to_owned),
+            ..Entry::default()
+        });
+        self.view.entries.len() - 1
+    }
+
+    fn plan(&self) -> Plan {
+        plan(&self.view, &self.settings, at(self.second))
+    }
+
+    fn pass(&mut self, seconds: i64) {
+        self.second += seconds;
+        let now = at(self.second);
+        self.view.seeds.iter_mut().for_each(|cluster| cluster.member.seen = Some(now));
+    }
+
+    /// Carries out those writes of a plan that `happens` lets through, in the order in which the hub makes them.
+    fn act(&mut self, plan: &Plan, mut happens: impl FnMut() -> bool) {
+        for new in &plan.create {
+            if happens() {
+                self.view.buckets.push(Bucket {
+                    name: new.name.clone(),
+                    created_at: at(self.second),
+                    is_claimed: true,
+                    profile: Some("packet".to_owned()),
+                    store: new.store.clone(),
+                    ..Bucket::default()
+                });
+            }
+        }
+        let mut failed = BTreeSet::new();
+        let mut ended = Vec::new();
+        for one in &plan.buckets {
+            let bucket = &mut self.view.buckets[one.bucket];
+            if one.claim && happens() {
+                bucket.is_claimed = true;
+            }
+            if let Some(store) = one.store.clone().filter(|_| happens()) {
+                bucket.store = store;
+            }
+            match &one.status {
+                Some(status) if happens() => bucket.status = status.clone(),
+                Some(_) => drop(failed.insert(one.bucket)),
+                None => {}
+            }
+            match one.end.filter(|_| happens()) {
+                Some(BucketEnd::Retire) => bucket.is_deleted = true,
+                Some(BucketEnd::LetGo) => ended.push(bucket.name.clone()),
+                None => {}
+            }
+        }
+        let mut removed = Vec::new();
+        for one in &plan.entries {
+            let entry = &mut self.view.entries[one.entry];
+            let claim = one.claim.filter(|bucket| !failed.contains(bucket));
+            if one.claim.is_some() && claim.is_none() {
+                continue;
+            }
+            if let Some(bucket) = claim {
+                if !happens() {
+                    continue;
+                }
+                let name = self.view.buckets[bucket].name.clone();
+                (entry.bucket, entry.placed_in, entry.is_claimed) = (Some(name.clone()), Some(name), true);
+            }
+            if let Some(status) = one.status.clone().filter(|_| happens()) {
+                entry.status = status;
+            }
+            if one.end.is_some() && happens() {
+                removed.push(entry.uid.clone());
+            }
+        }
+        for (profile, status) in &plan.profiles {
+            if happens() {
+                self.view.profiles[*profile].status = status.clone();
+            }
+        }
+        for (seed, conditions) in &plan.seeds {
+            self.view.seeds[*seed].conditions = conditions.clone();
+        }
+        for (name, is_guarded) in &plan.secrets {
+            self.view.secrets.get_mut(name).unwrap().is_guarded = *is_guarded;
+        }
+        self.view.entries.retain(|entry| !removed.contains(&entry.uid));
+        self.view.buckets.retain(|bucket| !ended.contains(&bucket.name));
+        let here: BTreeSet<&String> = self.view.entries.iter().map(|entry| &entry.uid).collect();
+        self.view.gone = plan.unknown.iter().filter(|uid| !here.contains(uid)).cloned().collect();
+    }
+
+    /// What a seed's controllers do: buckets are made, and what was released is removed.
+    fn execute(&mut self) {
+        let done =
+            |kind| Some(Operation { kind, state: OperationState::Succeeded, description: String::new() });
+        for bucket in &mut self.view.buckets {
+            let Some(_) = &bucket.status.seed else { continue };
+            match (bucket.is_deleted, bucket.status.released_at) {
+                (true, Some(_)) => bucket.status.operation = done(OperationKind::Delete),
+                (false, _) if !bucket.standing().exists() => {
+                    bucket.status.operation = done(OperationKind::Create)
+                }
+                _ => {}
+            }
+        }
+        for entry in &mut self.view.entries {
+            match (entry.deleted_at, entry.status.released_at) {
+                (Some(_), Some(_)) => entry.status.operation = done(OperationKind::Delete),
+                (None, _) if entry.status.seed.is_some() => {
+                    entry.status.operation = done(OperationKind::Create)
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Until nothing is left to be done.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            let plan = self.plan();
+            if plan.is_done() {
+                return;
+            }
+            self.act(&plan, || true);
+            self.execute();
+        }
+        panic!("it never comes to rest: {:?}", self.plan());
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.view.buckets.iter().map(|bucket| bucket.name.as_str()).collect()
+    }
+
+    fn used(&self) -> Vec<usize> {
+        self.view.buckets.iter().map(|bucket| bucket.status.allocated.len()).collect()
+    }
+
+    fn delete(&mut self, entry: usize) {
+        self.view.entries[entry].deleted_at = Some(at(self.second));
+    }
+
+    fn why(&self, entry: usize) -> String {
+        let operation = self.view.entries[entry].status.operation.as_ref();
+        operation
+            .filter(|found| found.state == OperationState::Pending)
+            .map(|found| found.description.clone())
+            .unwrap_or_default()
+    }
+}
+
+impl Plan {
+    fn is_done(&self) -> bool {
+        let Self { create, buckets, entries, profiles, seeds, secrets, waiting: _, unknown, next: _ } = self;
+        create.is_empty()
+            && buckets.is_empty()
+            && entries.is_empty()
+            && profiles.is_empty()
+            && seeds.is_empty()
+            && secrets.is_empty()
+            && unknown.is_empty()
+    }
+}
+
+#[test]
+fn a_bucket_comes_with_the_first_seed_and_entries_find_it() {
+    let mut world = World::new(None, &[]);
+    let entry = world.entry("one", None);
+    world.settle();
+    assert_eq!(world.names(), [""; 0]);
+    assert_eq!(world.why(entry), "no Seed one is registered: create it, or name another one");
+    world.register("one");
+    world.settle();
+    assert_eq!(world.names(), ["packet-eu-west-1-3ef42"]);
+    let entry = &world.view.entries[0];
+    assert_eq!(entry.bucket.as_deref(), Some("packet-eu-west-1-3ef42"));
+    assert_eq!(entry.status.seed.as_deref(), Some("one"));
+    let bucket = &world.view.buckets[0];
+    assert_eq!((bucket.status.ordinal, bucket.status.entries), (Some(1), Some(1)));
+    assert_eq!(world.view.profiles[0].status.last_ordinals.get("eu-west-1"), Some(&1));
+    assert!(world.view.secrets["store"].is_guarded);
+    assert!(world.view.seeds[0].conditions[&About::BackupBucketsReady].holds);
+}
+
+#[test]
+fn a_limit_fills_buckets_one_after_the_other_and_keeps_what_is_placed() {
+    let mut world = World::new(Some(3), &["one"]);
+    for i in 0..7 {
+        world.entry(&format!("e{i}"), None);
+    }
+    world.settle();
+    assert_eq!(world.used(), [3, 3, 1]);
+    assert_eq!(world.names().last(), Some(&"packet-eu-west-1-3ef42-3"));
+    world.settings.quota = Quota::new([("aws".to_owned(), 2)]).unwrap();
+    world.settle();
+    assert_eq!(world.used(), [3, 3, 1]);
+    let over = &world.view.buckets[0].status.conditions[&About::OverLimit];
+    assert_eq!((over.holds, over.message.as_str()), (true, "entries 3/2: they stay, and no more come"));
+    world.entry("late", None);
+    world.entry("later", None);
+    world.settle();
+    assert_eq!(world.used(), [3, 3, 2, 1]);
+}
+
+#[test]
+fn an_entry_may_name_a_bucket_that_has_room() {
+    let mut world = World::new(Some(1), &["one"]);
+    world.settle();
+    let name = world.names()[0].to_owned();
+    let first = world.entry("first", Some(&name));
+    let second = world.entry("second", Some(&name));
+    let nowhere = world.entry("nowhere", Some("none"));
+    world.settle();
+    assert!(world.view.entries[first].is_claimed && !world.view.entries[second].is_claimed);
+    assert!(
+        world.why(second).starts_with("BackupBucket packet-eu-west-1-3ef42 is full (1/1)"),
+        "{}",
+        world.why(second)
+    );
+    assert_eq!(world.why(nowhere), "there is no BackupBucket none");
+    assert_eq!(world.used(), [1]);
+}
+
+#[test]
+fn two_entries_of_one_name_never_share_a_directory() {
+    let mut world = World::new(None, &["one"]);
+    let first = world.entry("same", None);
+    world.settle();
+    let second = world.entry("same", None);
+    world.view.entries[second].namespace = "another".to_owned();
+    world.settle();
+    assert!(world.view.entries[first].is_claimed && !world.view.entries[second].is_claimed);
+    assert!(world.why(second).contains("namespace garden-dev"), "{}", world.why(second));
+}
+
+#[test]
+fn a_bucket_that_cannot_be_made_is_waited_for_and_a_refused_name_is_left() {
+    let state = |world: &mut World, state| {
+        let bucket = world.view.buckets.last_mut().unwrap();
+        bucket.status.operation =
+            Some(Operation { kind: OperationKind::Create, state, description: String::new() });
+        bucket.error = Some("no such key".to_owned());
+    };
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    let plan = world.plan();
+    world.act(&plan, || true);
+    state(&mut world, OperationState::Error);
+    let plan = world.plan();
+    world.act(&plan, || true);
+    assert_eq!(world.why(entry), "BackupBucket packet-eu-west-1-3ef42 cannot be made yet: no such key");
+    assert_eq!(world.plan().create, []);
+    for (i, names) in [(1, 2), (2, 3), (3, 3)] {
+        state(&mut world, OperationState::Failed);
+        let plan = world.plan();
+        world.act(&plan, || true);
+        assert_eq!(world.names().len(), names, "after {i} refusals");
+    }
+    assert!(
+        world.why(entry).starts_with("the store refuses one bucket after another"),
+        "{}",
+        world.why(entry)
+    );
+    world.view.buckets[0].is_exhausted = true;
+    let plan = world.plan();
+    world.act(&plan, || true);
+    assert!(world.why(entry).contains("gives no more buckets"), "{}", world.why(entry));
+}
+
+#[test]
+fn data_outlives_its_entry_for_its_grace_and_leaves_a_place() {
+    let mut world = World::new(Some(1), &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    world.delete(entry);
+    world.settle();
+    assert!(
+        world.why(entry).starts_with("its data stays until 2023-11-14T23:13:20Z"),
+        "{}",
+        world.why(entry)
+    );
+    assert_eq!(world.view.entries[entry].status.earliest_deletion, Some(at(HOUR)));
+    assert_eq!(world.plan().next, Some(at(40) + SignedDuration::from_millis(1)));
+    world.pass(HOUR);
+    assert!(world.plan().is_done());
+    world.pass(1);
+    let plan = world.plan();
+    assert_eq!(plan.entries[0].status.as_ref().unwrap().released_at, Some(at(HOUR + 1)));
+    world.act(&plan, || true);
+    assert_eq!(world.used(), [1], "its objects are still there");
+    world.execute();
+    let plan = world.plan();
+    assert_eq!(plan.entries[0].end, Some(End::Removed));
+    world.settle();
+    assert_eq!(world.used(), [0]);
+}
+
+#[test]
+fn force_and_purpose_decide_when_data_goes() {
+    let mut world = World::new(None, &["one"]);
+    let (forced, tested) = (world.entry("forced", None), world.entry("tested", None));
+    world.settings.grace = Grace::new([
+        (For { provider: Some("aws".to_owned()), purpose: None }, SignedDuration::from_secs(HOUR)),
+        (For { provider: Some("aws".to_owned()), purpose: Some(Purpose::Testing) }, SignedDuration::ZERO),
+    ])
+    .unwrap();
+    world.view.entries[tested].purpose = Some(Purpose::Testing);
+    world.settle();
+    world.delete(forced);
+    world.delete(tested);
+    world.view.entries[forced].is_forced = true;
+    let released = |world: &World| -> Vec<usize> {
+        let plan = world.plan();
+        let goes =
+            plan.entries.iter().filter(|one| one.status.as_ref().is_some_and(|s| s.released_at.is_some()));
+        goes.map(|one| one.entry).collect()
+    };
+    assert_eq!(released(&world), [forced]);
+    world.pass(1);
+    assert_eq!(released(&world), [forced, tested]);
+}
+
+#[test]
+fn somebody_else_removes_what_a_lost_seed_left() {
+    let mut world = World::new(None, &["one", "two"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    world.delete(entry);
+    world.pass(2 * HOUR);
+    world.view.seeds[0].member.seen = Some(at(0));
+    let plan = world.plan();
+    world.act(&plan, || true);
+    assert_eq!(world.view.entries[entry].status.seed.as_deref(), Some("two"));
+    assert_eq!(world.view.buckets[0].status.seed.as_deref(), Some("two"));
+    world.view.seeds.clear();
+    assert!(world.plan().entries.is_empty(), "whoever had it may come back");
+    world.view.entries[entry].is_forgotten = true;
+    assert_eq!(world.plan().entries[0].end, Some(End::Forgotten));
+}
+
+#[test]
+fn a_bucket_stays_while_entries_are_in_it_and_goes_long_after_its_seed() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    let seed = world.view.seeds.remove(0);
+    world.pass(9 * HOUR);
+    world.settle();
+    assert_eq!(world.names().len(), 1);
+    world.view.entries.remove(entry);
+    world.settle();
+    assert!(world.view.buckets[0].status.conditions[&About::Idle].holds);
+    world.pass(HOUR);
+    world.settle();
+    assert_eq!(world.names().len(), 1);
+    let mut back = world.clone();
+    back.view.seeds.push(seed);
+    back.pass(9 * HOUR);
+    back.settle();
+    assert_eq!(back.names().len(), 1);
+    world.pass(1);
+    world.register("other");
+    world.view.seeds[0].member.seed.profile = "another".to_owned();
+    world.settle();
+    assert_eq!(world.names(), [""; 0]);
+    assert_eq!(world.view.profiles[0].status.last_ordinals["eu-west-1"], 1);
+    assert!(!world.view.secrets["store"].is_guarded);
+    world.view.seeds[0].member.seed.profile = "packet".to_owned();
+    world.settle();
+    assert_eq!(world.names(), ["packet-eu-west-1-3ef42-2"], "no name is given twice");
+}
+
+/// A bucket that people delete goes when nobody is in it, and not before; then the next one is made.
+#[test]
+fn a_deleted_bucket_waits_for_its_entries() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    world.view.buckets[0].is_deleted = true;
+    world.entry("two", None);
+    world.settle();
+    let held = world.view.buckets[0].status.operation.as_ref().unwrap();
+    assert_eq!(held.description, "1 entry is in it: it goes when they are gone");
+    assert_eq!(world.used(), [1, 1]);
+    world.view.entries.remove(entry);
+    world.settle();
+    assert_eq!(world.names(), ["packet-eu-west-1-3ef42-2"]);
+}
+
+/// All objects are new: other UIDs, no finalizers, no owners, statuses lost or from another time.
+#[test]
+fn a_hub_that_comes_back_from_its_own_backup_touches_nothing() {
+    for keeps_status in [false, true] {
+        let mut world = World::new(Some(2), &["one"]);
+        for i in 0..5 {
+            world.entry(&format!("e{i}"), None);
+        }
+        world.settle();
+        let (names, used) = (world.names().join(" "), world.used());
+        // The backup was taken while one of them was removed, and the limit was higher.
+        world.delete(0);
+        world.view.entries[0].is_forced = true;
+        let plan = world.plan();
+        world.act(&plan, || true);
+        world.settings.quota = Quota::new([("aws".to_owned(), 1)]).unwrap();
+        world.view.profiles[0].uid = "ffff0000".to_owned();
+        for (i, entry) in world.view.entries.iter_mut().enumerate() {
+            (entry.uid, entry.is_claimed, entry.deleted_at) = (format!("new-{i}"), false, None);
+            if !keeps_status {
+                entry.status = EntryStatus::default();
+            }
+        }
+        for bucket in &mut world.view.buckets {
+            bucket.is_claimed = false;
+            if !keeps_status {
+                bucket.status = BucketStatus::default();
+            }
+        }
+        world.settle();
+        assert_eq!((world.names().join(" "), world.used()), (names, used), "{keeps_status}");
+        for entry in &world.view.entries {
+            assert!(entry.is_claimed && entry.status.released_at.is_none(), "{entry:?}");
+            assert!(entry.status.operation.as_ref().is_none_or(|found| found.kind != OperationKind::Delete));
+        }
+    }
+}
+
+#[test]
+fn credentials_of_the_profile_are_those_of_its_buckets() {
+    let mut world = World::new(None, &["one"]);
+    world.settle();
+    let renewed = SecretRef { name: "renewed".to_owned(), ..secret() };
+    world.view.profiles[0].profile.backup.as_mut().unwrap().secret = Some(renewed.clone());
+    world.settle();
+    assert_eq!(world.view.buckets[0].store.secret, renewed);
+    assert!(!world.view.secrets["store"].is_guarded);
+    let missing = &world.view.buckets[0].status.conditions[&About::CredentialsAvailable];
+    assert_eq!(
+        (missing.holds, missing.message.as_str()),
+        (false, "there is no Secret garden/renewed: create it")
+    );
+    world.view.secrets.insert("renewed".to_owned(), Credentials::default());
+    world.settle();
+    assert!(world.view.buckets[0].status.conditions[&About::CredentialsAvailable].holds);
+    assert!(world.view.secrets["renewed"].is_guarded);
+}
+
+/// Somebody made a bucket of his own there.
+#[test]
+fn what_people_made_is_theirs() {
+    let mut world = World::new(None, &["one"]);
+    let place = Place { provider: "aws".to_owned(), region: "eu-west-1".to_owned() };
+    let store = Store { place, secret: secret(), ..Store::default() };
+    world.view.buckets.push(Bucket { name: "theirs".to_owned(), store, ..Bucket::default() });
+    world.entry("one", None);
+    let named = world.entry("two", Some("theirs"));
+    world.settle();
+    assert_eq!(world.names(), ["theirs", "packet-eu-west-1-3ef42"]);
+    assert_eq!(world.used(), [1, 1]);
+    assert!(world.view.entries[named].is_claimed);
+    world.view.entries.clear();
+    world.settle();
+    world.pass(9 * HOUR);
+    world.settle();
+    assert_eq!(world.names(), ["theirs", "packet-eu-west-1-3ef42"]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(usize),
+    Delete(usize),
+    /// A plan of which each write happens or not.
+    Act(Vec<bool>),
+    Execute,
+    Pass(i64),
+    Leave,
+    Return,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (1usize..6).prop_map(Step::Create),
+        (0usize..20).prop_map(Step::Delete),
+        prop::collection::vec(any::<bool>(), 1..12).prop_map(Step::Act),
+        Just(Step::Act(vec![true])),
+        Just(Step::Execute),
+        (1i64..HOUR).prop_map(Step::Pass),
+        Just(Step::Leave),
+        Just(Step::Return),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, and wherever a hub dies: no bucket is ever over its limit, nobody is moved, nothing goes that was
+    /// not deleted, or before its time; and in the end everybody has exactly one place.
+    #[test]
+    fn places_are_exact_whatever_happens(steps in prop::collection::vec(step(), 1..40), limit in 1u32..5) {
+        let mut world = World::new(Some(limit), &["one"]);
+        let mut homes: BTreeMap<String, String> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Create(count) => for _ in 0..count {
+                    let name = format!("e{}", world.made);
+                    world.entry(&name, None);
+                },
+                Step::Delete(index) => if let Some(entry) = world.view.entries.get_mut(index) {
+                    entry.deleted_at.get_or_insert(at(world.second));
+                    if !entry.is_claimed {
+                        world.view.entries.remove(index);
+                    }
+                },
+                Step::Act(happens) => {
+                    let mut dice = happens.into_iter().cycle();
+                    let plan = world.plan();
+                    world.act(&plan, || dice.next().unwrap_or(true));
+                }
+                Step::Execute => world.execute(),
+                Step::Pass(seconds) => world.pass(seconds),
+                Step::Leave => world.view.seeds.clear(),
+                Step::Return if world.view.seeds.is_empty() => world.register("one"),
+                Step::Return => {}
+            }
+            for used in world.used() {
+                prop_assert!(used <= limit as usize, "{:?}", world.used());
+            }
+            for entry in &world.view.entries {
+                if let Some(bucket) = &entry.bucket {
+                    prop_assert_eq!(homes.entry(entry.uid.clone()).or_insert_with(|| bucket.clone()), bucket);
+                    let holds = |one: &&Bucket| one.name == *bucket && one.status.allocated.contains(&entry.uid);
+                    prop_assert_eq!(world.view.buckets.iter().filter(holds).count(), 1, "{:?}", entry);
+                }
+                if let Some(released) = entry.status.released_at {
+                    let deleted = entry.deleted_at.expect("nothing goes that was not deleted");
+                    prop_assert!(released > deleted + SignedDuration::from_secs(HOUR));
+                }
+            }
+        }
+        world.view.seeds.clear();
+        world.register("one");
+        world.settle();
+        let live = world.view.entries.iter().filter(|entry| entry.deleted_at.is_none());
+        for entry in live {
+            prop_assert!(entry.bucket.is_some() && entry.is_claimed, "{entry:?}");
+        }
+        let names: BTreeSet<&str> = world.names().into_iter().collect();
+        prop_assert_eq!(names.len(), world.view.buckets.len());
+        let held: usize = world.used().iter().sum();
+        let here = world.view.entries.iter().filter(|entry| entry.is_claimed).count();
+        prop_assert_eq!(held, here);
+    }
+}

@@ -1,0 +1,228 @@
+//! The hub's objects at one moment, as far as deciding goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::garden::executor::Member;
+use crate::garden::life::{Grace, Purpose};
+use crate::garden::placement::Standing;
+use crate::garden::quota::Quota;
+use crate::garden::{Profile, Store};
+
+/// What people set for the whole hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub quota: Quota,
+    pub grace: Grace,
+    /// How long a bucket stays that nobody wants or uses.
+    pub idle_delay: SignedDuration,
+    /// The one namespace whose Secrets are known.
+    pub namespace: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub profiles: Vec<Infrastructure>,
+    pub seeds: Vec<Cluster>,
+    pub buckets: Vec<Bucket>,
+    pub entries: Vec<Entry>,
+    /// Of [`Settings::namespace`], by name.
+    pub secrets: BTreeMap<String, Credentials>,
+    /// UIDs that have a place somewhere, and that no entry has for certain.
+    pub gone: BTreeSet<String>,
+}
+
+/// A CloudProfile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Infrastructure {
+    pub profile: Profile,
+    pub uid: String,
+    pub status: ProfileStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProfileStatus {
+    /// By region.
+    pub last_ordinals: BTreeMap<String, u32>,
+    pub conditions: Conditions,
+}
+
+/// A Seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    pub member: Member,
+    pub conditions: Conditions,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// It has our finalizer.
+    pub is_guarded: bool,
+    pub is_deleted: bool,
+}
+
+/// A BackupBucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    pub name: String,
+    pub created_at: Timestamp,
+    pub is_deleted: bool,
+    /// It has our finalizer, and the owner that it should have.
+    pub is_claimed: bool,
+    /// Name of the profile that it was made for. `None`: people made it.
+    pub profile: Option<String>,
+    pub store: Store,
+    pub status: BucketStatus,
+    /// What is wrong with it, for people.
+    pub error: Option<String>,
+    /// The store has no more buckets to give.
+    pub is_exhausted: bool,
+}
+
+impl Bucket {
+    pub fn standing(&self) -> Standing {
+        use OperationKind::{Create, Delete, LiveMigrate, Migrate, Reconcile, Restore};
+        use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
+        let Some(Operation { kind, state, .. }) = &self.status.operation else { return Standing::Making };
+        match (kind, state) {
+            (Create | Reconcile | Restore | Migrate | LiveMigrate, Succeeded) => Standing::Ready,
+            (Reconcile | Restore | Migrate | LiveMigrate, Pending | Processing) => Standing::Ready,
+            (Reconcile | Restore | Migrate | LiveMigrate, Error | Failed | Aborted) => Standing::Ailing,
+            (Create, Pending | Processing) => Standing::Making,
+            (Create, Error | Aborted) => Standing::Stuck,
+            (Create, Failed) => Standing::Refused,
+            // Of a hub that came back from its own backup: somebody will look again.
+            (Delete, _) => Standing::Making,
+        }
+    }
+}
+
+/// What the hub writes there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketStatus {
+    pub seed: Option<String>,
+    /// UIDs.
+    pub allocated: Vec<String>,
+    /// As the status says.
+    pub entries: Option<u32>,
+    pub limit: Option<u32>,
+    pub ordinal: Option<u32>,
+    pub released_at: Option<Timestamp>,
+    pub operation: Option<Operation>,
+    pub conditions: Conditions,
+}
+
+/// A BackupEntry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub created_at: Timestamp,
+    pub deleted_at: Option<Timestamp>,
+    /// It has our finalizer: it was given a place.
+    pub is_claimed: bool,
+    pub seed: String,
+    pub bucket: Option<String>,
+    /// Where it was given a place, as it says itself.
+    pub placed_in: Option<String>,
+    pub purpose: Option<Purpose>,
+    pub is_forced: bool,
+    pub is_forgotten: bool,
+    pub status: EntryStatus,
+}
+
+/// What the hub writes there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryStatus {
+    pub seed: Option<String>,
+    pub earliest_deletion: Option<Timestamp>,
+    pub released_at: Option<Timestamp>,
+    pub operation: Option<Operation>,
+}
+
+/// `status.lastOperation`, without its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub kind: OperationKind,
+    pub state: OperationState,
+    /// For people.
+    pub description: String,
+}
+
+impl Operation {
+    pub fn is(&self, kind: OperationKind, state: OperationState) -> bool {
+        self.kind == kind && self.state == state
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    Create,
+    Reconcile,
+    Delete,
+    Migrate,
+    Restore,
+    LiveMigrate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationState {
+    Processing,
+    Succeeded,
+    Error,
+    Failed,
+    Pending,
+    Aborted,
+}
+
+/// What can hold of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum About {
+    /// A profile, a seed: backups have a bucket to go to.
+    BackupBucketsReady,
+    /// A bucket: some seed can act on it.
+    ExecutorAvailable,
+    /// A bucket: its Secret is there.
+    CredentialsAvailable,
+    /// A bucket: more entries are in it than it is to take.
+    OverLimit,
+    /// A bucket: nobody wants or uses it.
+    Idle,
+}
+
+impl About {
+    pub const ALL: [Self; 5] = [
+        Self::BackupBucketsReady,
+        Self::ExecutorAvailable,
+        Self::CredentialsAvailable,
+        Self::OverLimit,
+        Self::Idle,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BackupBucketsReady => "BackupBucketsReady",
+            Self::ExecutorAvailable => "ExecutorAvailable",
+            Self::CredentialsAvailable => "CredentialsAvailable",
+            Self::OverLimit => "OverLimit",
+            Self::Idle => "Idle",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|about| about.as_str() == text)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub holds: bool,
+    /// In whole seconds.
+    pub since: Timestamp,
+    pub reason: String,
+    pub message: String,
+}
+
+pub type Conditions = BTreeMap<About, Condition>;

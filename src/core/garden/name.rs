@@ -1,0 +1,138 @@
+//! Names of shared buckets: `<profile>-<region>-<first five of the profile's UID>`, and from the second one of a region on
+//! `-<ordinal>` after that. A name is known to the whole world for as long as the bucket is there, and maybe longer.
+
+/// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC 1123).
+pub const LONGEST: usize = 63;
+const UID: usize = 5;
+const HASH: usize = 6;
+
+/// What all names of a profile's buckets in one region have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stem<'a> {
+    pub profile: &'a str,
+    pub region: &'a str,
+    /// The profile's. Its first five characters tell profiles of one name from one another.
+    pub uid: &'a str,
+}
+
+impl Stem<'_> {
+    /// The name of the bucket with this number, from 1: a DNS label. What is too long, or holds what a label cannot, is
+    /// shortened and gets six digits of its hash; the region before the profile, the UID and the number never.
+    pub fn name(&self, ordinal: u32) -> String {
+        let tail = match (plain(self.uid).get(..UID), ordinal) {
+            (uid, 0 | 1) => format!("-{}", uid.unwrap_or_default()),
+            (uid, more) => format!("-{}-{more}", uid.unwrap_or_default()),
+        };
+        let room = LONGEST.saturating_sub(tail.len() + 1);
+        // A hash, and a letter by which to know it.
+        let least = HASH + 2;
+        let profile = fitted(self.profile, room.saturating_sub(least));
+        let region = fitted(self.region, room.saturating_sub(profile.len()));
+        format!("{profile}-{region}{tail}")
+    }
+
+    /// The number of the bucket that has this name. `None`: it is none of these.
+    pub fn ordinal(&self, name: &str) -> Option<u32> {
+        let last = name.rsplit('-').next().and_then(|digits| digits.parse().ok());
+        [Some(1), last].into_iter().flatten().find(|ordinal| self.name(*ordinal) == name)
+    }
+}
+
+/// `text` with nothing but what a label may hold.
+fn plain(text: &str) -> String {
+    let allowed = |c: char| match c.to_ascii_lowercase() {
+        c if c.is_ascii_lowercase() || c.is_ascii_digit() => c,
+        _ => '-',
+    };
+    text.chars().map(allowed).collect()
+}
+
+/// At most `room` long; as it is, if that is possible.
+fn fitted(text: &str, room: usize) -> String {
+    let mut label = plain(text);
+    if label == text && label.len() <= room && !label.starts_with('-') && !label.ends_with('-') {
+        return label;
+    }
+    label.truncate(room.saturating_sub(HASH + 1));
+    let label = label.trim_matches('-');
+    let hash = format!("{:016x}", hash(text));
+    let hash = hash.get(..HASH).unwrap_or_default();
+    if label.is_empty() { hash.to_owned() } else { format!("{label}-{hash}") }
+}
+
+/// FNV-1a (source: RFC 9923): names only have to differ, and to be the same with every version of berth.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "3ef4219a-5058-11e9-b5a6-5e696cab3bc8";
+
+    fn stem<'a>(profile: &'a str, region: &'a str) -> Stem<'a> {
+        Stem { profile, region, uid: UID }
+    }
+
+    #[test]
+    fn names_are_as_written() {
+        let plain = stem("packet", "eu-west-1");
+        assert_eq!(plain.name(1), "packet-eu-west-1-3ef42");
+        assert_eq!(plain.name(2), "packet-eu-west-1-3ef42-2");
+        let long = "a-region-with-a-name-that-nobody-would-like-to-type-twice";
+        assert_eq!(
+            stem("packet", long).name(1),
+            "packet-a-region-with-a-name-that-nobody-would-like-f353cd-3ef42"
+        );
+        let fits = "a-region-with-a-name-that-fills-what-there-is-left";
+        assert_eq!(stem("packet", fits).name(1), format!("packet-{fits}-3ef42"));
+        assert_eq!(stem("packet", fits).name(1).len(), LONGEST);
+        assert_eq!(
+            stem("packet", fits).name(12),
+            "packet-a-region-with-a-name-that-fills-what-the-5a9372-3ef42-12"
+        );
+        let spaced = stem("azure.eu", "West Europe").name(1);
+        assert!(spaced.starts_with("azure-eu-") && spaced.ends_with("-3ef42"), "{spaced}");
+        assert_ne!(spaced, stem("azure-eu", "west-europe").name(1));
+    }
+
+    #[test]
+    fn of_a_uid_of_digits_no_part_is_taken_for_a_number() {
+        let digits = Stem { profile: "p", region: "r", uid: "12345678-0000" };
+        assert_eq!(digits.name(1), "p-r-12345");
+        assert_eq!(digits.ordinal("p-r-12345"), Some(1));
+        assert_eq!(digits.ordinal("p-r-12345-7"), Some(7));
+        assert_eq!(digits.ordinal("p-r-12345-1"), None);
+        assert_eq!(digits.ordinal("p-x-12345"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_is_a_label_and_tells_its_number(
+            profile in "[a-z0-9]([a-z0-9.-]{0,100}[a-z0-9])?", region in "\\PC{0,80}", ordinal in 1u32..
+        ) {
+            let stem = stem(&profile, &region);
+            let name = stem.name(ordinal);
+            prop_assert!(name.len() <= LONGEST, "{name}");
+            prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
+            prop_assert!(!name.starts_with('-') && !name.ends_with('-'), "{name}");
+            let end = if ordinal == 1 { "-3ef42".to_owned() } else { format!("-3ef42-{ordinal}") };
+            prop_assert!(name.ends_with(&end), "{name}");
+            prop_assert_eq!(stem.ordinal(&name), Some(ordinal));
+        }
+
+        #[test]
+        fn regions_and_numbers_have_names_of_their_own(
+            a in "[a-z][a-z0-9-]{0,70}", b in "[a-z][a-z0-9-]{0,70}", n in 1u32..200, m in 1u32..200
+        ) {
+            let one = stem("packet", &a).name(n);
+            let other = stem("packet", &b).name(m);
+            prop_assert_eq!(one == other, a == b && n == m, "{}", one);
+        }
+    }
+}
