@@ -1,5 +1,7 @@
 //! Flags as people type them.
 
+mod hub;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
 use crate::install::Certificates;
+
+pub use hub::HubArgs;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -239,6 +243,8 @@ pub struct ControllerArgs {
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// What every command of a person takes.

@@ -45,6 +45,16 @@ pub enum What {
     MissedAffinity,
     /// Something is wrong with the node-agents' configuration.
     ConfigurationRejected,
+    /// A BackupEntry has no place, and something has to be done about it.
+    NotPlaced,
+    /// A bucket was made for a CloudProfile.
+    BucketCreated,
+    /// A bucket is deleted: nobody has wanted or used it for long.
+    BucketRetired,
+    /// Another seed acts on it.
+    ExecutorChanged,
+    /// The end of a BackupEntry is on record.
+    Recorded,
 }
 
 impl What {
@@ -63,6 +73,11 @@ impl What {
             Self::Placement => ("Placement", "Place", EventType::Warning),
             Self::MissedAffinity => ("MissedAffinity", "Place", EventType::Warning),
             Self::ConfigurationRejected => ("ConfigurationRejected", "Follow", EventType::Warning),
+            Self::NotPlaced => ("NotPlaced", "Place", EventType::Warning),
+            Self::BucketCreated => ("BucketCreated", "Create", EventType::Normal),
+            Self::BucketRetired => ("BucketRetired", "Delete", EventType::Normal),
+            Self::ExecutorChanged => ("ExecutorChanged", "Choose", EventType::Normal),
+            Self::Recorded => ("Recorded", "Delete", EventType::Normal),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Shared backup buckets: a hub decides, member clusters execute.
 //!
+//! - [`hub`]: what the hub decides, and writes.
 //! - [`known`]: hub and member as a webhook knows them.
 //! - [`executor`]: in a member cluster: store calls, as objects of Gardener's extensions API ask for them.
 
 pub mod executor;
+pub mod hub;
 pub mod known;

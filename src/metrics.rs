@@ -69,6 +69,40 @@ impl MoverMetrics {
     }
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByBucket {
+    pub bucket: String,
+}
+
+/// Shared buckets, as the hub sees them.
+#[derive(Clone, Default)]
+pub struct GardenMetrics {
+    pub entries: Family<ByBucket, Gauge>,
+    pub limit: Family<ByBucket, Gauge>,
+    pub pending: Gauge,
+    pub executor_changes: Counter,
+    pub removed: Counter,
+    pub conflicts: Counter,
+}
+
+impl GardenMetrics {
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let garden = registry.sub_registry_with_prefix("berth_garden");
+        garden.register("bucket_entries", "BackupEntries with a place in it", metrics.entries.clone());
+        garden.register("bucket_limit", "How many it takes, where there is a limit", metrics.limit.clone());
+        garden.register("entries_pending", "BackupEntries without a place", metrics.pending.clone());
+        garden.register(
+            "executor_changes",
+            "Times that another seed took over a bucket, or an entry that goes",
+            metrics.executor_changes.clone(),
+        );
+        garden.register("entries_removed", "BackupEntries whose end was recorded", metrics.removed.clone());
+        garden.register("conflicts", "Writes given up: the object had changed", metrics.conflicts.clone());
+        metrics
+    }
+}
+
 /// A tenth of a millisecond to 26 s.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 4.0, 10))

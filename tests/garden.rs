@@ -1,3 +1,4 @@
 //! Shared buckets, on real control planes.
 
 mod gate;
+mod hub;

@@ -4,6 +4,7 @@
 pub mod backup_bucket;
 pub mod backup_entry;
 pub mod cloud_profile;
+pub mod hub;
 pub mod operation;
 pub mod seed;
 pub mod store;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
+use berth_core::garden::hub::Settings;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +17,10 @@ use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
+use crate::garden::hub::Hub;
 use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes, identity};
-use crate::metrics::{MoverMetrics, QueueMetrics};
+use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
@@ -28,7 +30,7 @@ use crate::queue::gate::{Gate, Stopped};
 use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
 use crate::queue::writer::Writer;
-use crate::queue::{Settings, Store};
+use crate::queue::{self, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, health, shutdown};
 
@@ -41,6 +43,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = QueueMetrics::new(&mut registry);
     let mover_metrics = MoverMetrics::new(&mut registry);
+    let garden_metrics = GardenMetrics::new(&mut registry);
+    let hub = args.hub.settings(&args.common.garden_namespace)?;
     health::serve(args.common.health_address, || true, registry, stop.clone()).await?;
     let namespace = args.common.namespace.as_str();
     let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
@@ -56,7 +60,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, (&metrics, &mover_metrics), notes, stop.clone()) => {
+            () = lead(&args, &clients, (&metrics, &mover_metrics, &garden_metrics), &hub, notes, stop.clone()) => {
                 candidate.release().await;
                 break;
             }
@@ -71,13 +75,14 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics): (&QueueMetrics, &MoverMetrics),
+    (metrics, mover_metrics, garden_metrics): (&QueueMetrics, &MoverMetrics, &GardenMetrics),
+    hub: &Settings,
     notes: &Notes,
     stop: CancellationToken,
 ) {
     let namespace = args.common.namespace.as_str();
     let client = || clients.call.clone();
-    let store = Arc::new(Store::new(Settings {
+    let store = Arc::new(Store::new(queue::Settings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
         waits_for_stores: args.common.executor.waits_for_stores(),
@@ -118,6 +123,12 @@ async fn lead(
     };
     let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
     let movers = lead_movers(args, clients, mover_metrics, events.clone());
+    let hub = Hub {
+        clients: clients.clone(),
+        settings: hub.clone(),
+        events: events.clone(),
+        metrics: garden_metrics.clone(),
+    };
     let teller = Teller::new(metrics.clone(), events);
     metrics.leading.set(1);
     let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone());
@@ -142,7 +153,7 @@ async fn lead(
     tokio::select! {
         () = working => {}
         () = mirror_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
-        () = async { tokio::join!(certificates, gate.keep(), sending, movers); } => {}
+        () = async { tokio::join!(certificates, gate.keep(), sending, movers, hub.run()); } => {}
     }
 }
 

@@ -87,13 +87,13 @@ pub fn measure(runtime: &Runtime, program: &Path, alone: bool, report: &mut Repo
 
 async fn burst(client: &Client, namespace: &str, location: &str) -> anyhow::Result<Burst> {
     let mut observer = Observer::start(client, namespace, |_| {}).await?;
-    let before = observer::writes(client).await?;
+    let before = observer::writes(client, "backups").await?;
     let begun = Instant::now();
     let spec = |i: usize| json!({"includedNamespaces": [format!("q-{i}")], "storageLocation": location, "snapshotVolumes": false});
     let backups = (0..COUNT).map(|i| backup(&format!("q-{i}"), spec(i)));
     observer::create(client, namespace, backups.collect()).await?;
     observer.wait_ended(COUNT, LONGEST).await?;
-    let writes = observer::writes(client).await? - before;
+    let writes = observer::writes(client, "backups").await? - before;
     let changes = observer.changes();
     let failed: Vec<&Change> =
         changes.iter().filter(|c| c.phase.is_final() && c.phase != BackupPhase::Completed).collect();

@@ -5,6 +5,7 @@ mod admission;
 mod burst;
 mod client;
 mod engine;
+mod garden;
 mod install;
 mod load;
 mod movers;
@@ -61,6 +62,7 @@ enum Part {
     Burst,
     Install,
     Movers,
+    Garden,
 }
 
 fn main() -> ExitCode {
@@ -105,6 +107,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Movers) {
         movers::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Garden) {
+        garden::measure(&runtime, &berth, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

@@ -105,15 +105,16 @@ pub async fn create(client: &Client, namespace: &str, backups: Vec<Value>) -> an
     stream::iter(backups).map(create).buffer_unordered(CREATES_AT_ONCE).try_collect().await
 }
 
-/// Writes to Backups that the API server has taken so far, all namespaces together, by its own count.
+/// Writes to objects of this resource that the API server has taken so far, all namespaces and groups together, by its own
+/// count.
 ///
 /// # Errors
 /// When it does not tell.
-pub async fn writes(client: &Client) -> anyhow::Result<f64> {
+pub async fn writes(client: &Client, resource: &str) -> anyhow::Result<f64> {
     let text = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
     let is_write = |line: &&str| {
         line.starts_with("apiserver_request_total{")
-            && line.contains("resource=\"backups\"")
+            && line.contains(&format!("resource=\"{resource}\""))
             && ["PATCH", "PUT", "POST", "DELETE", "APPLY"]
                 .iter()
                 .any(|verb| line.contains(&format!("verb=\"{verb}\"")))

@@ -108,7 +108,7 @@ fn one(
         observer::create(&admin, namespace, backups.collect()).await?;
         eprintln!("  created in {:.0} s", creating.elapsed().as_secs_f64());
         let line = line(&admin, namespace).await?;
-        let before = observer::writes(&admin).await?;
+        let before = observer::writes(&admin, "backups").await?;
         let (ready, play) = mpsc::unbounded_channel();
         let playing = tokio::spawn(play_velero(velero.clone(), namespace, play));
         let answering = tokio::spawn(answer_status_requests(velero, namespace));
@@ -124,7 +124,7 @@ fn one(
         drop(observer);
         answering.abort();
         playing.await??;
-        let writes = observer::writes(&admin).await? - before;
+        let writes = observer::writes(&admin, "backups").await? - before;
         anyhow::Ok((line, changes, writes))
     };
     let (line, changes, writes) = runtime.block_on(run)?;

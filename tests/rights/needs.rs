@@ -92,7 +92,6 @@ const ROLES: &[Role] = &[
         rules: &[
             ("seeing Backups, moving them", Symptom::NotRun),
             ("held locations, and whether one can be used", Symptom::LocationUnknown),
-            ("Events", Symptom::NoEvent),
             ("seeing data movers, granting them places", Symptom::Blind("DataUpload")),
             ("knowing where node-agents run; removing the pod that one left behind", Symptom::Blind("Pod")),
             (
@@ -121,6 +120,31 @@ const ROLES: &[Role] = &[
                 "the node of the pod that a restore is for; whether a snapshot is still there; telling of pods that no webhook saw",
                 Symptom::OnlyLogged("its node is not known"),
             ),
+            ("Events", Symptom::NoEvent),
+            ("knowing what people and members say of shared buckets", Symptom::Blind("CloudProfile")),
+            (
+                "making shared buckets, giving them up",
+                Symptom::OfHub("a BackupBucket could not be made"),
+            ),
+            (
+                "telling an entry its bucket",
+                Symptom::OfHub("a decision could not be written kind=BackupEntry"),
+            ),
+            (
+                "who acts on shared buckets, and what becomes of them",
+                Symptom::OfHub("a decision could not be written kind=BackupBucket"),
+            ),
+        ],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-controller-garden",
+        rules: &[
+            (
+                "keeping credentials as long as a bucket needs them",
+                Symptom::OfHub("the watch was interrupted kind=Secret"),
+            ),
+            ("records of what was deleted", Symptom::OfHub("the end of a BackupEntry cannot be recorded")),
         ],
     },
     Role {

@@ -8,6 +8,7 @@ pub mod backup;
 pub mod berth;
 pub mod binaries;
 pub mod control_plane;
+pub mod courier;
 pub mod csi;
 pub mod http;
 pub mod janitor;

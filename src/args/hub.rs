@@ -1,0 +1,88 @@
+//! Flags of the hub of shared buckets.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use berth_api::GoDuration;
+use berth_core::garden::hub::Settings;
+use berth_core::garden::life::{For, Grace, Purpose};
+use berth_core::garden::quota::Quota;
+use clap::Args as ClapArgs;
+use jiff::SignedDuration;
+
+/// Shared buckets, in the cluster that decides. Without its kinds there is nothing to do.
+#[derive(ClapArgs, Clone)]
+pub struct HubArgs {
+    /// Entries that a bucket takes, as in aws=100. A provider without one: any number. May be given more than once.
+    #[arg(long = "bucket-quota", value_delimiter = ',', value_parser = limit)]
+    pub bucket_quotas: Vec<(String, u32)>,
+    /// How long data outlives its deleted entry: for all, as in 168h; at one provider, as in aws=168h; for entries of one
+    /// purpose there, as in aws/production=720h. The most specific one counts. May be given more than once. Default: not
+    /// at all.
+    #[arg(long = "deletion-grace-period", value_delimiter = ',', value_parser = grace)]
+    pub deletion_grace_periods: Vec<(For, SignedDuration)>,
+    /// How long a bucket stays that no seed backs up into and no entry is in.
+    #[arg(long, default_value = "1h", value_parser = super::duration)]
+    pub bucket_idle_delay: Duration,
+}
+
+impl HubArgs {
+    /// # Errors
+    /// When two flags are for the same.
+    pub fn settings(&self, namespace: &str) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            quota: Quota::new(self.bucket_quotas.iter().cloned()).context("--bucket-quota")?,
+            grace: Grace::new(self.deletion_grace_periods.iter().cloned())
+                .context("--deletion-grace-period")?,
+            idle_delay: SignedDuration::try_from(self.bucket_idle_delay).unwrap_or(SignedDuration::MAX),
+            namespace: namespace.to_owned(),
+        })
+    }
+}
+
+fn limit(text: &str) -> Result<(String, u32), String> {
+    let (provider, limit) = text.rsplit_once('=').ok_or("write PROVIDER=LIMIT, as in aws=100")?;
+    let limit = limit.parse().map_err(|_| format!("{limit:?} is no number of entries"))?;
+    Ok((provider.to_owned(), limit))
+}
+
+fn grace(text: &str) -> Result<(For, SignedDuration), String> {
+    let (whose, period) = text.rsplit_once('=').unwrap_or(("", text));
+    let period = GoDuration(period.to_owned()).get().map_err(|error| error.to_string())?.unwrap_or_default();
+    let period = SignedDuration::try_from(period).map_err(|error| error.to_string())?;
+    if whose.is_empty() {
+        return Ok((For::default(), period));
+    }
+    // Providers may have slashes, too.
+    let with_purpose =
+        whose.rsplit_once('/').and_then(|(provider, last)| Some((provider, Purpose::parse(last)?)));
+    let whose = match with_purpose {
+        Some((provider, purpose)) => For { provider: Some(provider.to_owned()), purpose: Some(purpose) },
+        None => For { provider: Some(whose.to_owned()), purpose: None },
+    };
+    Ok((whose, period))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_graces_are_read() {
+        assert_eq!(limit("aws=100"), Ok(("aws".to_owned(), 100)));
+        assert!(limit("aws").is_err() && limit("aws=many").is_err() && limit("aws=-1").is_err());
+        let hours = SignedDuration::from_hours;
+        let of = |provider: &str, purpose| For { provider: Some(provider.to_owned()), purpose };
+        for (text, whose, period) in [
+            ("168h", For::default(), hours(168)),
+            ("0s", For::default(), hours(0)),
+            ("aws=2h", of("aws", None), hours(2)),
+            ("aws/production=2h", of("aws", Some(Purpose::Production)), hours(2)),
+            ("berth.dev/filesystem=2h", of("berth.dev/filesystem", None), hours(2)),
+            ("berth.dev/filesystem/testing=2h", of("berth.dev/filesystem", Some(Purpose::Testing)), hours(2)),
+        ] {
+            assert_eq!(grace(text), Ok((whose, period)), "{text}");
+        }
+        assert!(grace("aws=soon").is_err() && grace("-1h").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! The hub: one loop of the leader over all of its objects. Freeze, decide, act. It touches no store.
+//!
+//! - [`objects`]: the hub's objects, as watches and our own writes show them.
+//! - [`writer`]: what was decided, written.
+//! - [`tombstone`]: the record of an entry that is no more.
+//! - [`telling`]: what people should know of all that.
+
+pub mod objects;
+pub mod telling;
+pub mod tombstone;
+pub mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use berth_api::garden::BackupEntry;
+use berth_core::garden::hub::{Plan, Settings, plan};
+use jiff::Timestamp;
+use kube::api::{Api, ListParams};
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use crate::client::{Clients, is_not_found};
+use crate::events::Events;
+use crate::metrics::GardenMetrics;
+use crate::telemetry::chain;
+use objects::Objects;
+use telling::Teller;
+use writer::Writer;
+
+/// Looks again at least this often, whatever the watches show.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Looks again this soon where a write did not succeed.
+const RETRY: Duration = Duration::from_secs(1);
+/// One plan takes in all of many changes.
+const GATHER: Duration = Duration::from_millis(20);
+/// Watches of different kinds do not keep step: only what is missing for longer is looked for.
+const ABSENT: Duration = Duration::from_secs(2);
+const READ: Duration = Duration::from_secs(30);
+const PAGE: u32 = 500;
+
+pub struct Hub {
+    pub clients: Clients,
+    pub settings: Settings,
+    pub events: Events,
+    pub metrics: GardenMetrics,
+}
+
+impl Hub {
+    /// For ever, while this process leads.
+    pub async fn run(&self) {
+        let objects = Objects::default();
+        let namespace = &self.settings.namespace;
+        tokio::join!(objects.follow(&self.clients.watch, namespace), self.decide(&objects));
+    }
+
+    async fn decide(&self, objects: &Objects) {
+        let mut changed = objects.changed();
+        while !objects.is_synced() {
+            let _ = changed.changed().await;
+        }
+        let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
+        let mut teller = Teller::new(self.events.clone(), self.metrics.clone());
+        let mut absent = Absent::default();
+        loop {
+            changed.mark_unchanged();
+            let frozen = objects.frozen();
+            let view = frozen.view(absent.gone.clone());
+            let now = Timestamp::now();
+            let decided = plan(&view, &self.settings, now);
+            teller.tell(&view, &decided);
+            let acted = writer.act(&frozen, &view, &decided, now).await;
+            teller.told(&view, &acted);
+            absent.gone.extend(acted.gone);
+            let found_gone = absent.look(&self.clients, &decided).await;
+            let pace = match acted.is_complete {
+                _ if found_gone => Duration::ZERO,
+                false => RETRY,
+                true if absent.since.is_empty() => until(decided.next, now).min(PERIOD),
+                true => ABSENT,
+            };
+            let _ = timeout(pace, changed.changed()).await;
+            sleep(GATHER).await;
+        }
+    }
+}
+
+fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
+    next.map_or(PERIOD, |next| Duration::try_from(next.duration_since(now)).unwrap_or_default())
+}
+
+/// UIDs that have a place and no entry: since when, and which of them are gone for certain.
+#[derive(Default)]
+struct Absent {
+    since: BTreeMap<String, Instant>,
+    gone: BTreeSet<String>,
+}
+
+impl Absent {
+    /// A place is given to somebody else only when the API server itself says that nobody has it. Are more of them gone now?
+    async fn look(&mut self, clients: &Clients, decided: &Plan) -> bool {
+        self.since.retain(|uid, _| decided.unknown.contains(uid));
+        for uid in &decided.unknown {
+            self.since.entry(uid.clone()).or_insert_with(Instant::now);
+        }
+        if !self.since.values().any(|since| since.elapsed() >= ABSENT) {
+            return false;
+        }
+        match timeout(READ, uids(clients)).await {
+            Ok(Ok(here)) => {
+                let before = self.gone.len();
+                let away = self
+                    .since
+                    .iter()
+                    .filter(|(uid, since)| since.elapsed() >= ABSENT && !here.contains(*uid));
+                self.gone.extend(away.map(|(uid, _)| uid.clone()));
+                self.since.retain(|uid, _| !self.gone.contains(uid) && !here.contains(uid));
+                self.gone.len() > before
+            }
+            Ok(Err(error)) => {
+                warn!(
+                    error = chain(&error),
+                    "the BackupEntries cannot be listed: places of those that are gone stay taken"
+                );
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Of all BackupEntries, as they are now.
+async fn uids(clients: &Clients) -> Result<BTreeSet<String>, kube::Error> {
+    let api: Api<BackupEntry> = Api::all(clients.call.clone());
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = BTreeSet::new();
+    loop {
+        let page = match api.list_metadata(&params).await {
+            Err(error) if is_not_found(&error) => return Ok(found),
+            page => page?,
+        };
+        found.extend(page.items.into_iter().filter_map(|entry| entry.metadata.uid));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}

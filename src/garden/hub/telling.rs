@@ -1,0 +1,116 @@
+//! What people should know: Events and metrics.
+
+use std::collections::BTreeMap;
+
+use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
+use berth_core::garden::hub::{Entry, Plan, View, Waiting};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use tracing::info;
+
+use super::writer::Acted;
+use crate::events::{Events, What};
+use crate::metrics::{ByBucket, GardenMetrics};
+
+pub struct Teller {
+    events: Events,
+    metrics: GardenMetrics,
+    /// What was told of whom, by UID.
+    waiting: BTreeMap<String, &'static str>,
+    /// Who acts, by bucket, and by UID of an entry that goes.
+    executors: BTreeMap<String, String>,
+}
+
+impl Teller {
+    pub fn new(events: Events, metrics: GardenMetrics) -> Self {
+        Self { events, metrics, waiting: BTreeMap::new(), executors: BTreeMap::new() }
+    }
+
+    /// Before it is written.
+    pub fn tell(&mut self, view: &View, plan: &Plan) {
+        self.metrics.pending.set(i64::try_from(plan.waiting.len()).unwrap_or(i64::MAX));
+        self.metrics.entries.clear();
+        self.metrics.limit.clear();
+        for bucket in &view.buckets {
+            let label = ByBucket { bucket: bucket.name.clone() };
+            let used = i64::try_from(bucket.status.allocated.len()).unwrap_or(i64::MAX);
+            self.metrics.entries.get_or_create(&label).set(used);
+            if let Some(limit) = bucket.status.limit {
+                self.metrics.limit.get_or_create(&label).set(limit.into());
+            }
+        }
+        let mut waiting = BTreeMap::new();
+        for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != Waiting::Making) {
+            let Some(entry) = view.entries.get(*index) else { continue };
+            if self.waiting.get(&entry.uid) != Some(&why.word()) {
+                self.events.tell_about(What::NotPlaced, entry_reference(entry), why.to_string());
+            }
+            waiting.insert(entry.uid.clone(), why.word());
+        }
+        self.waiting = waiting;
+        self.executors(view);
+    }
+
+    fn executors(&mut self, view: &View) {
+        let mut executors = BTreeMap::new();
+        let mut take = |id: &str, seed: &Option<String>, about: ObjectReference| {
+            let Some(seed) = seed else { return };
+            if let Some(before) = self.executors.get(id).filter(|before| *before != seed) {
+                let (kind, name) = (about.kind.clone(), about.name.clone());
+                info!(kind, name, %before, %seed, "another seed acts on it");
+                self.metrics.executor_changes.inc();
+                let note = format!("Seed {seed} acts on it now; it was Seed {before}");
+                self.events.tell_about(What::ExecutorChanged, about, note);
+            }
+            executors.insert(id.to_owned(), seed.clone());
+        };
+        for bucket in &view.buckets {
+            take(&bucket.name, &bucket.status.seed, cluster_scoped::<BackupBucket>(&bucket.name));
+        }
+        for entry in view.entries.iter().filter(|entry| entry.status.released_at.is_some()) {
+            take(&entry.uid, &entry.status.seed, entry_reference(entry));
+        }
+        self.executors = executors;
+    }
+
+    /// After it was written.
+    pub fn told(&self, view: &View, acted: &Acted) {
+        for (bucket, profile) in &acted.made {
+            let Some(owner) = view.profiles.get(*profile) else { continue };
+            let about = cluster_scoped::<CloudProfile>(&owner.profile.name);
+            self.events.tell_about(
+                What::BucketCreated,
+                about,
+                format!("BackupBucket {bucket} was made for it"),
+            );
+        }
+        for index in &acted.retired {
+            let Some(bucket) = view.buckets.get(*index) else { continue };
+            let note = "no seed has backed up into it, and no entry been in it, for --bucket-idle-delay";
+            self.events.tell_about(What::BucketRetired, cluster_scoped::<BackupBucket>(&bucket.name), note);
+        }
+        for index in &acted.ended {
+            let Some(entry) = view.entries.get(*index) else { continue };
+            let uid = entry.uid.get(..5).unwrap_or(&entry.uid);
+            let note = format!("its record is ConfigMap tombstone-{}-{uid}", entry.name);
+            self.events.tell_about(What::Recorded, entry_reference(entry), note);
+        }
+    }
+}
+
+fn cluster_scoped<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn entry_reference(entry: &Entry) -> ObjectReference {
+    ObjectReference {
+        namespace: Some(entry.namespace.clone()),
+        uid: Some(entry.uid.clone()),
+        ..cluster_scoped::<BackupEntry>(&entry.name)
+    }
+}

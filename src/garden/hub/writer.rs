@@ -1,0 +1,386 @@
+//! What was decided, written. Each write carries the resourceVersion that was decided on; one that fails is left to the
+//! next decision.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use berth_api::garden::hub::{bucket_change, entry_change, profile_change, seed_change};
+use berth_api::garden::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
+use berth_api::keys::{self, CREDENTIALS_FINALIZER, FIELD_MANAGER, GARDEN_FINALIZER};
+use berth_core::garden::hub::{BucketEnd, BucketPlan, EntryPlan, NewBucket, Plan, View};
+use futures::StreamExt;
+use futures::stream;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Resource, ResourceExt};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::objects::{Frozen, Objects, Part};
+use super::tombstone;
+use crate::client::{is_conflict, is_not_found};
+use crate::metrics::GardenMetrics;
+use crate::telemetry::chain;
+
+const WRITE: Duration = Duration::from_secs(10);
+const AT_ONCE: usize = 16;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Acted {
+    /// Everything was written.
+    pub is_complete: bool,
+    /// UIDs of entries that ended.
+    pub gone: Vec<String>,
+    /// Those, as indices into the view.
+    pub ended: Vec<usize>,
+    /// Names of buckets that were made, each with its profile.
+    pub made: Vec<(String, usize)>,
+    /// Buckets that were deleted, as indices into the view.
+    pub retired: Vec<usize>,
+}
+
+pub struct Writer<'o> {
+    client: Client,
+    namespace: String,
+    objects: &'o Objects,
+    metrics: &'o GardenMetrics,
+}
+
+/// Where objects of a kind are written, and kept.
+struct To<K> {
+    api: Api<K>,
+    part: Part<K>,
+}
+
+/// One round of writes.
+struct Round<'r> {
+    frozen: &'r Frozen,
+    view: &'r View,
+    now: Timestamp,
+    is_complete: AtomicBool,
+    /// Buckets whose status is not what entries of this plan need.
+    unready: Mutex<BTreeSet<usize>>,
+    acted: Mutex<Acted>,
+}
+
+impl Round<'_> {
+    fn fail(&self) {
+        self.is_complete.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<'o> Writer<'o> {
+    pub fn new(client: Client, namespace: &str, objects: &'o Objects, metrics: &'o GardenMetrics) -> Self {
+        Self { client, namespace: namespace.to_owned(), objects, metrics }
+    }
+
+    /// Buckets first: an entry is told its place when that is written down.
+    pub async fn act(&self, frozen: &Frozen, view: &View, plan: &Plan, now: Timestamp) -> Acted {
+        let round = Round {
+            frozen,
+            view,
+            now,
+            is_complete: AtomicBool::new(true),
+            unready: Mutex::default(),
+            acted: Mutex::default(),
+        };
+        let round = &round;
+        let Plan { create, buckets, entries, profiles, seeds, secrets, waiting: _, unknown: _, next: _ } =
+            plan;
+        stream::iter(create).for_each_concurrent(AT_ONCE, |new| self.make(round, new)).await;
+        stream::iter(buckets).for_each_concurrent(AT_ONCE, |one| self.bucket(round, one)).await;
+        stream::iter(entries).for_each_concurrent(AT_ONCE, |one| self.entry(round, one)).await;
+        let to: To<CloudProfile> =
+            To { api: Api::all(self.client.clone()), part: |state| &mut state.profiles };
+        for (index, status) in profiles {
+            let Some(found) = frozen.profiles.get(*index) else { continue };
+            self.status(round, &to, &**found, profile_change(found, status, now)).await;
+        }
+        let to: To<Seed> = To { api: Api::all(self.client.clone()), part: |state| &mut state.seeds };
+        for (index, conditions) in seeds {
+            let Some(found) = frozen.seeds.get(*index) else { continue };
+            self.status(round, &to, &**found, seed_change(found, conditions, now)).await;
+        }
+        for (name, is_needed) in secrets {
+            self.guard(round, name, *is_needed).await;
+        }
+        let is_complete = round.is_complete.load(Ordering::Relaxed);
+        Acted { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
+    }
+
+    async fn make(&self, round: &Round<'_>, new: &NewBucket) {
+        let Some(profile) = round.frozen.profiles.get(new.profile) else { return };
+        let backup = profile.spec.backup.clone().unwrap_or_default();
+        let spec = BackupBucketSpec {
+            provider: new.store.place.provider.clone(),
+            region: new.store.place.region.clone(),
+            secret_ref: backup.secret_ref,
+            provider_config: backup.provider_config,
+        };
+        let mut bucket = BackupBucket::new(&new.name, spec);
+        bucket.metadata.annotations = Some([(keys::CLOUD_PROFILE.to_owned(), profile.name_any())].into());
+        bucket.metadata.finalizers = Some(vec![GARDEN_FINALIZER.to_owned()]);
+        bucket.metadata.owner_references = Some(vec![owned_by(profile)]);
+        let api: Api<BackupBucket> = Api::all(self.client.clone());
+        match timeout(WRITE, api.create(&PostParams::default(), &bucket)).await {
+            Ok(Ok(made)) => {
+                info!(name = %new.name, profile = %profile.name_any(), "made a BackupBucket");
+                self.objects.note(|state| &mut state.buckets, made);
+                round.acted.lock().made.push((new.name.clone(), new.profile));
+            }
+            // Somebody else was faster: the watch will show it.
+            Ok(Err(error)) if is_conflict(&error) => round.fail(),
+            Ok(Err(error)) => {
+                warn!(name = %new.name, error = chain(&error), "a BackupBucket could not be made");
+                round.fail();
+            }
+            Err(_) => {
+                warn!(name = %new.name, "making a BackupBucket took too long");
+                round.fail();
+            }
+        }
+    }
+
+    async fn bucket(&self, round: &Round<'_>, one: &BucketPlan) {
+        let Some(mut found) = round.frozen.buckets.get(one.bucket).map(|bucket| (**bucket).clone()) else {
+            return;
+        };
+        let to = To { api: Api::all(self.client.clone()), part: |state| &mut state.buckets };
+        if let Some(wanted) = &one.status {
+            let change = bucket_change(&found, wanted, round.now);
+            match self.status(round, &to, &found, change).await {
+                Some(written) => found = written,
+                None => {
+                    round.unready.lock().insert(one.bucket);
+                    return;
+                }
+            }
+        }
+        if one.claim || one.store.is_some() {
+            let Some(patch) = adoption(round, &found, one) else { return };
+            match self.patch(round, &to, &found, patch).await {
+                Some(written) => found = written,
+                None => return,
+            }
+        }
+        match one.end {
+            Some(BucketEnd::LetGo) => {
+                let patch = json!({"finalizers": without(&found, GARDEN_FINALIZER)});
+                if self.patch(round, &to, &found, json!({"metadata": patch})).await.is_some() {
+                    info!(name = %found.name_any(), "a BackupBucket is gone from its store");
+                }
+            }
+            Some(BucketEnd::Retire) => {
+                let preconditions =
+                    Preconditions { uid: found.uid(), resource_version: found.resource_version() };
+                let params = DeleteParams::default().preconditions(preconditions);
+                let name = found.name_any();
+                match timeout(WRITE, to.api.delete(&name, &params)).await {
+                    Ok(Ok(_)) => round.acted.lock().retired.push(one.bucket),
+                    answer => {
+                        let error = answer.ok().and_then(Result::err).as_ref().map(|error| chain(error));
+                        warn!(%name, error, "an idle BackupBucket could not be deleted");
+                        round.fail();
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    async fn entry(&self, round: &Round<'_>, one: &EntryPlan) {
+        let Some(mut found) = round.frozen.entries.get(one.entry).map(|entry| (**entry).clone()) else {
+            return;
+        };
+        let namespace = found.namespace().unwrap_or_default();
+        let api = Api::namespaced(self.client.clone(), &namespace);
+        let to: To<BackupEntry> = To { api, part: |state| &mut state.entries };
+        if let Some(bucket) = one.claim {
+            let Some(name) = round.view.buckets.get(bucket).map(|bucket| &bucket.name) else { return };
+            if round.unready.lock().contains(&bucket) {
+                return;
+            }
+            let patch = json!({
+                "metadata": {
+                    "finalizers": with(&found, GARDEN_FINALIZER),
+                    "annotations": {keys::PLACED_IN: name},
+                },
+                "spec": {"bucketName": name},
+            });
+            match self.patch(round, &to, &found, patch).await {
+                Some(written) => found = written,
+                None => return,
+            }
+        }
+        if let Some(wanted) = &one.status {
+            let change = entry_change(&found, wanted, round.now);
+            match self.status(round, &to, &found, change).await {
+                Some(written) => found = written,
+                None => return,
+            }
+        }
+        let Some(end) = one.end else { return };
+        let name = found.name_any();
+        let bucket =
+            round.frozen.buckets.iter().find(|bucket| bucket.metadata.name == found.spec.bucket_name);
+        let bucket = bucket.map(|bucket| &**bucket);
+        let recorded = tombstone::write(&self.client, &self.namespace, &found, bucket, end, round.now).await;
+        if let Err(error) = recorded {
+            warn!(%namespace, %name, error = format!("{error:#}"), "the end of a BackupEntry cannot be recorded: it stays");
+            round.fail();
+            return;
+        }
+        let uid = found.uid().unwrap_or_default();
+        let patch = json!({"metadata": {"finalizers": without(&found, GARDEN_FINALIZER)}});
+        if self.patch(round, &to, &found, patch).await.is_some() {
+            info!(%namespace, %name, ?end, "the end of a BackupEntry is on record");
+            self.metrics.removed.inc();
+            let mut acted = round.acted.lock();
+            acted.gone.push(uid);
+            acted.ended.push(one.entry);
+        }
+    }
+
+    async fn guard(&self, round: &Round<'_>, name: &str, is_needed: bool) {
+        let Some(found) = round.frozen.secrets.iter().find(|secret| secret.name_any() == name) else {
+            return;
+        };
+        let finalizers = match is_needed {
+            true => with(&**found, CREDENTIALS_FINALIZER),
+            false => without(&**found, CREDENTIALS_FINALIZER),
+        };
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut patch = json!({"metadata": {"finalizers": finalizers}});
+        on_version(&mut patch, &**found);
+        let written = timeout(WRITE, api.patch_metadata(name, &params(), &Patch::Merge(patch))).await;
+        if let Some(written) = self.judge::<Secret, _>(round, name, written) {
+            self.objects.note(|state| &mut state.secrets, written);
+        }
+    }
+
+    /// Writes metadata and spec. `None`: look again.
+    async fn patch<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, mut patch: Value) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        on_version(&mut patch, found);
+        let name = found.name_any();
+        let written = timeout(WRITE, to.api.patch(&name, &params(), &Patch::Merge(patch))).await;
+        let written = self.judge::<K, _>(round, &name, written)?;
+        self.objects.note(to.part, written.clone());
+        Some(written)
+    }
+
+    /// As [`Writer::patch`].
+    async fn status<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, change: Value) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let mut patch = json!({"status": change});
+        on_version(&mut patch, found);
+        let name = found.name_any();
+        let written = timeout(WRITE, to.api.patch_status(&name, &params(), &Patch::Merge(patch))).await;
+        let written = self.judge::<K, _>(round, &name, written)?;
+        self.objects.note(to.part, written.clone());
+        Some(written)
+    }
+
+    fn judge<K: Resource<DynamicType = ()>, T>(
+        &self,
+        round: &Round<'_>,
+        name: &str,
+        written: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>,
+    ) -> Option<T> {
+        let kind = K::kind(&());
+        match written {
+            Ok(Ok(written)) => return Some(written),
+            Ok(Err(error)) if is_conflict(&error) => {
+                self.metrics.conflicts.inc();
+            }
+            Ok(Err(error)) if is_not_found(&error) => {}
+            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "a decision could not be written"),
+            Err(_) => warn!(%kind, %name, "writing a decision took too long"),
+        }
+        round.fail();
+        None
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// The write is refused unless the object is still what was decided on.
+fn on_version(patch: &mut Value, found: &impl ResourceExt) {
+    if let Some(patch) = patch.as_object_mut() {
+        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+        metadata["resourceVersion"] = json!(found.resource_version());
+        metadata["uid"] = json!(found.uid());
+    }
+}
+
+fn with(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
+    let mut finalizers = without(found, finalizer);
+    finalizers.push(finalizer.to_owned());
+    finalizers
+}
+
+fn without(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
+    found.finalizers().iter().filter(|one| *one != finalizer).cloned().collect()
+}
+
+/// Nobody's deletion waits for a bucket: those that are in use are refused on their own.
+fn owned_by(profile: &CloudProfile) -> OwnerReference {
+    OwnerReference {
+        api_version: CloudProfile::api_version(&()).into_owned(),
+        kind: CloudProfile::kind(&()).into_owned(),
+        name: profile.name_any(),
+        uid: profile.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }
+}
+
+/// Makes a bucket its profile's, and its credentials and settings, too.
+fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan) -> Option<Value> {
+    let owner = found.annotations().get(keys::CLOUD_PROFILE);
+    let owner = owner.and_then(|name| round.frozen.profiles.iter().find(|one| one.name_any() == *name));
+    let mut patch = json!({"metadata": {}});
+    if one.claim {
+        patch["metadata"]["finalizers"] = json!(with(found, GARDEN_FINALIZER));
+        if let Some(owner) = owner {
+            let mut owners = found.owner_references().to_vec();
+            let kind = CloudProfile::kind(&());
+            owners.retain(|one| one.kind != kind);
+            owners.push(owned_by(owner));
+            patch["metadata"]["ownerReferences"] = json!(owners);
+        }
+    }
+    if one.store.is_some() {
+        let backup = owner?.spec.backup.as_ref()?;
+        let old = json!(found.spec.provider_config);
+        patch["spec"] = json!({
+            "secretRef": backup.secret_ref,
+            "providerConfig": replacing(&old, json!(backup.provider_config)),
+        });
+    }
+    Some(patch)
+}
+
+/// As a merge patch that leaves nothing of `old`.
+fn replacing(old: &Value, mut new: Value) -> Value {
+    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
+        for key in old.keys() {
+            new.entry(key.clone()).or_insert(Value::Null);
+        }
+    }
+    new
+}

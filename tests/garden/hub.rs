@@ -1,0 +1,464 @@
+//! What the hub decides, on a real API server. Couriers are played: no store is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use berth_api::garden::{BackupBucket, BackupEntry};
+use kube::ResourceExt;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::support::courier::Couriers;
+use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody looks at how these stores are reached: they are told from one another by limits and graces.
+const FLAGS: [&str; 4] = [
+    "--bucket-quota=limited=8",
+    "--bucket-quota=tight=1",
+    "--deletion-grace-period=graceful=1h,graceful/testing=3s",
+    "--bucket-idle-delay=3s",
+];
+
+/// A hub with couriers, and what people do there.
+struct Garden {
+    berth: Berth,
+    couriers: Couriers,
+}
+
+/// One hub for all tests that leave the leader alone.
+fn garden() -> &'static Garden {
+    static GARDEN: OnceLock<Garden> = OnceLock::new();
+    GARDEN.get_or_init(|| Garden::start(&FLAGS).unwrap())
+}
+
+impl Garden {
+    fn start(flags: &[&str]) -> anyhow::Result<Self> {
+        let mut options = Options::new(program(), "hub");
+        options.garden = true;
+        options.controller_args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let berth = Berth::start(ControlPlane::start()?, options)?;
+        let couriers = Couriers::start(&berth.plane().kubeconfig())?;
+        Ok(Self { berth, couriers })
+    }
+
+    fn kubectl(&self) -> &Kubectl {
+        self.berth.kubectl()
+    }
+
+    fn create(&self, objects: &[Value]) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.kubectl().run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
+    }
+
+    /// A profile of infrastructure `name`, with backups at `store` in `eu`, and the Secret for that.
+    fn profile(&self, name: &str, store: &str) {
+        self.create(&[secret(name), profile(name, store)]);
+    }
+
+    /// A seed with a courier.
+    fn seed(&self, name: &str, of: &str) {
+        self.create(&[seed(name, of)]);
+        self.couriers.serve(name);
+    }
+
+    fn list<K: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<K>> {
+        let text = self.kubectl().run(&["get", kind, "--all-namespaces", "-o", "json"])?;
+        let mut list: Value = serde_json::from_str(&text)?;
+        Ok(serde_json::from_value(list["items"].take())?)
+    }
+
+    /// Buckets that were made for a profile, by name.
+    fn buckets(&self, profile: &str) -> anyhow::Result<Vec<BackupBucket>> {
+        let mut all: Vec<BackupBucket> = self.list("bbc")?;
+        all.retain(|one| {
+            one.annotations().get("garden.berth.dev/cloud-profile").is_some_and(|p| p == profile)
+        });
+        Ok(all)
+    }
+
+    fn entry(&self, name: &str) -> anyhow::Result<BackupEntry> {
+        let all: Vec<BackupEntry> = self.list("bec")?;
+        all.into_iter().find(|one| one.name_any() == name).with_context(|| format!("no entry {name}"))
+    }
+
+    fn wait<T>(&self, what: &str, mut condition: impl FnMut() -> anyhow::Result<Option<T>>) -> T {
+        match wait_for(what, PATIENCE, &mut condition) {
+            Ok(value) => value,
+            Err(error) => {
+                panic!("{error:#}\n{}", self.kubectl().run(&["get", "bbc,bec", "-A", "-o", "yaml"]).unwrap())
+            }
+        }
+    }
+
+    /// Waits until these entries have their places and their couriers know of it; gives their buckets.
+    fn placed(&self, names: &[String]) -> BTreeMap<String, usize> {
+        let names: BTreeSet<&String> = names.iter().collect();
+        self.wait("the entries to be placed", || {
+            let all: Vec<BackupEntry> = self.list("bec")?;
+            let mine: Vec<&BackupEntry> = all.iter().filter(|one| names.contains(&one.name_any())).collect();
+            let mut buckets: BTreeMap<String, usize> = BTreeMap::new();
+            for entry in &mine {
+                let state =
+                    entry.status.as_ref().and_then(|status| Some(status.last_operation.as_ref()?.state));
+                let Some(bucket) = &entry.spec.bucket_name else { return Ok(None) };
+                if json!(state) != "Succeeded" {
+                    return Ok(None);
+                }
+                *buckets.entry(bucket.clone()).or_default() += 1;
+            }
+            Ok((mine.len() == names.len()).then_some(buckets))
+        })
+    }
+
+    fn delete(&self, kind: &str, name: &str) {
+        self.kubectl().run(&["delete", kind, name, "--wait=false", "-n", "default"]).unwrap();
+    }
+
+    fn is_gone(&self, kind: &str, name: &str) -> anyhow::Result<Option<()>> {
+        let found =
+            self.kubectl().run(&["get", kind, name, "-n", "default", "--ignore-not-found", "-o", "name"])?;
+        Ok(found.is_empty().then_some(()))
+    }
+
+    fn finalizers(&self, secret: &str) -> String {
+        let path = "jsonpath={.metadata.finalizers}";
+        self.kubectl().run(&["get", "secret", secret, "-n", "garden", "-o", path]).unwrap()
+    }
+
+    fn tombstone(&self, entry: &BackupEntry) -> anyhow::Result<Value> {
+        let uid = entry.uid().unwrap_or_default();
+        let name = format!("tombstone-{}-{}", entry.name_any(), &uid[..5]);
+        let text = self.kubectl().run(&["get", "configmap", &name, "-n", "garden", "-o", "json"])?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+fn secret(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "garden"},
+        "stringData": {"accessKeyID": "a", "secretAccessKey": "s"},
+    })
+}
+
+fn profile(name: &str, store: &str) -> Value {
+    json!({
+        "apiVersion": "garden.berth.dev/v1alpha1", "kind": "CloudProfile", "metadata": {"name": name},
+        "spec": {
+            "provider": name,
+            "constraints": {"regions": ["here"]},
+            "backup": {"provider": store, "region": "eu", "secretRef": {"name": name, "namespace": "garden"}},
+        },
+    })
+}
+
+fn seed(name: &str, profile: &str) -> Value {
+    json!({
+        "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": name},
+        "spec": {"cloudProfileName": profile, "region": "here"},
+    })
+}
+
+fn entry(name: &str, seed: &str) -> Value {
+    json!({
+        "apiVersion": "garden.berth.dev/v1alpha1", "kind": "BackupEntry", "metadata": {"name": name},
+        "spec": {"seedName": seed},
+    })
+}
+
+fn entries(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("{prefix}-{i}")).collect()
+}
+
+#[test]
+fn a_bucket_comes_with_the_first_seed_and_goes_long_after_the_last() {
+    let garden = garden();
+    garden.profile("lazy", "anything");
+    garden.create(&[json!({
+        "apiVersion": "garden.berth.dev/v1alpha1", "kind": "CloudProfile", "metadata": {"name": "lazy-marker"},
+        "spec": {"provider": "lazy-marker"},
+    })]);
+    garden.seed("lazy-a", "lazy");
+    garden.create(&[entry("lazy-entry", "lazy-a")]);
+    let buckets = garden.placed(&["lazy-entry".to_owned()]);
+    let made = garden.buckets("lazy").unwrap();
+    let [bucket] = &made[..] else { panic!("{made:?}") };
+    let (name, status) = (bucket.name_any(), bucket.status.clone().unwrap());
+    assert_eq!(buckets, [(name.clone(), 1)].into());
+    assert!(name.starts_with("lazy-eu-") && name.len() == "lazy-eu-".len() + 5, "{name}");
+    assert_eq!(
+        (status.ordinal, status.entries, status.limit, status.seed.as_deref()),
+        (Some(1), Some(1), None, Some("lazy-a"))
+    );
+    let owner = &bucket.owner_references()[0];
+    assert_eq!(
+        (owner.kind.as_str(), owner.name.as_str(), owner.block_owner_deletion),
+        ("CloudProfile", "lazy", Some(false))
+    );
+    assert_eq!(bucket.finalizers(), ["garden.berth.dev/backup"]);
+    garden.wait("the Secret to be guarded", || {
+        Ok(garden.finalizers("lazy").contains("garden.berth.dev/backupbucket").then_some(()))
+    });
+    let ready = garden.kubectl().run(&[
+        "wait",
+        "seed/lazy-a",
+        "cloudprofile/lazy",
+        "--for=condition=BackupBucketsReady",
+        "--timeout=30s",
+    ]);
+    assert!(ready.is_ok(), "{ready:?}");
+    // Another seed has use for the same one.
+    garden.seed("lazy-b", "lazy");
+    garden.create(&[entry("lazy-other", "lazy-b")]);
+    assert_eq!(
+        garden.placed(&["lazy-entry".to_owned(), "lazy-other".to_owned()]),
+        [(name.clone(), 2)].into()
+    );
+
+    garden.delete("bec", "lazy-other");
+    garden.wait("the entry to go", || garden.is_gone("bec", "lazy-other"));
+    garden.kubectl().run(&["delete", "bec", "lazy-entry", "-n", "default"]).unwrap();
+    garden.delete("seed", "lazy-a");
+    garden.delete("seed", "lazy-b");
+    garden.seed("executor", "lazy-marker");
+    garden.wait("the idle bucket to go", || garden.is_gone("bbc", &name));
+    garden.wait("the Secret to be let go", || Ok(garden.finalizers("lazy").is_empty().then_some(())));
+    garden.seed("lazy-a", "lazy");
+    let next =
+        garden.wait("the next bucket", || Ok(garden.buckets("lazy")?.first().map(ResourceExt::name_any)));
+    assert_eq!(next, format!("{name}-2"), "no name is given twice");
+    let log = garden.berth.controller.process.log_text().unwrap();
+    assert!(
+        !log.contains("WARN")
+            || log.lines().filter(|line| line.contains("garden")).all(|line| !line.contains("WARN")),
+        "{log}"
+    );
+}
+
+#[test]
+fn twenty_at_once_fill_the_fullest_bucket_and_never_pass_a_limit() {
+    let garden = garden();
+    garden.profile("race", "limited");
+    garden.seed("race-a", "race");
+    garden.wait("the first bucket", || {
+        let buckets = garden.buckets("race")?;
+        let is_made = |one: &BackupBucket| {
+            json!(one.status).pointer("/lastOperation/state") == Some(&json!("Succeeded"))
+        };
+        Ok(buckets.first().is_some_and(is_made).then_some(()))
+    });
+    let names = entries("race", 20);
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| garden.create(&[entry(name, "race-a")]));
+        }
+    });
+    let placed = garden.placed(&names);
+    let mut counts: Vec<usize> = placed.values().copied().collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [4, 8, 8]);
+    let most = garden.couriers.most();
+    assert!(placed.keys().all(|name| most[name] <= 8), "{most:?}");
+    // The fullest one with room, not the emptiest.
+    garden.create(&[entry("race-late", "race-a")]);
+    let late = garden.placed(&["race-late".to_owned()]);
+    let third = placed.iter().find(|(_, count)| **count == 4).unwrap().0;
+    assert_eq!(late.keys().next(), Some(third));
+    let metrics = garden.berth.controller.metrics().unwrap();
+    assert!(metrics.contains(&format!("berth_garden_bucket_entries{{bucket=\"{third}\"}} 5")), "{metrics}");
+    assert!(metrics.contains(&format!("berth_garden_bucket_limit{{bucket=\"{third}\"}} 8")), "{metrics}");
+}
+
+#[test]
+fn data_stays_for_its_grace_and_everybody_sees_how_long() {
+    let garden = garden();
+    garden.profile("grace", "graceful");
+    garden.seed("grace-a", "grace");
+    let mut tested = entry("grace-tested", "grace-a");
+    tested["metadata"]["annotations"] = json!({"garden.berth.dev/purpose": "testing"});
+    garden.create(&[entry("grace-kept", "grace-a"), tested]);
+    garden.placed(&["grace-kept".to_owned(), "grace-tested".to_owned()]);
+    let known = garden.entry("grace-tested").unwrap();
+    garden.delete("bec", "grace-kept");
+    garden.delete("bec", "grace-tested");
+    let pending = |name: &str| garden.kubectl().run(&["get", "bec", name, "-n", "default"]);
+    let row = garden.wait("the wait to be shown", || {
+        Ok(Some(pending("grace-kept")?).filter(|row| row.contains("Pending")))
+    });
+    let at = |entry: &BackupEntry| {
+        let deleted = entry.metadata.deletion_timestamp.as_ref().unwrap().0;
+        let earliest = entry.status.as_ref().unwrap().earliest_deletion_time.as_ref().unwrap().0;
+        (earliest.duration_since(deleted).as_secs(), earliest.to_string())
+    };
+    let kept = garden.entry("grace-kept").unwrap();
+    let (seconds, earliest) = at(&kept);
+    assert_eq!(seconds, 3600);
+    assert!(row.contains(&earliest), "{row}");
+
+    garden.wait("the tested one to go", || garden.is_gone("bec", "grace-tested"));
+    let record = garden.tombstone(&known).unwrap();
+    let data = &record["data"];
+    assert_eq!(
+        (&data["objects"], &data["bytes"], &data["who"]),
+        (&json!("3"), &json!("42"), &json!("grace-a"))
+    );
+    assert_eq!((&data["prefix"], &data["data"]), (&json!("grace-tested/"), &json!("removed")));
+    let times = |key: &str| data[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert!(times("when").duration_since(times("deleted")).as_secs() >= 3, "{data}");
+
+    let reason = "garden.berth.dev/force-deletion=the customer asked for it";
+    garden.kubectl().run(&["annotate", "bec", "grace-kept", "-n", "default", reason]).unwrap();
+    garden.wait("the forced one to go", || garden.is_gone("bec", "grace-kept"));
+    let record = garden.tombstone(&kept).unwrap();
+    assert_eq!(record["data"]["reason"], "its grace was skipped: the customer asked for it");
+    garden.wait("their places to be free", || {
+        let buckets = garden.buckets("grace")?;
+        Ok(buckets.iter().all(|one| one.status.as_ref().unwrap().allocated.is_empty()).then_some(()))
+    });
+    assert_eq!(garden.couriers.faults(), [""; 0]);
+}
+
+#[test]
+fn who_waits_is_told_for_what() {
+    let garden = garden();
+    garden.profile("why", "tight");
+    garden.seed("why-a", "why");
+    garden.create(&[entry("why-first", "why-a")]);
+    let first = garden.placed(&["why-first".to_owned()]).into_keys().next().unwrap();
+    garden.couriers.refuse(&format!("{first}-2"), "Error", &["ERR_INFRA_QUOTA_EXCEEDED"]);
+    garden.create(&[entry("why-second", "why-a")]);
+    let why = garden.wait("the reason", || {
+        let status = garden.entry("why-second")?.status.unwrap_or_default();
+        Ok(status.last_operation.filter(|last| json!(last.state) == "Pending").map(|last| last.description))
+    });
+    assert!(why.contains("gives no more buckets"), "{why}");
+    assert_eq!(garden.buckets("why").unwrap().len(), 2, "a store that is full is not asked again and again");
+    garden.wait("the Event", || {
+        let args = [
+            "get",
+            "events.events.k8s.io",
+            "-n",
+            "default",
+            "--field-selector",
+            "reason=NotPlaced",
+            "-o",
+            "json",
+        ];
+        let told = garden.kubectl().run(&args)?;
+        Ok((told.contains("why-second") && told.contains("gives no more buckets")).then_some(()))
+    });
+}
+
+/// Of two hubs the one that leads is killed, again and again, while entries come and go.
+#[test]
+fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
+    let mut garden = Garden::start(&["--bucket-quota=limited=5"]).unwrap();
+    garden.profile("crash", "limited");
+    garden.seed("crash-a", "crash");
+    let mut second = garden.berth.start_another_controller("second").unwrap();
+    let mut all = Vec::new();
+    for round in 0..6 {
+        let names = entries(&format!("crash-{round}"), 10);
+        let objects: Vec<Value> = names.iter().map(|name| entry(name, "crash-a")).collect();
+        garden.create(&objects);
+        let is_begun = |count| {
+            let all: Vec<BackupEntry> = garden.list("bec")?;
+            let placed = all.iter().filter(|one| one.spec.bucket_name.is_some()).count();
+            Ok((placed >= count).then_some(()))
+        };
+        // In the middle of a round, at another point in each.
+        garden.wait("some places", || is_begun(round * 10 + round + 1));
+        all.extend(names);
+        let leader = if round % 2 == 0 { &mut garden.berth.controller.process } else { &mut second.process };
+        leader.kill().unwrap();
+        leader.restart().unwrap();
+    }
+    let placed = garden.placed(&all);
+    assert_eq!(placed.values().copied().collect::<Vec<_>>(), [5; 12], "{placed:?}");
+    let most = garden.couriers.most();
+    assert!(most.values().all(|most| *most <= 5), "{most:?}");
+    for name in all.iter().step_by(2) {
+        garden.delete("bec", name);
+    }
+    second.process.kill().unwrap();
+    garden.wait("half of them to go", || Ok((garden.list::<BackupEntry>("bec")?.len() == 30).then_some(())));
+    garden.wait("their places to be free", || {
+        let buckets = garden.buckets("crash")?;
+        let used: usize = buckets.iter().map(|one| one.status.as_ref().unwrap().allocated.len()).sum();
+        Ok((used == 30).then_some(()))
+    });
+    assert_eq!(garden.couriers.faults(), [""; 0]);
+    let records = garden.kubectl().run(&[
+        "get",
+        "cm",
+        "-n",
+        "garden",
+        "-l",
+        "garden.berth.dev/tombstone=true",
+        "-o",
+        "name",
+    ]);
+    assert_eq!(records.unwrap().lines().count(), 30);
+}
+
+/// As a restore makes them: without finalizers, owners and statuses, and with other UIDs.
+fn restored(mut object: Value) -> Value {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    metadata.retain(|key, _| ["name", "namespace", "labels", "annotations"].contains(&key.as_str()));
+    object.as_object_mut().unwrap().remove("status");
+    object
+}
+
+#[test]
+fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hinders_nobody() {
+    let mut garden = Garden::start(&["--bucket-quota=limited=2"]).unwrap();
+    garden.profile("back", "limited");
+    garden.seed("back-a", "back");
+    let names = entries("back", 5);
+    garden.create(&names.iter().map(|name| entry(name, "back-a")).collect::<Vec<_>>());
+    let before = garden.placed(&names);
+    garden.berth.controller.process.kill().unwrap();
+    garden.couriers.stop("back-a");
+    let kinds = ["bec", "bbc", "seed", "cloudprofile"];
+    let objects: Vec<Vec<Value>> = kinds.iter().map(|kind| garden.list(kind).unwrap()).collect();
+    // No webhook may keep anything here: the hub is lost.
+    garden.berth.webhook.process.kill().unwrap();
+    garden.kubectl().run(&["delete", "validatingwebhookconfiguration", "--all"]).unwrap();
+    for (kind, of_kind) in kinds.iter().zip(&objects) {
+        garden.kubectl().run(&["delete", kind, "--all", "-n", "default", "--wait=false"]).unwrap();
+        for object in of_kind {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            let patch = json!({"metadata": {"finalizers": null}}).to_string();
+            let args = ["patch", kind, name, "-n", "default", "--type=merge", "-p", &patch];
+            // Those without a finalizer are gone already.
+            let _ = garden.kubectl().answer(&args, "").unwrap();
+        }
+        garden.wait("the kind to be empty", || Ok(garden.list::<Value>(kind)?.is_empty().then_some(())));
+    }
+    let all: Vec<Value> = objects.into_iter().flatten().map(restored).collect();
+    garden.create(&all);
+    garden.berth.controller.process.restart().unwrap();
+    garden.couriers.serve("back-a");
+    assert_eq!(garden.placed(&names), before);
+    let buckets = garden.buckets("back").unwrap();
+    assert_eq!(buckets.len(), 3, "no bucket was made, and none removed");
+    garden.wait("all places to be known again", || {
+        let buckets = garden.buckets("back")?;
+        let used = buckets.iter().map(|one| one.status.as_ref().map_or(0, |status| status.allocated.len()));
+        Ok((used.sum::<usize>() == 5 && buckets.iter().all(|one| !one.owner_references().is_empty()))
+            .then_some(()))
+    });
+
+    // Its seed is lost for good, and another one has to remove what it left.
+    let known = garden.entry(&names[0]).unwrap();
+    garden.seed("back-b", "back");
+    garden.couriers.stop("back-a");
+    garden.delete("seed", "back-a");
+    garden.delete("bec", &names[0]);
+    garden.wait("somebody else to remove it", || garden.is_gone("bec", &names[0]));
+    assert_eq!(garden.tombstone(&known).unwrap()["data"]["who"], "back-b");
+    assert_eq!(garden.couriers.faults(), [""; 0]);
+}
