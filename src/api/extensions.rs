@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::garden::{Condition, LastError, LastOperation, SecretReference};
+use crate::keys;
 
 /// A bucket in a store. It has the object's name there.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -91,6 +92,41 @@ pub struct BackupEntrySpec {
 pub struct BackupEntryStatus {
     #[serde(flatten)]
     pub common: ExtensionStatus,
+}
+
+/// Both kinds, as far as they are alike.
+pub trait Extension {
+    /// Of whoever executes.
+    const FINALIZER: &'static str;
+
+    fn common(&self) -> Option<&ExtensionStatus>;
+
+    /// Is the spec another one?
+    fn wants_else(&self, other: &Self) -> bool;
+}
+
+impl Extension for BackupBucket {
+    const FINALIZER: &'static str = keys::EXTENSION_BUCKET_FINALIZER;
+
+    fn common(&self) -> Option<&ExtensionStatus> {
+        self.status.as_ref().map(|status| &status.common)
+    }
+
+    fn wants_else(&self, other: &Self) -> bool {
+        self.spec != other.spec
+    }
+}
+
+impl Extension for BackupEntry {
+    const FINALIZER: &'static str = keys::EXTENSION_ENTRY_FINALIZER;
+
+    fn common(&self) -> Option<&ExtensionStatus> {
+        self.status.as_ref().map(|status| &status.common)
+    }
+
+    fn wants_else(&self, other: &Self) -> bool {
+        self.spec != other.spec
+    }
 }
 
 /// Whose it is. Absent: shoot.

@@ -3,9 +3,12 @@
 
 pub mod backup_bucket;
 pub mod backup_entry;
+pub mod carried;
 pub mod cloud_profile;
 pub mod hub;
+pub mod location;
 pub mod operation;
+pub mod report;
 pub mod seed;
 pub mod store;
 pub mod value;

@@ -97,6 +97,12 @@ pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
 pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
 /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: its name.
 pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
+/// Label of whatever a member cluster holds for its hub: the seed's name. What lacks it is somebody else's.
+pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
+/// Annotation of the same: a digest of the credentials that it goes with, so that new ones are noticed.
+pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
+/// Annotation of a BackupEntry of the hub: its location is the default one of its cluster, if there is no other.
+pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 
 /// Who writes: the field manager of every patch; and who reports Events.
 pub const FIELD_MANAGER: &str = "berth";

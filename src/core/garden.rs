@@ -7,6 +7,8 @@
 //! - [`scope`]: what may be removed from a bucket.
 //! - [`fault`]: what a store's refusal means.
 //! - [`operation`]: what an extensions object asks for.
+//! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
+//! - [`location`]: the storage location that an entry yields.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`name`]: what buckets are called.
 //! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
@@ -17,8 +19,10 @@
 pub mod check;
 pub mod executor;
 pub mod fault;
+pub mod handover;
 pub mod hub;
 pub mod life;
+pub mod location;
 pub mod lock;
 pub mod name;
 pub mod operation;

@@ -1,0 +1,284 @@
+//! From a member cluster up to the hub: what the status of the hub's object is to say.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::Value;
+
+use super::carried::annotation;
+use super::operation::{OperationState, OperationType};
+use super::{Condition, LastError, LastOperation, Removed};
+use crate::extensions::ExtensionStatus;
+use crate::keys;
+
+/// Codes of Gardener's (source: `pkg/apis/core/v1beta1`), as far as we give any.
+pub const CONFIGURATION_PROBLEM: &str = "ERR_CONFIGURATION_PROBLEM";
+pub const UNAUTHORIZED: &str = "ERR_INFRA_UNAUTHORIZED";
+
+/// What goes up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub last_operation: LastOperation,
+    pub last_error: Option<LastError>,
+    /// Of the hub's object; only what succeeded counts.
+    pub observed_generation: Option<i64>,
+}
+
+impl Report {
+    /// Nothing goes on any more, for now.
+    pub fn is_settled(&self) -> bool {
+        self.last_operation.state != OperationState::Processing
+    }
+}
+
+/// Why something could not be carried down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub description: String,
+    pub codes: Vec<String>,
+}
+
+impl Problem {
+    /// Something that a person has to put right.
+    pub fn of_configuration(description: impl Into<String>) -> Self {
+        Self { description: description.into(), codes: vec![CONFIGURATION_PROBLEM.to_owned()] }
+    }
+}
+
+/// Has whoever executes done all that was asked for (source: Gardener's `pkg/utils/kubernetes/health/extensions.go`)?
+pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
+    let Some(last) = &status.last_operation else { return false };
+    // Written to the second by some.
+    let asked = annotation(metadata, keys::OPERATION_TIMESTAMP).and_then(|at| at.parse::<Timestamp>().ok());
+    let is_late = asked.is_some_and(|at| at.as_second() > last.last_update_time.0.as_second());
+    status.last_error.is_none()
+        && status.observed_generation == metadata.generation
+        && annotation(metadata, keys::OPERATION).is_none()
+        && last.state == OperationState::Succeeded
+        && !is_late
+}
+
+/// What is to be said of an object that is kept. `generation`: of the hub's object, which was carried down. `before`: what
+/// the hub says now.
+pub fn kept(
+    metadata: &ObjectMeta,
+    status: Option<&ExtensionStatus>,
+    generation: Option<i64>,
+    before: Option<&LastOperation>,
+    now: Timestamp,
+) -> Report {
+    let waiting = |description: &str| Report {
+        last_operation: LastOperation {
+            description: description.to_owned(),
+            last_update_time: Time(now),
+            progress: 0,
+            state: OperationState::Processing,
+            kind: kind_of(before, OperationState::Processing),
+        },
+        last_error: None,
+        observed_generation: None,
+    };
+    let Some((status, last)) = status.and_then(|s| Some((s, s.last_operation.as_ref()?))) else {
+        return waiting("handed to the member cluster, where nobody has taken it up yet");
+    };
+    if is_healthy(metadata, status) {
+        return Report {
+            last_operation: LastOperation { kind: kind_of(before, last.state), ..last.clone() },
+            last_error: None,
+            observed_generation: generation,
+        };
+    }
+    let is_old = status.observed_generation != metadata.generation;
+    if last.state == OperationState::Succeeded && status.last_error.is_none() || is_old {
+        return waiting("handed to the member cluster");
+    }
+    Report {
+        last_operation: LastOperation { kind: kind_of(before, last.state), ..last.clone() },
+        last_error: status.last_error.clone(),
+        observed_generation: None,
+    }
+}
+
+/// What is to be said of an object that is being removed; `None`: nothing new.
+pub fn going(status: Option<&ExtensionStatus>) -> Option<Report> {
+    let status = status?;
+    let last = status.last_operation.as_ref().filter(|op| op.kind == OperationType::Delete)?;
+    // That it has succeeded is told when it is certain: without the finalizer of who executed.
+    let last = match last.state {
+        OperationState::Succeeded => return None,
+        _ => last.clone(),
+    };
+    Some(Report { last_operation: last, last_error: status.last_error.clone(), observed_generation: None })
+}
+
+/// What is to be said of an object whose data is gone, and how much that was.
+pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Removed) {
+    let last = status.and_then(|s| s.last_operation.as_ref());
+    let last_operation = LastOperation {
+        description: last.map_or_else(|| "removed".to_owned(), |op| op.description.clone()),
+        last_update_time: last.map_or(Time(now), |op| op.last_update_time.clone()),
+        progress: 100,
+        state: OperationState::Succeeded,
+        kind: OperationType::Delete,
+    };
+    let report = Report { last_operation, last_error: None, observed_generation: None };
+    (report, removed(status).unwrap_or_default())
+}
+
+/// What is gone from the store so far.
+pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
+    let told: &Value = status?.provider_status.as_ref()?;
+    serde_json::from_value(told.clone()).ok()
+}
+
+/// What is to be said of something that could not be carried down.
+pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>, now: Timestamp) -> Report {
+    let kind = if deleting { OperationType::Delete } else { kind_of(before, OperationState::Error) };
+    Report {
+        last_operation: LastOperation {
+            description: problem.description.clone(),
+            last_update_time: Time(now),
+            progress: 50,
+            state: OperationState::Error,
+            kind,
+        },
+        last_error: Some(LastError {
+            description: problem.description.clone(),
+            codes: problem.codes.clone(),
+            last_update_time: Some(Time(now)),
+            ..LastError::default()
+        }),
+        observed_generation: None,
+    }
+}
+
+/// Create, until something is told after that has succeeded; then Reconcile.
+fn kind_of(before: Option<&LastOperation>, state: OperationState) -> OperationType {
+    match before {
+        None => OperationType::Create,
+        Some(op) if op.kind != OperationType::Create => OperationType::Reconcile,
+        Some(op) if op.state == OperationState::Succeeded && state != op.state => OperationType::Reconcile,
+        Some(_) => OperationType::Create,
+    }
+}
+
+/// The same but for the times.
+pub fn says_the_same(a: &Report, last: Option<&LastOperation>, error: Option<&LastError>) -> bool {
+    let operation = last.is_some_and(|b| {
+        let a = &a.last_operation;
+        (&a.description, a.progress, a.state, a.kind) == (&b.description, b.progress, b.state, b.kind)
+    });
+    let words = |error: Option<&LastError>| error.map(|e| (e.description.clone(), e.codes.clone()));
+    operation && words(a.last_error.as_ref()) == words(error)
+}
+
+/// `conditions` with `wanted` in its place; `None`: they say so already. A time of transition goes with the status.
+pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option<Vec<Condition>> {
+    let found = conditions.iter().position(|c| c.kind == wanted.kind);
+    let mut all = conditions.to_vec();
+    match found.and_then(|i| all.get_mut(i)) {
+        None => all.push(wanted),
+        Some(old) => {
+            let say =
+                |c: &Condition| (c.status.clone(), c.reason.clone(), c.message.clone(), c.codes.clone());
+            if say(old) == say(&wanted) {
+                return None;
+            }
+            if old.status == wanted.status {
+                wanted.last_transition_time = old.last_transition_time.clone();
+            }
+            *old = wanted;
+        }
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn object(state: OperationState, observed: i64) -> (ObjectMeta, ExtensionStatus) {
+        let last_operation = LastOperation {
+            description: "made".into(),
+            last_update_time: Time(NOW),
+            progress: 100,
+            state,
+            kind: OperationType::Create,
+        };
+        let metadata = ObjectMeta { generation: Some(2), ..ObjectMeta::default() };
+        let status = ExtensionStatus {
+            last_operation: Some(last_operation),
+            observed_generation: Some(observed),
+            ..ExtensionStatus::default()
+        };
+        (metadata, status)
+    }
+
+    #[test]
+    fn success_is_told_when_all_that_was_asked_for_is_done() {
+        let (metadata, status) = object(OperationState::Succeeded, 2);
+        let told = kept(&metadata, Some(&status), Some(7), None, NOW);
+        assert_eq!(told.last_operation.state, OperationState::Succeeded);
+        assert_eq!(told.observed_generation, Some(7));
+
+        let told = |metadata: &ObjectMeta, status: &ExtensionStatus| {
+            kept(metadata, Some(status), Some(7), None, NOW).last_operation.state
+        };
+        let (metadata, old) = object(OperationState::Succeeded, 1);
+        assert_eq!(told(&metadata, &old), OperationState::Processing, "not of this generation");
+        let mut asked = metadata.clone();
+        asked.annotations = Some([(keys::OPERATION.to_owned(), "reconcile".to_owned())].into());
+        assert_eq!(told(&asked, &status), OperationState::Processing, "asked for, and not taken up");
+        let mut late = metadata.clone();
+        let after = NOW + jiff::SignedDuration::from_secs(1);
+        late.annotations = Some([(keys::OPERATION_TIMESTAMP.to_owned(), after.to_string())].into());
+        assert_eq!(told(&late, &status), OperationState::Processing, "from before it was asked for");
+    }
+
+    #[test]
+    fn a_fault_goes_up_with_its_codes() {
+        let (metadata, mut status) = object(OperationState::Error, 2);
+        let error = LastError { description: "no".into(), codes: vec!["X".into()], ..LastError::default() };
+        status.last_error = Some(error.clone());
+        let told = kept(&metadata, Some(&status), Some(7), None, NOW);
+        assert_eq!((told.last_operation.state, told.last_error), (OperationState::Error, Some(error)));
+        assert_eq!(told.observed_generation, None);
+    }
+
+    #[test]
+    fn what_is_going_is_told_and_that_it_is_gone_only_when_it_is() {
+        let (_, status) = object(OperationState::Pending, 2);
+        assert_eq!(going(Some(&status)), None, "that is about something else");
+        let of = |state| {
+            let (_, mut status) = object(state, 2);
+            status.last_operation.as_mut().unwrap().kind = OperationType::Delete;
+            status.provider_status = Some(serde_json::json!({"objects": 3, "bytes": 4}));
+            status
+        };
+        let pending = going(Some(&of(OperationState::Pending))).unwrap();
+        assert_eq!(pending.last_operation.state, OperationState::Pending);
+        assert_eq!(going(Some(&of(OperationState::Succeeded))), None);
+        let (told, removed) = gone(Some(&of(OperationState::Succeeded)), NOW);
+        assert_eq!((told.last_operation.progress, removed), (100, Removed { objects: 3, bytes: 4 }));
+    }
+
+    #[test]
+    fn conditions_change_their_time_with_their_status() {
+        let condition = |status: &str, message: &str, at: i64| Condition {
+            kind: "LocationAvailable".into(),
+            status: status.into(),
+            last_transition_time: Time(Timestamp::from_second(at).unwrap()),
+            last_update_time: Time(Timestamp::from_second(at).unwrap()),
+            reason: "R".into(),
+            message: message.into(),
+            codes: Vec::new(),
+        };
+        let had = [condition("True", "a", 1)];
+        assert_eq!(with_condition(&had, condition("True", "a", 9)), None);
+        let told = with_condition(&had, condition("True", "b", 9)).unwrap();
+        assert_eq!(told[0].last_transition_time, had[0].last_transition_time);
+        let told = with_condition(&had, condition("False", "b", 9)).unwrap();
+        assert_eq!(told[0].last_transition_time.0.as_second(), 9);
+    }
+}
