@@ -1,5 +1,6 @@
 //! Flags as people type them.
 
+pub mod garden;
 mod hub;
 
 use std::net::SocketAddr;
@@ -45,7 +46,7 @@ pub enum Command {
     /// The webhooks' certificates.
     Certificates(CertificatesArgs),
     /// Backup buckets that many clusters share.
-    Garden(GardenArgs),
+    Garden(garden::GardenArgs),
     /// Print CustomResourceDefinitions, or write them to a folder.
     Crd {
         /// Which.
@@ -345,42 +346,6 @@ pub enum NodeAgentCommand {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-}
-
-#[derive(ClapArgs)]
-pub struct GardenArgs {
-    #[command(subcommand)]
-    pub command: GardenCommand,
-}
-
-#[derive(Subcommand)]
-pub enum GardenCommand {
-    /// Act on the BackupBuckets and BackupEntries of this cluster. Run two: one leads.
-    Agent(GardenAgentArgs),
-}
-
-#[derive(ClapArgs, Clone)]
-pub struct GardenAgentArgs {
-    /// Namespace of the Lease.
-    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE)]
-    pub namespace: String,
-    /// Namespace of the stores' credentials.
-    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
-    pub garden_namespace: String,
-    /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// How long a leader may be silent before another one takes over.
-    #[arg(long, default_value = "15s", value_parser = duration)]
-    pub lease_duration: Duration,
-    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
-    #[arg(long, default_value = "[::]:8085")]
-    pub health_address: SocketAddr,
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or tracing's filter syntax.
-    #[arg(long, env = "BERTH_LOG", default_value = "info")]
-    pub log_level: String,
 }
 
 #[derive(ClapArgs)]

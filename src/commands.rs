@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::args::{Args, Command, CommonArgs, Definitions, GardenCommand, LogFormat};
+use crate::args::garden::GardenCommand;
+use crate::args::{Args, Command, CommonArgs, Definitions, LogFormat};
 use crate::telemetry;
 
 /// # Errors
@@ -39,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Garden(args) => match args.command {
             GardenCommand::Agent(args) => {
                 let (format, level) = (args.log_format, args.log_level.clone());
-                serve(format, &level, garden::agent::run(args))
+                serve(format, &level, garden::agent::run(*args))
             }
         },
     };

@@ -3,7 +3,9 @@
 //! - [`hub`]: what the hub decides, and writes.
 //! - [`known`]: hub and member as a webhook knows them.
 //! - [`executor`]: in a member cluster: store calls, as objects of Gardener's extensions API ask for them.
+//! - [`courier`]: between a hub and a member: what was decided goes down, what became of it goes up.
 
+pub mod courier;
 pub mod executor;
 pub mod hub;
 pub mod known;

@@ -3,8 +3,9 @@
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
-use crate::args::GardenAgentArgs;
+use crate::args::garden::AgentArgs;
 use crate::client::Clients;
+use crate::garden::courier::{Courier, Settings};
 use crate::garden::executor::Executor;
 use crate::leader::{Candidate, identity};
 use crate::{health, shutdown};
@@ -12,9 +13,21 @@ use crate::{health, shutdown};
 /// Name of the Lease that the leading agent holds.
 const LEASE: &str = "berth-garden-agent";
 
-pub async fn run(args: GardenAgentArgs) -> anyhow::Result<()> {
+pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(args.kubeconfig.as_deref()).await?;
+    let courier = match (&args.hub_kubeconfig, &args.seed) {
+        (Some(kubeconfig), Some(seed)) => {
+            let settings = Settings {
+                seed: seed.clone(),
+                namespace: args.namespace.clone(),
+                garden_namespace: args.garden_namespace.clone(),
+            };
+            Some(Courier::new(settings, Clients::new(Some(kubeconfig)).await?, clients.clone()))
+        }
+        // What a gardenlet or a person writes is acted on all the same.
+        _ => None,
+    };
     health::serve(args.health_address, || true, Registry::default(), stop.clone()).await?;
     let client = clients.call.clone();
     let candidate = Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration);
@@ -25,7 +38,7 @@ pub async fn run(args: GardenAgentArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients) => {}
+            () = lead(&args, &clients, courier.as_ref()) => {}
             // What is half done is ended by the next one: nobody waits for it.
             () = stop.cancelled() => {
                 candidate.release().await;
@@ -38,11 +51,16 @@ pub async fn run(args: GardenAgentArgs) -> anyhow::Result<()> {
 }
 
 /// Everything that only one may do. For ever; dropped at once when leadership is lost.
-async fn lead(args: &GardenAgentArgs, clients: &Clients) {
+async fn lead(args: &AgentArgs, clients: &Clients, courier: Option<&Courier>) {
     let executor = Executor {
         call: clients.call.clone(),
         watch: clients.watch.clone(),
         namespace: args.garden_namespace.clone(),
     };
-    executor.run().await;
+    let carrying = async {
+        if let Some(courier) = courier {
+            courier.run().await;
+        }
+    };
+    tokio::join!(executor.run(), carrying);
 }

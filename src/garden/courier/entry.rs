@@ -1,0 +1,120 @@
+//! Buckets and entries: down, and what becomes of them up.
+
+use berth_api::garden::carried::{self, Freight, Orders, entry_secret};
+use berth_api::garden::report::{Problem, Report, says_the_same, with_condition};
+use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
+use berth_api::keys;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::Courier;
+use super::handover::{Before, Parcel};
+use super::write::{Desk, Failure};
+
+impl Courier {
+    pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {
+        let hub = self.hub.buckets.get(name);
+        let told = carried::told(hub.as_deref().map(Orders::from), false, &self.settings.seed);
+        let none = BackupBucketStatus::default();
+        let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
+        let parcel = Parcel {
+            name,
+            told,
+            found: self.member.buckets.get(name),
+            secret: carried::bucket_secret(name),
+            credentials: hub.as_ref().map(|hub| self.hub.credentials(hub)),
+            forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
+            waits: false,
+        };
+        let desk = Desk { api: Api::all(self.clients.call.clone()), known: &self.member.buckets };
+        let before = Before {
+            generation: hub.as_ref().and_then(|hub| hub.metadata.generation),
+            last_operation: status.last_operation.as_ref(),
+            last_error: status.last_error.as_ref(),
+            is_deleted: hub.as_ref().is_some_and(|hub| hub.metadata.deletion_timestamp.is_some()),
+        };
+        let wanted = |freight: Freight<'_>| Some(carried::bucket(hub.as_deref()?, freight));
+        let outcome = self.hand_over(parcel, &desk, wanted, before).await?;
+        let change = change(outcome.report.as_ref(), before, status.observed_generation);
+        match (&hub, change) {
+            (Some(hub), Some(change)) => {
+                let desk: Desk<'_, BackupBucket> =
+                    Desk { api: Api::all(self.hub_clients.call.clone()), known: &self.hub.buckets };
+                desk.patch_status(hub, change).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
+        let hub = self.hub.entries.get(name);
+        let ended = hub.is_none() && self.hub.has_tombstone(name);
+        let told = carried::told(hub.as_deref().map(Orders::from), ended, &self.settings.seed);
+        let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
+        let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
+        let location = self.location(name, hub.as_deref(), bucket.as_deref(), ended).await?;
+        let none = BackupEntryStatus::default();
+        let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
+        let missing = bucket_name.as_ref().filter(|_| bucket.is_none()).map(|bucket| {
+            Err(Problem::of_configuration(format!(
+                "spec.bucketName: there is no BackupBucket {bucket} in the hub: create it again"
+            )))
+        });
+        let parcel = Parcel {
+            name,
+            told,
+            found: self.member.entries.get(name),
+            secret: entry_secret(name),
+            credentials: bucket.as_ref().map(|bucket| self.hub.credentials(bucket)).or(missing),
+            forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
+            waits: !location.is_away,
+        };
+        let desk = Desk { api: Api::all(self.clients.call.clone()), known: &self.member.entries };
+        let before = Before {
+            generation: hub.as_ref().and_then(|hub| hub.metadata.generation),
+            last_operation: status.last_operation.as_ref(),
+            last_error: status.last_error.as_ref(),
+            is_deleted: hub.as_ref().is_some_and(|hub| hub.metadata.deletion_timestamp.is_some()),
+        };
+        let wanted =
+            |freight: Freight<'_>| Some(carried::entry(hub.as_deref()?, bucket.as_deref()?, freight));
+        let outcome = self.hand_over(parcel, &desk, wanted, before).await?;
+        let Some(hub) = &hub else { return Ok(()) };
+        let mut change = change(outcome.report.as_ref(), before, status.observed_generation);
+        if let Some(removed) = more(outcome.removed, status.removed) {
+            change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
+        }
+        let conditions = location.condition.and_then(|wanted| with_condition(&status.conditions, wanted));
+        if let Some(conditions) = conditions {
+            change.get_or_insert_with(|| json!({}))["conditions"] = json!(conditions);
+        }
+        let Some(change) = change else { return Ok(()) };
+        let namespace = hub.namespace().unwrap_or_default();
+        let desk: Desk<'_, BackupEntry> = Desk {
+            api: Api::namespaced(self.hub_clients.call.clone(), &namespace),
+            known: &self.hub.entries,
+        };
+        desk.patch_status(hub, change).await
+    }
+}
+
+/// Fields of the hub's status that are to be another way; `None`: all is said.
+fn change(report: Option<&Report>, before: Before<'_>, observed: Option<i64>) -> Option<Value> {
+    let report = report?;
+    let seen = report.observed_generation.is_none() || report.observed_generation == observed;
+    if seen && says_the_same(report, before.last_operation, before.last_error) {
+        return None;
+    }
+    let mut change = json!({"lastOperation": report.last_operation, "lastError": report.last_error});
+    if let Some(generation) = report.observed_generation {
+        change["observedGeneration"] = json!(generation);
+    }
+    Some(change)
+}
+
+/// Counts only grow: an executor that begins anew counts from nothing.
+fn more(now: Option<Removed>, before: Option<Removed>) -> Option<Removed> {
+    let now = now?;
+    let before = before.unwrap_or_default();
+    (now.objects > before.objects || now.bytes > before.bytes).then_some(now)
+}
