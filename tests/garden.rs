@@ -1,4 +1,7 @@
 //! Shared buckets, on real control planes.
 
+mod courier;
 mod gate;
 mod hub;
+mod life;
+mod site;

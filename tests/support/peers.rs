@@ -111,6 +111,11 @@ impl S3 {
         self.folder.join("root").join(&self.bucket).join(key)
     }
 
+    /// Where the objects of another bucket of the same server lie.
+    pub fn sibling(&self, bucket: &str) -> PathBuf {
+        self.folder.join("root").join(bucket)
+    }
+
     /// A BackupStorageLocation here, as an admin would write it for either program.
     pub fn location(&self, name: &str, prefix: &str) -> Value {
         json!({
@@ -132,10 +137,18 @@ impl S3 {
     /// # Errors
     /// When the client cannot be made.
     pub fn store(&self) -> anyhow::Result<Arc<DynObjectStore>> {
+        self.store_of(&self.bucket)
+    }
+
+    /// Another bucket of the same server.
+    ///
+    /// # Errors
+    /// When the client cannot be made.
+    pub fn store_of(&self, bucket: &str) -> anyhow::Result<Arc<DynObjectStore>> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = AmazonS3Builder::new().with_access_key_id(&self.keys.id);
         let builder = builder.with_secret_access_key(&self.keys.secret).with_endpoint(self.url());
-        let builder = builder.with_bucket_name(&self.bucket).with_region(REGION).with_allow_http(true);
+        let builder = builder.with_bucket_name(bucket).with_region(REGION).with_allow_http(true);
         Ok(Arc::new(builder.build()?))
     }
 }

@@ -1,0 +1,411 @@
+//! Between hub and member, on two real control planes. The hub's decisions and the executor's doings are played here, so that
+//! every state can be had; `life.rs` has the real ones.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::site::{
+    BUCKETS, ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, Played, apply, becomes, get, merge,
+};
+use crate::support::Kubectl;
+
+const HUB_NS: &str = "garden-dev";
+/// No store that berth knows: its executor leaves such objects alone.
+const PROVIDER: &str = "played";
+
+fn played() -> (&'static Kubectl, &'static Kubectl) {
+    let site = Played::shared().unwrap();
+    (site.hub.kubectl(), site.member.kubectl())
+}
+
+fn secret(name: &str, id: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "garden"},
+        "stringData": {"accessKeyID": id, "secretAccessKey": "secret"},
+    })
+}
+
+/// A bucket of that name in the hub, given to a seed.
+fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
+    apply(hub, &secret(name, "id-1")).unwrap();
+    apply(
+        hub,
+        &json!({
+            "apiVersion": "garden.berth.dev/v1alpha1", "kind": "BackupBucket", "metadata": {"name": name},
+            "spec": {
+                "provider": PROVIDER, "region": "eu-west-1",
+                "secretRef": {"name": name, "namespace": "garden"},
+                "providerConfig": {"endpoint": "http://127.0.0.1:1", "forcePathStyle": true},
+            },
+        }),
+    )
+    .unwrap();
+    merge(hub, (HUB_BUCKETS, name, ""), &json!({"status": {"seed": seed}})).unwrap();
+}
+
+fn entry(name: &str, bucket: &str) -> Value {
+    json!({
+        "apiVersion": "garden.berth.dev/v1alpha1", "kind": "BackupEntry",
+        "metadata": {"name": name, "namespace": HUB_NS, "finalizers": ["garden.berth.dev/backup"]},
+        "spec": {"seedName": "ship", "bucketName": bucket},
+    })
+}
+
+fn make_entry(hub: &Kubectl, name: &str, bucket: &str) {
+    apply(hub, &entry(name, bucket)).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "ship"}})).unwrap();
+}
+
+/// Plays the executor: the last operation of a member's object.
+fn executed(member: &Kubectl, kind: &str, name: &str, operation: &str, state: &str, more: Value) {
+    let found = get(member, kind, name, "").unwrap().unwrap();
+    // As berth's does: what was asked for is taken up.
+    let asked = json!({"metadata": {"annotations": {"gardener.cloud/operation": null}}});
+    merge(member, (kind, name, ""), &asked).unwrap();
+    let mut status = json!({
+        "observedGeneration": found["metadata"]["generation"],
+        "lastOperation": {
+            "type": operation, "state": state, "progress": 100, "description": format!("{operation} {state}"),
+            "lastUpdateTime": Timestamp::now(),
+        },
+    });
+    for (key, value) in more.as_object().unwrap() {
+        status[key] = value.clone();
+    }
+    merge(member, (kind, name, ""), &json!({"status": status})).unwrap();
+}
+
+/// Plays the executor letting go of an object: only the courier's finalizer stays.
+fn let_go(member: &Kubectl, kind: &str, name: &str) {
+    let finalizers = json!({"metadata": {"finalizers": ["garden.berth.dev/backup"]}});
+    merge(member, (kind, name, ""), &finalizers).unwrap();
+}
+
+fn is_there(object: &Value) -> bool {
+    !object.is_null()
+}
+
+/// Bucket, entry and location as they are in good days.
+fn in_good_days(hub: &Kubectl, member: &Kubectl, name: &str) {
+    make_bucket(hub, name, "ship");
+    becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
+    executed(member, BUCKETS, name, "Create", "Succeeded", json!({}));
+    make_entry(hub, name, name);
+    becomes(member, (ENTRIES, name, ""), "made", is_there).unwrap();
+    executed(member, ENTRIES, name, "Create", "Succeeded", json!({}));
+    becomes(member, (LOCATIONS, name, "velero"), "made", is_there).unwrap();
+}
+
+fn decoded(secret: &Value, key: &str) -> String {
+    String::from_utf8(STANDARD.decode(secret["data"][key].as_str().unwrap()).unwrap()).unwrap()
+}
+
+#[test]
+fn what_the_hub_gives_goes_down_and_comes_back_up() {
+    let (hub, member) = played();
+    let name = "courier-life";
+    in_good_days(hub, member, name);
+
+    let bucket = get(member, BUCKETS, name, "").unwrap().unwrap();
+    let wanted = json!({
+        "type": PROVIDER, "region": "eu-west-1",
+        "secretRef": {"name": format!("bucket-{name}"), "namespace": "garden"},
+        "providerConfig": {
+            "apiVersion": "garden.berth.dev/v1alpha1", "kind": "StoreConfig",
+            "endpoint": "http://127.0.0.1:1", "forcePathStyle": true,
+        },
+    });
+    assert_eq!(bucket["spec"], wanted);
+    let entry = get(member, ENTRIES, name, "").unwrap().unwrap();
+    assert_eq!(entry["spec"]["bucketName"], name);
+    assert_eq!(entry["spec"]["secretRef"]["name"], format!("entry-{name}"));
+    let copy = get(member, "secret", &format!("entry-{name}"), "garden").unwrap().unwrap();
+    assert_eq!(decoded(&copy, "accessKeyID"), "id-1");
+
+    let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+    let wanted = json!({
+        "provider": PROVIDER, "accessMode": "ReadWrite",
+        "objectStorage": {"bucket": name, "prefix": format!("{name}/velero")},
+        "credential": {"name": format!("{name}-credentials"), "key": "cloud"},
+        "config": {"region": "eu-west-1", "s3Url": "http://127.0.0.1:1", "s3ForcePathStyle": "true"},
+    });
+    assert_eq!(location["spec"], wanted);
+    let cloud = get(member, "secret", &format!("{name}-credentials"), "velero").unwrap().unwrap();
+    let file = "[default]\naws_access_key_id=id-1\naws_secret_access_key=secret\n";
+    assert_eq!(decoded(&cloud, "cloud"), file);
+
+    let seen = |object: &Value| {
+        object["status"]["lastOperation"]["state"] == "Succeeded"
+            && object["status"]["observedGeneration"] == object["metadata"]["generation"]
+    };
+    becomes(hub, (HUB_BUCKETS, name, ""), "Succeeded", seen).unwrap();
+    becomes(hub, (HUB_ENTRIES, name, HUB_NS), "Succeeded", seen).unwrap();
+    // Whoever checks locations.
+    let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
+    merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
+    let available = |object: &Value| {
+        object["status"]["conditions"][0]["type"] == "LocationAvailable"
+            && object["status"]["conditions"][0]["status"] == "True"
+    };
+    becomes(hub, (HUB_ENTRIES, name, HUB_NS), "its location available", available).unwrap();
+
+    // A fault, with its codes.
+    let error = json!({"lastError": {"description": "no", "codes": ["ERR_INFRA_UNAUTHORIZED"]}});
+    executed(member, BUCKETS, name, "Reconcile", "Error", error);
+    let told = becomes(hub, (HUB_BUCKETS, name, ""), "in Error", |object| {
+        object["status"]["lastOperation"]["state"] == "Error"
+    });
+    assert_eq!(told.unwrap()["status"]["lastError"]["codes"], json!(["ERR_INFRA_UNAUTHORIZED"]));
+    executed(member, BUCKETS, name, "Reconcile", "Succeeded", json!({"lastError": null}));
+    becomes(hub, (HUB_BUCKETS, name, ""), "without its error", |object| {
+        seen(object) && object["status"]["lastError"].is_null()
+    })
+    .unwrap();
+
+    let seed = get(hub, "seeds.garden.berth.dev", "ship", "").unwrap().unwrap();
+    assert!(seed["status"]["lastHeartbeatTime"].is_string(), "{seed:#}");
+}
+
+#[test]
+fn rotated_keys_arrive_everywhere() {
+    let (hub, member) = played();
+    let name = "courier-keys";
+    in_good_days(hub, member, name);
+    let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
+    merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
+    let was = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+
+    apply(hub, &secret(name, "id-2")).unwrap();
+    for copy in ["bucket", "entry"] {
+        becomes(member, ("secret", &format!("{copy}-{name}"), "garden"), "the new keys", |secret| {
+            decoded(secret, "accessKeyID") == "id-2"
+        })
+        .unwrap();
+    }
+    becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "the new keys", |secret| {
+        decoded(secret, "cloud").contains("aws_access_key_id=id-2\n")
+    })
+    .unwrap();
+    // It is to be checked again, and those who execute are to look again.
+    let digest =
+        |object: &Value| object["metadata"]["annotations"]["garden.berth.dev/credentials-digest"].clone();
+    becomes(member, (LOCATIONS, name, "velero"), "to be checked again", |location| {
+        digest(location) != digest(&was) && location["status"]["lastValidationTime"].is_null()
+    })
+    .unwrap();
+    for kind in [BUCKETS, ENTRIES] {
+        becomes(member, (kind, name, ""), "asked to look again", |object| {
+            object["metadata"]["annotations"]["gardener.cloud/operation"] == "reconcile"
+        })
+        .unwrap();
+    }
+
+    // Gone from the hub: that is told, and the copies stay.
+    hub.run(&["delete", "secret", name, "--namespace", "garden"]).unwrap();
+    make_entry(hub, "courier-keys-late", name);
+    let told = becomes(hub, (HUB_ENTRIES, "courier-keys-late", HUB_NS), "in Error", |object| {
+        object["status"]["lastOperation"]["state"] == "Error"
+    })
+    .unwrap();
+    let error = &told["status"]["lastError"];
+    assert_eq!(error["codes"], json!(["ERR_CONFIGURATION_PROBLEM"]));
+    let description = error["description"].as_str().unwrap();
+    assert!(description.contains("garden/courier-keys in the hub: create it again"), "{description}");
+    let copy = get(member, "secret", &format!("entry-{name}"), "garden").unwrap().unwrap();
+    assert_eq!(decoded(&copy, "accessKeyID"), "id-2");
+    apply(hub, &secret(name, "id-3")).unwrap();
+    becomes(member, (ENTRIES, "courier-keys-late", ""), "made", is_there).unwrap();
+}
+
+#[test]
+fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
+    let (hub, member) = played();
+    let name = "courier-end";
+    in_good_days(hub, member, name);
+    let labelled = json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {
+            "name": name, "namespace": "velero", "labels": {"velero.io/storage-location": name},
+        },
+        "spec": {"storageLocation": name},
+    });
+    apply(member, &labelled).unwrap();
+
+    // In grace nothing is written there, and nothing goes.
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS, "--wait=false"]).unwrap();
+    becomes(member, (LOCATIONS, name, "velero"), "read-only", |location| {
+        location["spec"]["accessMode"] == "ReadOnly"
+    })
+    .unwrap();
+    let kept = get(member, ENTRIES, name, "").unwrap().unwrap();
+    assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept:#}");
+
+    let now = Timestamp::now();
+    let released = json!({"status": {
+        "releasedAt": now,
+        "lastOperation": {
+            "type": "Delete", "state": "Processing", "progress": 0, "description": "", "lastUpdateTime": now,
+        },
+    }});
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &released).unwrap();
+    let going = becomes(member, (ENTRIES, name, ""), "going", |object| {
+        object["metadata"]["deletionTimestamp"].is_string()
+    })
+    .unwrap();
+    assert_eq!(going["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"], "true");
+    // By then nobody reads or writes there any more.
+    assert!(get(member, LOCATIONS, name, "velero").unwrap().is_none());
+    assert!(get(member, "backups.velero.io", name, "velero").unwrap().is_none());
+
+    // Locked in the store: that needs time only.
+    executed(
+        member,
+        ENTRIES,
+        name,
+        "Delete",
+        "Pending",
+        json!({"providerStatus": {"objects": 1, "bytes": 2}}),
+    );
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "Pending", |object| {
+        object["status"]["lastOperation"]["state"] == "Pending"
+    })
+    .unwrap();
+    assert_eq!(told["status"]["removed"], json!({"objects": 1, "bytes": 2}));
+    assert!(told["status"]["lastError"].is_null());
+
+    executed(
+        member,
+        ENTRIES,
+        name,
+        "Delete",
+        "Succeeded",
+        json!({"providerStatus": {"objects": 3, "bytes": 4}}),
+    );
+    let told = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap();
+    assert_ne!(told["status"]["lastOperation"]["state"], "Succeeded", "whoever executes is not done");
+    let_go(member, ENTRIES, name);
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "gone", |object| {
+        object["status"]["lastOperation"]["state"] == "Succeeded"
+            && object["status"]["lastOperation"]["type"] == "Delete"
+    })
+    .unwrap();
+    assert_eq!(told["status"]["removed"], json!({"objects": 3, "bytes": 4}));
+    becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
+    becomes(member, ("secret", &format!("entry-{name}"), "garden"), "gone", Value::is_null).unwrap();
+    becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "gone", Value::is_null).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+}
+
+#[test]
+fn a_hub_that_lost_everything_finds_it_again() {
+    let (hub, member) = played();
+    let name = "courier-lost";
+    in_good_days(hub, member, name);
+    let before = get(member, ENTRIES, name, "").unwrap().unwrap();
+    let (bucket, entry_then) = (
+        get(hub, HUB_BUCKETS, name, "").unwrap().unwrap(),
+        get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap(),
+    );
+
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
+    hub.run(&["delete", HUB_BUCKETS, name]).unwrap();
+    hub.run(&["delete", "secret", name, "--namespace", "garden"]).unwrap();
+    // Something else is carried after all that, so all that was seen.
+    in_good_days(hub, member, "courier-lost-beacon");
+    let untouched = |what: &str| {
+        let now = get(member, ENTRIES, name, "").unwrap().unwrap();
+        assert_eq!(now["metadata"]["uid"], before["metadata"]["uid"], "{what}");
+        assert_eq!(now["metadata"]["finalizers"], before["metadata"]["finalizers"], "{what}");
+        assert!(now["metadata"]["deletionTimestamp"].is_null(), "{what}: {now:#}");
+        let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+        assert_eq!(location["spec"]["accessMode"], "ReadWrite", "{what}");
+    };
+    untouched("a hub without any");
+
+    // Restored: other UIDs, no status, then one.
+    make_bucket(hub, name, "ship");
+    make_entry(hub, name, name);
+    let seen = |object: &Value| object["status"]["lastOperation"]["state"] == "Succeeded";
+    let bucket_now = becomes(hub, (HUB_BUCKETS, name, ""), "adopted", seen).unwrap();
+    let entry_now = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "adopted", seen).unwrap();
+    assert_ne!(bucket_now["metadata"]["uid"], bucket["metadata"]["uid"]);
+    assert_ne!(entry_now["metadata"]["uid"], entry_then["metadata"]["uid"]);
+    untouched("a hub that came back");
+}
+
+#[test]
+fn another_seed_takes_over_and_no_data_is_touched() {
+    let (hub, member) = played();
+    let name = "courier-over";
+    in_good_days(hub, member, name);
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "other"}})).unwrap();
+    becomes(member, (ENTRIES, name, ""), "to be given up", |object| {
+        object["metadata"]["annotations"]["gardener.cloud/operation"] == "migrate"
+    })
+    .unwrap();
+    executed(member, ENTRIES, name, "Migrate", "Succeeded", json!({}));
+    let_go(member, ENTRIES, name);
+    becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
+    // The cluster is the same: it goes on writing there.
+    let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+    assert_eq!(location["spec"]["accessMode"], "ReadWrite");
+    // Its entry has ended elsewhere, and that is on record.
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+    let record = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": format!("tombstone-{name}-abcde"), "namespace": "garden",
+            "labels": {"garden.berth.dev/tombstone": "true"},
+        },
+    });
+    apply(hub, &record).unwrap();
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
+    becomes(member, (LOCATIONS, name, "velero"), "gone", Value::is_null).unwrap();
+    becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "gone", Value::is_null).unwrap();
+}
+
+#[test]
+fn what_is_somebody_elses_is_left_alone_and_told() {
+    let (hub, member) = played();
+    let name = "courier-foreign";
+    let foreign = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": name, "namespace": "velero"},
+        "spec": {"provider": "aws", "objectStorage": {"bucket": "theirs"}},
+    });
+    apply(member, &foreign).unwrap();
+    make_bucket(hub, name, "ship");
+    becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
+    executed(member, BUCKETS, name, "Create", "Succeeded", json!({}));
+    make_entry(hub, name, name);
+    becomes(member, (ENTRIES, name, ""), "made", is_there).unwrap();
+    executed(member, ENTRIES, name, "Create", "Succeeded", json!({}));
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "told", |object| {
+        object["status"]["conditions"][0]["reason"] == "NameTaken"
+    })
+    .unwrap();
+    let message = told["status"]["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("rename or delete it"), "{message}");
+    let left = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+    assert_eq!(left["spec"]["objectStorage"], json!({"bucket": "theirs"}));
+
+    // A bucket that a gardenlet made.
+    let other = "courier-gardenlet";
+    let theirs = json!({
+        "apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": "BackupBucket", "metadata": {"name": other},
+        "spec": {"type": PROVIDER, "region": "x", "secretRef": {"name": "s", "namespace": "garden"}},
+    });
+    apply(member, &theirs).unwrap();
+    make_bucket(hub, other, "ship");
+    let told = becomes(hub, (HUB_BUCKETS, other, ""), "in Error", |object| {
+        object["status"]["lastOperation"]["state"] == "Error"
+    })
+    .unwrap();
+    let description = told["status"]["lastError"]["description"].as_str().unwrap();
+    assert!(description.contains("somebody else's"), "{description}");
+    let left = get(member, BUCKETS, other, "").unwrap().unwrap();
+    assert_eq!(left["spec"]["region"], "x");
+}

@@ -1,0 +1,279 @@
+//! A whole life, with nothing played: hub controllers, agents, an S3-protocol server, and a berth that backs up.
+
+use std::time::Duration;
+
+use berth_api::velero::BackupPhase;
+use serde_json::{Value, json};
+
+use super::site::{
+    ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, apply, becomes, define_member, get, start_agent, start_hub,
+};
+use crate::admission::program;
+use crate::queue::ended;
+use crate::support::peers::S3;
+use crate::support::process::in_own_session;
+use crate::support::{Berth, ControlPlane, Kubectl, Options, Process, backup, port, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(180);
+const HUB_NS: &str = "garden-dev";
+const SECRET: &str = "backup-operator-aws";
+
+/// A hub with its controllers, and a store.
+struct Hub {
+    plane: ControlPlane,
+    controller: Process,
+    s3: S3,
+}
+
+impl Hub {
+    fn start(name: &str, flags: &[&str]) -> Self {
+        let plane = start_hub().unwrap();
+        let s3 = S3::start(&plane, name).unwrap();
+        let mut command = in_own_session(&program());
+        command.args(["controller", "--namespace=velero", "--lease-duration=2s"]).args(flags);
+        command.arg("--kubeconfig").arg(plane.kubeconfig());
+        command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
+        let log = plane.folder().join("hub-controller.log");
+        let controller = Process::start("berth controller", command, &log).unwrap();
+        let hub = Self { plane, controller, s3 };
+        hub.keys(&hub.s3.keys.id, &hub.s3.keys.secret);
+        let profile = json!({
+            "apiVersion": "garden.berth.dev/v1alpha1", "kind": "CloudProfile", "metadata": {"name": "packet"},
+            "spec": {
+                "provider": "packet", "constraints": {"regions": ["ewr1", "ams1"]},
+                "backup": {
+                    "provider": "aws", "region": "us-east-1",
+                    "secretRef": {"name": SECRET, "namespace": "garden"},
+                    "providerConfig": {"endpoint": hub.s3.url(), "forcePathStyle": true},
+                },
+            },
+        });
+        apply(hub.kubectl(), &profile).unwrap();
+        hub
+    }
+
+    fn kubectl(&self) -> &Kubectl {
+        self.plane.kubectl()
+    }
+
+    fn keys(&self, id: &str, secret: &str) {
+        let keys = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": "garden"},
+            "stringData": {"accessKeyID": id, "secretAccessKey": secret},
+        });
+        apply(self.kubectl(), &keys).unwrap();
+    }
+
+    fn register(&self, seed: &str) {
+        let seed = json!({
+            "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": seed},
+            "spec": {"cloudProfileName": "packet", "region": "ewr1"},
+        });
+        apply(self.kubectl(), &seed).unwrap();
+    }
+
+    fn enter(&self, entry: &str, seed: &str) {
+        let entry = json!({
+            "apiVersion": "garden.berth.dev/v1alpha1", "kind": "BackupEntry",
+            "metadata": {"name": entry, "namespace": HUB_NS}, "spec": {"seedName": seed},
+        });
+        apply(self.kubectl(), &entry).unwrap();
+    }
+
+    fn entry(&self, entry: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let waited = wait_for(&format!("entry {entry}: {what}"), PATIENCE, || {
+            last = get(self.kubectl(), HUB_ENTRIES, entry, HUB_NS)?.unwrap_or_default();
+            Ok(is_so(&last).then(|| last.clone()))
+        });
+        waited.unwrap_or_else(|error| panic!("{error:#}; it is {last:#}"))
+    }
+
+    fn delete(&self, entry: &str) {
+        self.kubectl().run(&["delete", HUB_ENTRIES, entry, "-n", HUB_NS, "--wait=false"]).unwrap();
+    }
+
+    fn tombstone(&self, entry: &str) -> Value {
+        let args =
+            ["get", "configmaps", "-n", "garden", "-l", "garden.berth.dev/tombstone=true", "-o", "json"];
+        let found: Value = serde_json::from_str(&self.kubectl().run(&args).unwrap()).unwrap();
+        let of = |map: &&Value| map["data"]["entry"] == entry;
+        found["items"].as_array().unwrap().iter().find(of).unwrap()["data"].clone()
+    }
+}
+
+/// Its location can be used.
+fn is_usable(entry: &Value) -> bool {
+    entry["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "LocationAvailable" && condition["status"] == "True")
+}
+
+/// A member cluster with a berth that backs up.
+fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
+    let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
+    define_member(berth.plane()).unwrap();
+    hub.register(seed);
+    let agent = start_agent(&hub.plane, berth.plane(), seed).unwrap();
+    (berth, agent)
+}
+
+fn back_up(berth: &Berth, name: &str, location: &str) {
+    let spec = json!({"includedNamespaces": ["default"], "storageLocation": location});
+    let answer = berth.kubectl().create("velero", &[backup(name, spec)]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let done = ended(berth, &[name]).remove(name).unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+}
+
+/// Files below a folder of the store.
+fn files(folder: &std::path::Path) -> usize {
+    let Ok(found) = std::fs::read_dir(folder) else { return 0 };
+    found.flatten().map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { 1 }).sum()
+}
+
+#[test]
+fn from_a_profile_to_a_backup_and_to_nothing_again() {
+    let hub = Hub::start("life", &["--deletion-grace-period=8s", "--bucket-idle-delay=1s"]);
+    let _report = hub.plane.report_on_panic();
+    let (berth, mut agent) = member(&hub, "ship");
+    for entry in ["ship--1", "ship--2"] {
+        hub.enter(entry, "ship");
+    }
+    let entry = hub.entry("ship--1", "usable", is_usable);
+    hub.entry("ship--2", "usable", is_usable);
+    let bucket = entry["spec"]["bucketName"].as_str().unwrap().to_owned();
+    assert!(bucket.starts_with("packet-us-east-1-"), "{bucket}");
+    // The first backup of a new cluster needs no knowledge of buckets.
+    back_up(&berth, "first", "ship--1");
+    back_up(&berth, "other", "ship--2");
+    let folder = hub.s3.sibling(&bucket);
+    assert!(files(&folder.join("ship--1/velero/backups/first")) > 1);
+    let others = files(&folder.join("ship--2"));
+
+    // Wrong keys: told with a code, and all is well again with the right ones.
+    hub.keys(&hub.s3.keys.id, "wrong");
+    let told = hub.entry("ship--1", "unusable", |entry| {
+        entry["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "LocationAvailable" && condition["status"] == "False")
+    });
+    let text = told.to_string();
+    assert!(text.contains("ERR_INFRA_UNAUTH") && !text.contains("wrong"), "{told:#}");
+    hub.keys(&hub.s3.keys.id, &hub.s3.keys.secret);
+    hub.entry("ship--1", "usable", is_usable);
+
+    hub.delete("ship--1");
+    let pending = hub.entry("ship--1", "Pending", |e| e["status"]["lastOperation"]["state"] == "Pending");
+    assert!(pending["status"]["earliestDeletionTime"].is_string(), "{pending:#}");
+    becomes(berth.kubectl(), (LOCATIONS, "ship--1", "velero"), "read-only", |location| {
+        location["spec"]["accessMode"] == "ReadOnly"
+    })
+    .unwrap();
+    assert!(files(&folder.join("ship--1")) > 1, "in grace");
+    hub.entry("ship--1", "gone", Value::is_null);
+    assert_eq!(files(&folder.join("ship--1")), 0);
+    assert_eq!(files(&folder.join("ship--2")), others, "nothing else is touched");
+    for (kind, namespace) in [(LOCATIONS, "velero"), ("backups.velero.io", "velero"), (ENTRIES, "")] {
+        let name = if kind.starts_with("backups.") { "first" } else { "ship--1" };
+        assert!(get(berth.kubectl(), kind, name, namespace).unwrap().is_none(), "{kind}");
+    }
+    let record = hub.tombstone("ship--1");
+    assert_eq!(
+        (&record["bucket"], &record["prefix"], &record["who"]),
+        (&json!(bucket), &json!("ship--1/"), &json!("ship"))
+    );
+    assert!(record["objects"].as_str().unwrap().parse::<u64>().unwrap() > 1, "{record:#}");
+
+    // Its seed leaves, and so does the last entry: nobody wants the bucket any more.
+    hub.delete("ship--2");
+    hub.entry("ship--2", "gone", Value::is_null);
+    hub.kubectl().run(&["delete", "seeds.garden.berth.dev", "ship"]).unwrap();
+    let mut last = Value::Null;
+    wait_for("the bucket to be gone", PATIENCE, || {
+        last = get(hub.kubectl(), HUB_BUCKETS, &bucket, "")?.unwrap_or_default();
+        Ok(last.is_null().then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}; it is {last:#}"));
+    assert!(!folder.exists(), "{}", folder.display());
+    agent.ensure_runs().unwrap();
+}
+
+#[test]
+fn another_seed_removes_the_data_of_one_that_is_away() {
+    let hub = Hub::start("away", &["--deletion-grace-period=1s"]);
+    let _report = hub.plane.report_on_panic();
+    let (berth, mut agent) = member(&hub, "ship");
+    hub.enter("ship--1", "ship");
+    hub.entry("ship--1", "usable", is_usable);
+    back_up(&berth, "first", "ship--1");
+    let other = ControlPlane::start().unwrap();
+    super::site::define_velero(&other).unwrap();
+    define_member(&other).unwrap();
+    hub.register("tug");
+    let mut tug = start_agent(&hub.plane, &other, "tug").unwrap();
+
+    agent.kill().unwrap();
+    hub.delete("ship--1");
+    hub.entry("ship--1", "gone", Value::is_null);
+    let record = hub.tombstone("ship--1");
+    assert_eq!(record["who"], "tug", "{record:#}");
+    let bucket = record["bucket"].as_str().unwrap();
+    assert_eq!(files(&hub.s3.sibling(bucket).join("ship--1")), 0);
+    tug.ensure_runs().unwrap();
+    // Who was away lets go of what is no more.
+    agent.restart().unwrap();
+    for (kind, namespace) in [(LOCATIONS, "velero"), (ENTRIES, "")] {
+        becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
+    }
+}
+
+#[test]
+fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
+    let mut hub = Hub::start("killed", &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);
+    let _report = hub.plane.report_on_panic();
+    let (berth, mut agent) = member(&hub, "ship");
+    hub.enter("bystander", "ship");
+    hub.entry("bystander", "usable", is_usable);
+    back_up(&berth, "kept", "bystander");
+    let bucket =
+        hub.entry("bystander", "there", |e| !e.is_null())["spec"]["bucketName"].as_str().unwrap().to_owned();
+    let kept = files(&hub.s3.sibling(&bucket).join("bystander"));
+    let entries: Vec<String> = (0..5).map(|i| format!("ship--{i}")).collect();
+    // Random enough, and the same at every run: somewhere in the way up, and in the way down.
+    let mut dice = 20_261_122_u64;
+    let mut kill = |hub: &mut Hub, agent: &mut Process| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis((dice >> 33) % 1500));
+        let victim = if (dice >> 40) % 2 == 0 { &mut hub.controller } else { agent };
+        victim.restart().unwrap();
+    };
+    for entry in &entries {
+        hub.enter(entry, "ship");
+        kill(&mut hub, &mut agent);
+    }
+    for entry in &entries {
+        hub.entry(entry, "usable", is_usable);
+        back_up(&berth, &format!("of-{entry}"), entry);
+    }
+    for entry in &entries {
+        hub.delete(entry);
+        kill(&mut hub, &mut agent);
+    }
+    for _ in 0..5 {
+        kill(&mut hub, &mut agent);
+    }
+    for entry in &entries {
+        hub.entry(entry, "gone", Value::is_null);
+        let record = hub.tombstone(entry);
+        let bucket = record["bucket"].as_str().unwrap();
+        assert_eq!(files(&hub.s3.sibling(bucket).join(entry)), 0, "{record:#}");
+        assert!(record["objects"].as_str().unwrap().parse::<u64>().unwrap() > 1, "{record:#}");
+    }
+    assert_eq!(files(&hub.s3.sibling(&bucket).join("bystander")), kept);
+    back_up(&berth, "again", "bystander");
+}

@@ -1,0 +1,183 @@
+//! A hub and a member cluster, and the agent between them.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use berth_api::crd;
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::support::process::in_own_session;
+use crate::support::{ControlPlane, Kubectl, Process, port, wait_for};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
+pub const HUB_ENTRIES: &str = "backupentries.garden.berth.dev";
+pub const BUCKETS: &str = "backupbuckets.extensions.gardener.cloud";
+pub const ENTRIES: &str = "backupentries.extensions.gardener.cloud";
+pub const LOCATIONS: &str = "backupstoragelocations.velero.io";
+
+/// A cluster that backs up, and its agent.
+pub struct Member {
+    pub plane: ControlPlane,
+    /// Ends with it.
+    pub agent: Process,
+}
+
+impl Member {
+    /// # Errors
+    /// When it does not come up.
+    pub fn start(hub: &ControlPlane, seed: &str) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start()?;
+        define_velero(&plane)?;
+        define_member(&plane)?;
+        let agent = start_agent(hub, &plane, seed)?;
+        Ok(Self { plane, agent })
+    }
+
+    pub fn kubectl(&self) -> &Kubectl {
+        self.plane.kubectl()
+    }
+}
+
+/// The agent of a member cluster.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_agent(hub: &ControlPlane, member: &ControlPlane, seed: &str) -> anyhow::Result<Process> {
+    let mut command = in_own_session(&program());
+    command.args(["garden", "agent", "--namespace=velero", "--lease-duration=2s"]);
+    command.arg("--kubeconfig").arg(member.kubeconfig());
+    command.arg("--hub-kubeconfig").arg(hub.kubeconfig()).arg(format!("--seed={seed}"));
+    command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
+    Process::start("berth garden agent", command, &member.folder().join("agent.log"))
+}
+
+/// Gardener's kinds, as far as a member cluster needs them.
+///
+/// # Errors
+/// When the API server refuses them.
+pub fn define_member(plane: &ControlPlane) -> anyhow::Result<()> {
+    define(plane, &crd::member(), &["garden"])
+}
+
+/// Velero's, where no berth brings them.
+///
+/// # Errors
+/// When the API server refuses them.
+pub fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
+    define(plane, &crd::velero(), &["velero"])
+}
+
+/// Both, for tests that do not disturb them. Nobody decides in this hub and nobody executes in this member cluster: the tests
+/// do, with a provider that the agent does not serve.
+pub struct Played {
+    pub hub: ControlPlane,
+    pub member: Member,
+}
+
+impl Played {
+    /// # Errors
+    /// When it does not come up, the same to everybody.
+    pub fn shared() -> anyhow::Result<&'static Self> {
+        static SHARED: OnceLock<Result<Played, String>> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
+        shared.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+
+    fn start() -> anyhow::Result<Self> {
+        let hub = start_hub()?;
+        apply(
+            hub.kubectl(),
+            &json!({
+                "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": "ship"},
+                "spec": {"cloudProfileName": "packet", "region": "ewr1"},
+            }),
+        )?;
+        let member = Member::start(&hub, "ship")?;
+        Ok(Self { hub, member })
+    }
+}
+
+/// A control plane with the hub's kinds.
+///
+/// # Errors
+/// When it does not come up.
+pub fn start_hub() -> anyhow::Result<ControlPlane> {
+    let hub = ControlPlane::start()?;
+    define(&hub, &[crd::hub(), crd::velero()].concat(), &["garden", "garden-dev", "velero"])?;
+    Ok(hub)
+}
+
+fn define(
+    plane: &ControlPlane,
+    definitions: &[k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition],
+    namespaces: &[&str],
+) -> anyhow::Result<()> {
+    let mut objects: Vec<Value> = definitions.iter().map(|crd| json!(crd)).collect();
+    let named = |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    objects.extend(namespaces.iter().map(named));
+    plane.apply(objects)?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+    Ok(())
+}
+
+/// # Errors
+/// When the API server refuses it.
+pub fn apply(kubectl: &Kubectl, object: &Value) -> anyhow::Result<()> {
+    kubectl.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &object.to_string())?;
+    Ok(())
+}
+
+/// `kind/name`, or `None`. In `namespace`, where that is not empty.
+///
+/// # Errors
+/// When kubectl fails otherwise.
+pub fn get(kubectl: &Kubectl, kind: &str, name: &str, namespace: &str) -> anyhow::Result<Option<Value>> {
+    let mut args = vec!["get", kind, name, "-o", "json", "--ignore-not-found"];
+    if !namespace.is_empty() {
+        args.extend(["--namespace", namespace]);
+    }
+    let text = kubectl.run(&args)?;
+    if text.trim().is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&text)?)) }
+}
+
+/// Waits until an object is as `is_so` wants it; gives it. `Value::Null` stands for none.
+///
+/// # Errors
+/// When it takes too long: with what it was last.
+pub fn becomes(
+    kubectl: &Kubectl,
+    (kind, name, namespace): (&str, &str, &str),
+    what: &str,
+    is_so: impl Fn(&Value) -> bool,
+) -> anyhow::Result<Value> {
+    let mut last = Value::Null;
+    let waited = wait_for(&format!("{kind}/{name}: {what}"), PATIENCE, || {
+        last = get(kubectl, kind, name, namespace)?.unwrap_or_default();
+        Ok(is_so(&last).then(|| last.clone()))
+    });
+    waited.with_context(|| format!("it is {last:#}"))
+}
+
+/// Merges into the object, or its status.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn merge(
+    kubectl: &Kubectl,
+    (kind, name, namespace): (&str, &str, &str),
+    patch: &Value,
+) -> anyhow::Result<()> {
+    let text = patch.to_string();
+    let mut args = vec!["patch", kind, name, "--type=merge", "-p", &text];
+    if !namespace.is_empty() {
+        args.extend(["--namespace", namespace]);
+    }
+    if patch.get("status").is_some() && kind != LOCATIONS {
+        args.push("--subresource=status");
+    }
+    kubectl.run(&args)?;
+    Ok(())
+}
