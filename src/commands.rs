@@ -42,6 +42,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let (format, level) = (args.log_format, args.log_level.clone());
                 serve(format, &level, garden::agent::run(*args))
             }
+            GardenCommand::Buckets(args) => {
+                tokio::runtime::Runtime::new()?.block_on(garden::list::buckets(args))
+            }
+            GardenCommand::Entries(args) => {
+                tokio::runtime::Runtime::new()?.block_on(garden::list::entries(args))
+            }
+            GardenCommand::Plan(args) => garden::plan::run(&args),
         },
     };
     done.map(|()| ExitCode::SUCCESS)

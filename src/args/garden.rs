@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::{LogFormat, duration};
+use super::hub::limit;
+use super::{LogFormat, Output, duration};
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {
@@ -19,6 +20,12 @@ pub enum GardenCommand {
     /// Act in a member cluster: make buckets and remove data, as Gardener's BackupBuckets and BackupEntries say; with
     /// --hub-kubeconfig, carry what a hub gave to this cluster. Run two: one leads.
     Agent(Box<AgentArgs>),
+    /// The hub's buckets: how full, who acts on them, what is wrong.
+    Buckets(HubTarget),
+    /// The hub's entries: where, whose, what is wrong, until when deleted data stays.
+    Entries(HubTarget),
+    /// What a hub would make of these files. No cluster is asked.
+    Plan(PlanArgs),
 }
 
 #[derive(ClapArgs)]
@@ -49,4 +56,27 @@ pub struct AgentArgs {
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
+}
+
+/// What is asked of a hub.
+#[derive(ClapArgs)]
+pub struct HubTarget {
+    /// Kubeconfig file of the hub. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    #[arg(long, short, value_enum, default_value = "table")]
+    pub output: Output,
+}
+
+#[derive(ClapArgs)]
+pub struct PlanArgs {
+    /// YAML file with CloudProfiles, Seeds, BackupEntries, and BackupBuckets that are there already; `-` is standard input.
+    /// May be given more than once.
+    #[arg(long = "filename", short = 'f', required = true)]
+    pub files: Vec<PathBuf>,
+    /// Entries that a bucket takes, as in aws=100. A provider without one: any number. May be given more than once.
+    #[arg(long = "bucket-quota", value_delimiter = ',', value_parser = limit)]
+    pub bucket_quotas: Vec<(String, u32)>,
+    #[arg(long, short, value_enum, default_value = "table")]
+    pub output: Output,
 }

@@ -40,7 +40,7 @@ impl HubArgs {
     }
 }
 
-fn limit(text: &str) -> Result<(String, u32), String> {
+pub(super) fn limit(text: &str) -> Result<(String, u32), String> {
     let (provider, limit) = text.rsplit_once('=').ok_or("write PROVIDER=LIMIT, as in aws=100")?;
     let limit = limit.parse().map_err(|_| format!("{limit:?} is no number of entries"))?;
     Ok((provider.to_owned(), limit))

@@ -1,3 +1,5 @@
 //! `berth garden …`: buckets that many clusters share.
 
 pub mod agent;
+pub mod list;
+pub mod plan;

@@ -15,6 +15,7 @@
 //! - [`executor`]: whose controllers act.
 //! - [`life`]: when what was deleted goes.
 //! - [`hub`]: all of that, as one decision of the hub.
+//! - [`outlook`]: what its decisions come to in the end.
 
 pub mod check;
 pub mod executor;
@@ -26,6 +27,7 @@ pub mod location;
 pub mod lock;
 pub mod name;
 pub mod operation;
+pub mod outlook;
 pub mod placement;
 pub mod profile;
 pub mod quota;

@@ -1,0 +1,217 @@
+//! `berth garden buckets` and `berth garden entries`: how things stand in a hub.
+
+use std::fmt::Debug;
+
+use anyhow::Context as _;
+use berth_api::garden::location::LOCATION_AVAILABLE;
+use berth_api::garden::{BackupBucket, BackupEntry, Condition, LastError, LastOperation};
+use jiff::Timestamp;
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::args::Output;
+use crate::args::garden::HubTarget;
+use crate::client::{Clients, is_not_found};
+use crate::commands::print::{self, Head};
+
+/// Objects asked for with one request.
+const PAGE: u32 = 500;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Bucket {
+    name: String,
+    provider: String,
+    region: String,
+    entries: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<String>,
+    operation: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    created_at: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    namespace: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<String>,
+    cluster: String,
+    /// Who acts on it, where that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<String>,
+    operation: String,
+    location: String,
+    /// Of a deleted one: its data stays until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    created_at: Option<Timestamp>,
+}
+
+pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
+    let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
+    let found = all::<BackupBucket>(client).await?;
+    let buckets: Vec<Bucket> = found.iter().map(bucket).collect();
+    let heads = [
+        Head::Always("NAME"),
+        Head::Always("PROVIDER"),
+        Head::Always("REGION"),
+        Head::Always("ENTRIES"),
+        Head::Always("SEED"),
+        Head::Always("OPERATION"),
+        Head::Always("AGE"),
+        Head::IfAny("ERROR"),
+    ];
+    show(args.output, "The hub has no buckets.", &buckets, &heads, |bucket, now| {
+        let limit = bucket.limit.map_or_else(String::new, |limit| format!("/{limit}"));
+        vec![
+            bucket.name.clone(),
+            bucket.provider.clone(),
+            bucket.region.clone(),
+            format!("{}{limit}", bucket.entries),
+            bucket.seed.clone().unwrap_or_default(),
+            bucket.operation.clone(),
+            age(bucket.created_at, now),
+            bucket.error.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
+    let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
+    let found = all::<BackupEntry>(client).await?;
+    let entries: Vec<Entry> = found.iter().map(entry).collect();
+    let heads = [
+        Head::Always("NAMESPACE"),
+        Head::Always("NAME"),
+        Head::Always("BUCKET"),
+        Head::Always("CLUSTER"),
+        Head::IfAny("BY"),
+        Head::Always("OPERATION"),
+        Head::Always("LOCATION"),
+        Head::IfAny("DATA UNTIL"),
+        Head::Always("AGE"),
+        Head::IfAny("ERROR"),
+    ];
+    show(args.output, "The hub has no entries.", &entries, &heads, |entry, now| {
+        vec![
+            entry.namespace.clone(),
+            entry.name.clone(),
+            entry.bucket.clone().unwrap_or_else(|| "none yet".to_owned()),
+            entry.cluster.clone(),
+            entry.seed.clone().unwrap_or_default(),
+            entry.operation.clone(),
+            entry.location.clone(),
+            entry.data_until.map(|at| at.to_string()).unwrap_or_default(),
+            age(entry.created_at, now),
+            entry.error.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+fn bucket(found: &BackupBucket) -> Bucket {
+    let status = found.status.clone().unwrap_or_default();
+    Bucket {
+        name: found.name_any(),
+        provider: found.spec.provider.clone(),
+        region: found.spec.region.clone(),
+        entries: status.entries.unwrap_or_default(),
+        limit: status.limit,
+        seed: status.seed,
+        operation: operation(status.last_operation.as_ref()),
+        error: error(status.last_error.as_ref()),
+        created_at: created_at(found),
+    }
+}
+
+fn entry(found: &BackupEntry) -> Entry {
+    let status = found.status.clone().unwrap_or_default();
+    let is_there = |condition: &&Condition| condition.kind == LOCATION_AVAILABLE;
+    Entry {
+        namespace: found.namespace().unwrap_or_default(),
+        name: found.name_any(),
+        bucket: found.spec.bucket_name.clone(),
+        cluster: found.spec.seed_name.clone(),
+        seed: status.seed.filter(|seed| *seed != found.spec.seed_name),
+        operation: operation(status.last_operation.as_ref()),
+        location: status
+            .conditions
+            .iter()
+            .find(is_there)
+            .map_or_else(|| "Unknown".to_owned(), |c| c.reason.clone()),
+        data_until: status.earliest_deletion_time.map(|time| time.0),
+        error: error(status.last_error.as_ref()),
+        created_at: created_at(found),
+    }
+}
+
+fn operation(last: Option<&LastOperation>) -> String {
+    last.map_or_else(|| "none yet".to_owned(), |last| format!("{:?} {:?}", last.kind, last.state))
+}
+
+fn error(error: Option<&LastError>) -> Option<String> {
+    error.map(|error| error.description.clone())
+}
+
+fn created_at(object: &impl Resource) -> Option<Timestamp> {
+    object.meta().creation_timestamp.as_ref().map(|time| time.0)
+}
+
+fn age(created: Option<Timestamp>, now: Timestamp) -> String {
+    created.map(|created| print::age(now.duration_since(created))).unwrap_or_default()
+}
+
+/// In pages: a hub may have many thousands.
+async fn all<K>(client: Client) -> anyhow::Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client);
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = match api.list(&params).await {
+            Err(error) if is_not_found(&error) => anyhow::bail!(
+                "this cluster is no hub: it has no {} of garden.berth.dev; `berth install` brings the definitions",
+                K::plural(&())
+            ),
+            page => page.with_context(|| format!("failed to list {}", K::plural(&())))?,
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|more| !more.is_empty()) {
+            Some(more) => params = params.continue_token(&more),
+            None => break,
+        }
+    }
+    found.sort_by_key(|object| (object.namespace(), object.name_any()));
+    Ok(found)
+}
+
+fn show<T: Serialize>(
+    output: Output,
+    nothing: &str,
+    all: &[T],
+    heads: &[Head],
+    row: impl Fn(&T, Timestamp) -> Vec<String>,
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if output != Output::Table {
+        return print::value(&mut out, &all, output);
+    }
+    if all.is_empty() {
+        println!("{nothing}");
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, now)).collect();
+    Ok(print::table(&mut out, heads, &rows)?)
+}

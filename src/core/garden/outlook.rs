@@ -1,0 +1,183 @@
+//! What will become of a hub's objects if everything goes well: its decisions, each taken for carried out, until there is
+//! nothing left to decide.
+
+use jiff::Timestamp;
+
+use super::hub::{Bucket, Operation, OperationKind, OperationState, Plan, Settings, View, Waiting, plan};
+
+/// Each decision makes a bucket or places an entry, and the rest follows: more rounds than this mean that it goes in circles.
+const ROUNDS_PER_OBJECT: usize = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    pub view: View,
+    /// Names of buckets that are not there yet.
+    pub made: Vec<String>,
+    /// Entries that stay without a place, as indices into the view's.
+    pub waiting: Vec<(usize, Waiting)>,
+}
+
+pub fn outlook(mut view: View, settings: &Settings, now: Timestamp) -> Outlook {
+    let (mut made, mut waiting) = (Vec::new(), Vec::new());
+    let rounds = ROUNDS_PER_OBJECT * (view.entries.len() + view.seeds.len() + view.profiles.len() + 1);
+    for _ in 0..rounds {
+        let decided = plan(&view, settings, now);
+        waiting.clone_from(&decided.waiting);
+        let before = view.clone();
+        carry_out(&mut view, decided, &mut made, now);
+        if view == before {
+            break;
+        }
+    }
+    Outlook { view, made, waiting }
+}
+
+fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timestamp) {
+    for bucket in decided.buckets {
+        let Some(found) = view.buckets.get_mut(bucket.bucket) else { continue };
+        found.is_claimed |= bucket.claim;
+        if let Some(status) = bucket.status {
+            found.status = status;
+        }
+    }
+    for entry in decided.entries {
+        let name = entry.claim.and_then(|bucket| view.buckets.get(bucket)).map(|bucket| bucket.name.clone());
+        let Some(found) = view.entries.get_mut(entry.entry) else { continue };
+        if name.is_some() {
+            found.is_claimed = true;
+            found.placed_in.clone_from(&name);
+            found.bucket = name;
+        }
+        if let Some(status) = entry.status {
+            found.status = status;
+        }
+    }
+    for (profile, status) in decided.profiles {
+        if let Some(found) = view.profiles.get_mut(profile) {
+            found.status = status;
+        }
+    }
+    for (seed, conditions) in decided.seeds {
+        if let Some(found) = view.seeds.get_mut(seed) {
+            found.conditions = conditions;
+        }
+    }
+    for (secret, is_guarded) in decided.secrets {
+        view.secrets.entry(secret).or_default().is_guarded = is_guarded;
+    }
+    for bucket in decided.create {
+        made.push(bucket.name.clone());
+        view.buckets.push(Bucket {
+            name: bucket.name,
+            created_at: now,
+            profile: view.profiles.get(bucket.profile).map(|profile| profile.profile.name.clone()),
+            store: bucket.store,
+            ..Bucket::default()
+        });
+    }
+    // Whoever executes has made it.
+    for bucket in &mut view.buckets {
+        if bucket.status.operation.is_none() && bucket.status.seed.is_some() {
+            bucket.status.operation = Some(Operation {
+                kind: OperationKind::Create,
+                state: OperationState::Succeeded,
+                description: String::new(),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::executor::Member;
+    use super::super::hub::{Cluster, Entry, Infrastructure};
+    use super::super::quota::Quota;
+    use super::super::{Backup, Profile, SecretRef, Seed};
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn hub(provider: &str, region: Option<&str>, regions: &[&str]) -> View {
+        let profile = Profile {
+            name: "packet".into(),
+            provider: "packet".into(),
+            regions: regions.iter().map(|region| (*region).to_owned()).collect(),
+            backup: Some(Backup {
+                provider: Some(provider.into()),
+                region: region.map(str::to_owned),
+                secret: Some(SecretRef { name: "s".into(), namespace: "garden".into() }),
+                ..Backup::default()
+            }),
+            ..Profile::default()
+        };
+        let infrastructure = Infrastructure { profile, uid: "1234567".into(), ..Infrastructure::default() };
+        View {
+            profiles: vec![infrastructure],
+            secrets: [("s".to_owned(), Default::default())].into(),
+            ..View::default()
+        }
+    }
+
+    fn with(mut view: View, seeds: &[(&str, &str)], entries: usize) -> View {
+        for (name, region) in seeds {
+            let seed = Seed {
+                name: (*name).into(),
+                profile: "packet".into(),
+                region: (*region).into(),
+                ..Seed::default()
+            };
+            let member = Member { seed, provider: "packet".into(), seen: Some(NOW) };
+            view.seeds.push(Cluster { member, ..Cluster::default() });
+            for i in 0..entries {
+                let entry = format!("{name}--{i}");
+                view.entries.push(Entry {
+                    namespace: "dev".into(),
+                    uid: format!("uid of {entry}"),
+                    name: entry,
+                    seed: (*name).into(),
+                    ..Entry::default()
+                });
+            }
+        }
+        view
+    }
+
+    fn settings(limit: u32) -> Settings {
+        Settings {
+            quota: Quota::new([("aws".to_owned(), limit), ("packet".to_owned(), limit)]).unwrap(),
+            namespace: "garden".into(),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn one_region_serves_all_until_it_is_full() {
+        let view = with(hub("aws", Some("eu-west-1"), &["ewr1", "ams1"]), &[("a", "ewr1"), ("b", "ams1")], 2);
+        let seen = outlook(view.clone(), &settings(10), NOW);
+        assert_eq!(seen.made, ["packet-eu-west-1-12345"]);
+        assert!(seen.view.entries.iter().all(|e| e.bucket.as_deref() == Some("packet-eu-west-1-12345")));
+        assert_eq!(seen.waiting, []);
+        let seen = outlook(view, &settings(3), NOW);
+        assert_eq!(seen.made, ["packet-eu-west-1-12345", "packet-eu-west-1-12345-2"]);
+        let first = |e: &&Entry| e.bucket.as_deref() == Some("packet-eu-west-1-12345");
+        assert_eq!(seen.view.entries.iter().filter(first).count(), 3);
+    }
+
+    #[test]
+    fn regions_have_their_own_and_nobody_waits_in_silence() {
+        let view = hub("packet", None, &["ewr1", "ams1"]);
+        let view = with(view, &[("a", "ewr1"), ("b", "ams1"), ("c", "nrt1")], 1);
+        let mut seen = outlook(view, &settings(10), NOW);
+        seen.made.sort();
+        assert_eq!(seen.made, ["packet-ams1-12345", "packet-ewr1-12345"]);
+        assert_eq!(seen.waiting.len(), 1);
+        let (entry, why) = &seen.waiting[0];
+        assert_eq!((seen.view.entries[*entry].name.as_str(), why.word()), ("c--0", "NowhereToBackUp"));
+    }
+
+    #[test]
+    fn without_seeds_nothing_is_made() {
+        let seen = outlook(hub("aws", Some("eu-west-1"), &["ewr1"]), &settings(10), NOW);
+        assert_eq!(seen.made, Vec::<String>::new());
+    }
+}
