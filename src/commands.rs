@@ -49,6 +49,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 tokio::runtime::Runtime::new()?.block_on(garden::list::entries(args))
             }
             GardenCommand::Plan(args) => garden::plan::run(&args),
+            GardenCommand::Migrate(args) => {
+                tokio::runtime::Runtime::new()?.block_on(garden::migrate::run(args))
+            }
         },
     };
     done.map(|()| ExitCode::SUCCESS)

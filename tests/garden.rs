@@ -4,4 +4,5 @@ mod courier;
 mod gate;
 mod hub;
 mod life;
+mod migration;
 mod site;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::hub::limit;
-use super::{LogFormat, Output, duration};
+use super::{LogFormat, Output, Target, duration};
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {
@@ -26,6 +26,9 @@ pub enum GardenCommand {
     Entries(HubTarget),
     /// What a hub would make of these files. No cluster is asked.
     Plan(PlanArgs),
+    /// Move a cluster's backups from a bucket of its own into its directory of a shared one. What is done is on record in the
+    /// shared bucket: run it again after an interruption. Backups of the location wait during the last listing.
+    Migrate(MigrateArgs),
 }
 
 #[derive(ClapArgs)]
@@ -79,4 +82,28 @@ pub struct PlanArgs {
     pub bucket_quotas: Vec<(String, u32)>,
     #[arg(long, short, value_enum, default_value = "table")]
     pub output: Output,
+}
+
+#[derive(ClapArgs)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    pub target: Target,
+    /// BackupStorageLocation whose backups are moved. It keeps its name.
+    #[arg(long, value_name = "LOCATION")]
+    pub from: String,
+    /// BackupEntry of this cluster that they are moved to.
+    #[arg(long, value_name = "ENTRY")]
+    pub to_entry: String,
+    /// Say what there is to do, and write nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// In the end, remove at the old place what was copied. Without: it stays until this is run again with it.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub retire: bool,
+    /// Objects that are copied at the same time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub at_once: u16,
+    /// How long to wait for backups that run, and for the location at its new place.
+    #[arg(long, default_value = "10m", value_parser = duration)]
+    pub timeout: Duration,
 }

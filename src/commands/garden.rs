@@ -2,4 +2,5 @@
 
 pub mod agent;
 pub mod list;
+pub mod migrate;
 pub mod plan;

@@ -10,6 +10,7 @@
 //! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
 //! - [`location`]: the storage location that an entry yields.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
+//! - [`migration`]: from a bucket of a cluster's own into a shared one.
 //! - [`name`]: what buckets are called.
 //! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
 //! - [`executor`]: whose controllers act.
@@ -25,6 +26,7 @@ pub mod hub;
 pub mod life;
 pub mod location;
 pub mod lock;
+pub mod migration;
 pub mod name;
 pub mod operation;
 pub mod outlook;

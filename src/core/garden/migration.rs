@@ -1,0 +1,264 @@
+//! Moving a cluster's backups from a bucket of its own into its directory of a shared one: what has been copied is on record
+//! for each object, so that it can be interrupted anywhere, and nothing at the destination is ever overwritten.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+
+/// What became of one object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Listed at the source; nothing else is certain.
+    #[default]
+    None,
+    /// At the destination, with the same contents.
+    Copied,
+    /// Listed earlier, and gone when its turn came. Backups expire while they are moved: that is no fault.
+    NotFound,
+}
+
+/// An object as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub size: u64,
+    /// Changes when the contents do, where the store says so.
+    pub tag: Option<String>,
+    pub modified: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub listed: Listed,
+    pub status: Status,
+    /// SHA-256 of what we last put at the destination and found there, hexadecimal. While it is not copied (again): that, and
+    /// nothing else, may be replaced.
+    pub checksum: Option<String>,
+    pub attempts: u32,
+    /// Why it is not copied, once that was tried.
+    pub error: Option<String>,
+}
+
+impl Item {
+    fn new(listed: Listed) -> Self {
+        Self { listed, status: Status::None, checksum: None, attempts: 0, error: None }
+    }
+}
+
+/// By key, relative to the source's prefix.
+pub type Items = BTreeMap<String, Item>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Everything at the source is listed.
+    Planned,
+    /// Backups go on at the source meanwhile.
+    Copying,
+    /// Nothing new is written there; what runs ends.
+    Quiescing,
+    /// The rest is copied.
+    Delta,
+    /// Backups go to the destination.
+    CutOver,
+    /// The source is empty.
+    Retired,
+}
+
+impl Phase {
+    /// The one that comes next; `None` after the last.
+    pub fn next(self) -> Option<Self> {
+        match self {
+            Self::Planned => Some(Self::Copying),
+            Self::Copying => Some(Self::Quiescing),
+            Self::Quiescing => Some(Self::Delta),
+            Self::Delta => Some(Self::CutOver),
+            Self::CutOver => Some(Self::Retired),
+            Self::Retired => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub none: u64,
+    pub copied: u64,
+    pub not_found: u64,
+    pub bytes: u64,
+}
+
+impl Counts {
+    pub fn of(items: &Items) -> Self {
+        items.values().fold(Self::default(), |counts, item| {
+            let one = |status| u64::from(item.status == status);
+            Self {
+                none: counts.none + one(Status::None),
+                copied: counts.copied + one(Status::Copied),
+                not_found: counts.not_found + one(Status::NotFound),
+                bytes: counts.bytes.saturating_add(item.listed.size),
+            }
+        })
+    }
+}
+
+/// Takes in a listing of the source: what is new there, and what came back or changed, is to be copied. What is no longer there
+/// is left to its turn: the destination may have it, and nothing that is there is removed.
+///
+/// Gives how many are to be copied because of it.
+pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
+    let mut news = 0;
+    for (key, listed) in listing {
+        match items.get_mut(&key) {
+            Some(item) if item.listed == listed && item.status != Status::NotFound => {}
+            Some(item) => {
+                let checksum = item.checksum.take();
+                *item = Item { attempts: item.attempts, checksum, ..Item::new(listed) };
+                news += 1;
+            }
+            None => {
+                items.insert(key, Item::new(listed));
+                news += 1;
+            }
+        }
+    }
+    news
+}
+
+/// What one attempt to copy came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The same at both ends.
+    Same { checksum: String },
+    /// Nothing at the source.
+    Missing,
+    /// Something else is at the destination already, and stays.
+    Taken { source: String, destination: String },
+    /// Tried again.
+    Failed(String),
+}
+
+/// Gives `false` where nobody but a person can help.
+pub fn record(item: &mut Item, attempt: Attempt) -> bool {
+    item.attempts = item.attempts.saturating_add(1);
+    item.error = None;
+    match attempt {
+        Attempt::Same { checksum } => {
+            item.status = Status::Copied;
+            item.checksum = Some(checksum);
+            true
+        }
+        Attempt::Missing => {
+            item.status = Status::NotFound;
+            true
+        }
+        Attempt::Taken { source, destination } => {
+            item.status = Status::None;
+            item.error = Some(format!(
+                "something else is there already: SHA-256 {destination}, at the source {source}"
+            ));
+            false
+        }
+        Attempt::Failed(why) => {
+            item.status = Status::None;
+            item.error = Some(why);
+            true
+        }
+    }
+}
+
+/// What keeps backups from going to the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Not copied yet.
+    Left(String),
+    /// Not on record, or not as the record has it: another listing is needed.
+    Unlisted(String),
+    /// The record says that it is at the destination; it is not, or not in that size.
+    NotThere(String),
+    /// A backup of which a file is at the destination, and another is gone from the source: it cannot be restored.
+    Torn(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Left(key) => write!(f, "{key} is not copied"),
+            Self::Unlisted(key) => write!(f, "{key} is new at the source, or has changed"),
+            Self::NotThere(key) => write!(f, "{key} is not at the destination as it was copied"),
+            Self::Torn(backup) => {
+                write!(f, "backup {backup} has lost files at the source while it was copied: delete it")
+            }
+        }
+    }
+}
+
+/// May backups go to the destination? `source` and `destination`: both listed after the last copy, the destination by keys
+/// relative to its prefix, with sizes.
+///
+/// # Errors
+/// Everything that stands in the way.
+pub fn gate(
+    items: &Items,
+    source: &BTreeMap<String, Listed>,
+    destination: &BTreeMap<String, u64>,
+) -> Result<(), Vec<Obstacle>> {
+    let mut found = Vec::new();
+    let mut backups: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+    for (key, item) in items {
+        match item.status {
+            Status::None => found.push(Obstacle::Left(key.clone())),
+            Status::Copied if destination.get(key) != Some(&item.listed.size) => {
+                found.push(Obstacle::NotThere(key.clone()));
+            }
+            Status::Copied | Status::NotFound => {}
+        }
+        if let Some(backup) = backup_of(key) {
+            let (copied, lost) = backups.entry(backup).or_default();
+            *copied |= item.status == Status::Copied;
+            *lost |= item.status == Status::NotFound;
+        }
+    }
+    for (key, listed) in source {
+        if items.get(key).is_none_or(|item| item.listed != *listed) {
+            found.push(Obstacle::Unlisted(key.clone()));
+        }
+    }
+    // One that is gone altogether from the source has expired; some of it may have been copied before that. Where the source
+    // still has files of it, somebody took others away.
+    let is_kept = |backup: &str| source.keys().any(|key| backup_of(key) == Some(backup));
+    let torn = backups.iter().filter(|(backup, (copied, lost))| *copied && *lost && is_kept(backup));
+    found.extend(torn.map(|(backup, _)| Obstacle::Torn((*backup).to_owned())));
+    if found.is_empty() { Ok(()) } else { Err(found) }
+}
+
+/// What expired at the source while it was copied, and would come back to life at the destination: to be removed there.
+pub fn expired(items: &Items, source: &BTreeMap<String, Listed>) -> Vec<String> {
+    items
+        .iter()
+        .filter(|(key, item)| item.status == Status::Copied && !source.contains_key(*key))
+        .map(|(key, _)| key.clone())
+        .collect()
+}
+
+/// The backup that a file belongs to, by Velero's layout.
+fn backup_of(key: &str) -> Option<&str> {
+    key.strip_prefix("backups/")?.split_once('/').map(|(backup, _)| backup)
+}
+
+/// Items of one record file: one that holds all would be written as often as there are objects, and whole each time.
+pub const SHARD: usize = 1000;
+
+/// How many record files so many objects take. A power of two, so that it is found again from what is there.
+pub fn shards(objects: usize) -> usize {
+    objects.div_ceil(SHARD).next_power_of_two()
+}
+
+/// In which of `shards` an object is: by its name (FNV-1a), so that a later listing does not move others.
+pub fn shard_of(key: &str, shards: usize) -> usize {
+    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    usize::try_from(hash % u64::try_from(shards.max(1)).unwrap_or(1)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

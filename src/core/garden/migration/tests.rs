@@ -1,0 +1,145 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn listed(size: u64) -> Listed {
+    Listed { size, tag: Some(format!("t{size}")), modified: Timestamp::UNIX_EPOCH }
+}
+
+fn listing(objects: &[(&str, u64)]) -> BTreeMap<String, Listed> {
+    objects.iter().map(|(key, size)| ((*key).to_owned(), listed(*size))).collect()
+}
+
+fn same() -> Attempt {
+    Attempt::Same { checksum: "c".to_owned() }
+}
+
+fn copied(objects: &[(&str, u64)]) -> Items {
+    let mut items = Items::new();
+    relist(&mut items, listing(objects));
+    items.values_mut().for_each(|item| assert!(record(item, same())));
+    items
+}
+
+fn sizes(objects: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    objects.iter().map(|(key, size)| ((*key).to_owned(), *size)).collect()
+}
+
+#[test]
+fn a_second_listing_adds_what_is_new_and_what_changed() {
+    let mut items = copied(&[("a", 1), ("b", 2), ("c", 3)]);
+    items.get_mut("c").unwrap().status = Status::NotFound;
+    assert_eq!(relist(&mut items, listing(&[("a", 1), ("b", 9), ("c", 3), ("d", 4)])), 3);
+    let status = |key: &str| items[key].status;
+    assert_eq!(status("a"), Status::Copied);
+    for key in ["b", "c", "d"] {
+        assert_eq!(status(key), Status::None, "{key}");
+    }
+    assert_eq!(Counts::of(&items), Counts { none: 3, copied: 1, not_found: 0, bytes: 17 });
+}
+
+#[test]
+fn what_is_at_the_destination_already_is_never_overwritten() {
+    let mut item = Item::new(listed(1));
+    let taken = Attempt::Taken { source: "s".into(), destination: "d".into() };
+    assert!(!record(&mut item, taken));
+    assert_eq!(item.status, Status::None);
+    assert_eq!(item.error.as_deref(), Some("something else is there already: SHA-256 d, at the source s"));
+}
+
+#[test]
+fn everything_in_the_way_of_the_cut_over_is_told() {
+    let objects = [("backups/x/x.tar.gz", 1), ("backups/x/velero-backup.json", 2)];
+    let items = copied(&objects);
+    assert_eq!(gate(&items, &listing(&objects), &sizes(&objects)), Ok(()));
+
+    let mut some = items.clone();
+    relist(&mut some, listing(&[("kopia/r", 5)]));
+    let source = listing(&[objects[0], objects[1], ("kopia/r", 5), ("new", 1)]);
+    let told = gate(&some, &source, &sizes(&[("backups/x/x.tar.gz", 7)])).unwrap_err();
+    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "backups/x/velero-backup.json is not at the destination as it was copied",
+            "backups/x/x.tar.gz is not at the destination as it was copied",
+            "kopia/r is not copied",
+            "new is new at the source, or has changed",
+        ]
+    );
+}
+
+#[test]
+fn a_backup_may_expire_but_not_lose_a_file() {
+    let objects = [("backups/x/x.tar.gz", 1), ("backups/x/velero-backup.json", 2)];
+    let mut items = copied(&objects);
+    items.get_mut("backups/x/x.tar.gz").unwrap().status = Status::NotFound;
+    let there = sizes(&objects);
+    assert_eq!(gate(&items, &BTreeMap::new(), &there), Ok(()), "it has expired");
+    assert_eq!(expired(&items, &BTreeMap::new()), ["backups/x/velero-backup.json"]);
+    let told = gate(&items, &listing(&objects[1..]), &there).unwrap_err();
+    assert_eq!(told, [Obstacle::Torn("x".into())]);
+}
+
+#[test]
+fn phases_follow_one_another() {
+    let mut phase = Phase::Planned;
+    let mut seen = vec![phase];
+    while let Some(next) = phase.next() {
+        assert!(next > phase);
+        phase = next;
+        seen.push(phase);
+    }
+    assert_eq!(seen.len(), 6);
+    assert_eq!(phase, Phase::Retired);
+}
+
+proptest! {
+    /// Whatever happens at the source and however copies end: once all attempts end well, the gate opens, and what is there
+    /// is what the last listing had.
+    #[test]
+    fn it_ends_well(rounds in prop::collection::vec(prop::collection::btree_map("[a-e]", 0_u64..4, 0..5), 1..5), fails in any::<u64>()) {
+        let mut items = Items::new();
+        let mut there: BTreeMap<String, u64> = BTreeMap::new();
+        let mut dice = fails;
+        for round in &rounds {
+            let source: BTreeMap<String, Listed> = round.iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
+            relist(&mut items, source.clone());
+            for (key, item) in &mut items {
+                dice = dice.rotate_left(7) ^ 0x9e37;
+                if item.status != Status::None || dice % 3 == 0 { continue; }
+                match source.get(key) {
+                    None => { record(item, Attempt::Missing); }
+                    Some(found) => { there.insert(key.clone(), found.size); record(item, same()); }
+                }
+            }
+        }
+        let last: BTreeMap<String, Listed> = rounds.last().unwrap().iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
+        relist(&mut items, last.clone());
+        for (key, item) in &mut items {
+            if item.status == Status::None {
+                match last.get(key) {
+                    None => { record(item, Attempt::Missing); }
+                    Some(found) => { there.insert(key.clone(), found.size); record(item, same()); }
+                }
+            }
+        }
+        prop_assert_eq!(gate(&items, &last, &there), Ok(()));
+        for key in expired(&items, &last) {
+            there.remove(&key);
+        }
+        let wanted: BTreeMap<String, u64> = last.iter().map(|(k, l)| (k.clone(), l.size)).collect();
+        prop_assert!(wanted.iter().all(|(key, size)| there.get(key) == Some(size)));
+    }
+
+    #[test]
+    fn shards_are_few_and_even(objects in 0_usize..200_000) {
+        let shards = shards(objects);
+        prop_assert!(shards.is_power_of_two() && shards <= 2 * objects.div_ceil(SHARD).max(1));
+    }
+
+    #[test]
+    fn every_key_has_its_shard(key in ".*", shards in 1_usize..300) {
+        prop_assert!(shard_of(&key, shards) < shards);
+    }
+}

@@ -1,0 +1,478 @@
+//! From a bucket of a cluster's own into its directory of a shared one. Each step can be the last before a crash: what is done
+//! is on record ([`record`]), and done again is the same.
+//!
+//! A location keeps its name, for Backups name it; what it leads to is changed in one write.
+
+mod copy;
+mod record;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec,
+};
+use berth_core::garden::migration::{
+    Counts, Item, Items, Listed, Phase, Status, expired, gate, record as note, relist,
+};
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use object_store::ObjectStoreExt;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::storage::{OpenError, Opener};
+use copy::{Directory, copy};
+use record::{Head, Record, RecordError};
+
+/// What is copied between two writes of the record: so much is compared again after a crash.
+const SAVE: usize = 64;
+/// Listings before the cut-over: something that writes at the source although nobody should would never end otherwise.
+const LISTINGS: usize = 5;
+/// Attempts at one object in one run.
+const ATTEMPTS: u32 = 3;
+const LOOK: Duration = Duration::from_secs(1);
+/// Value of the annotation by which a location is held for this.
+const HELD_FOR: &str = "migration";
+
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationError {
+    #[error("failed to {0}")]
+    Api(&'static str, #[source] Box<kube::Error>),
+    #[error("there is no BackupStorageLocation {0} in namespace {1}{2}")]
+    NoLocation(String, String, &'static str),
+    #[error("location {0} is where the entry's is already")]
+    Same(String),
+    #[error("the entry's directory is being filled from location {0}: end that first")]
+    Other(String),
+    #[error("BackupStorageLocation {0}")]
+    Open(String, #[source] OpenError),
+    #[error("the {0} cannot be listed")]
+    List(&'static str, #[source] object_store::Error),
+    #[error("{0} at the {1} cannot be removed")]
+    Remove(String, &'static str, #[source] object_store::Error),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(
+        "{count} objects could not be copied; nothing was overwritten and nothing is lost. Run it again. {first}"
+    )]
+    NotCopied { count: usize, first: String },
+    #[error("backups cannot go to the shared bucket yet:\n{0}")]
+    Gate(String),
+    #[error("{0} backups still run after {1} s: run it again when they have ended")]
+    Running(usize, u64),
+    #[error("location {0} is not Available at its new place after {1} s: {2}")]
+    NotAvailable(String, u64, String),
+}
+
+pub struct Migration {
+    pub client: Client,
+    pub namespace: String,
+    /// Name of the location whose backups are moved.
+    pub from: String,
+    /// Name of the entry, which is that of its location.
+    pub entry: String,
+    pub at_once: usize,
+    /// How long to wait for backups that run, and for the location at its new place.
+    pub patience: Duration,
+}
+
+/// What there is to do, or was done.
+pub struct Summary {
+    pub phase: Option<Phase>,
+    pub counts: Counts,
+    /// At the destination already, by key.
+    pub there: usize,
+}
+
+struct Places {
+    source: Directory,
+    destination: Directory,
+}
+
+impl Migration {
+    /// What would be done; writes nothing.
+    pub async fn survey(&self) -> Result<Summary, MigrationError> {
+        let (from, to) = (self.location(&self.from).await?, self.entry_location().await?);
+        let opener = Opener::new(self.client.clone(), &self.namespace);
+        let shared = open(&opener, &to).await?;
+        let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
+        if let Some(record) = &found {
+            self.ensure_ours(record.head())?;
+        }
+        let source = found.as_ref().map_or(&from.spec, |record| &record.head().source);
+        let places = self.places(&opener, source, &to.spec).await?;
+        let listing = list(&places.source, "source").await?;
+        let there = list(&places.destination, "destination").await?;
+        let mut items = found.as_ref().map(Record::items).unwrap_or_default();
+        relist(&mut items, listing);
+        let there = items.keys().filter(|key| there.contains_key(*key)).count();
+        Ok(Summary { phase: found.map(|record| record.head().phase()), counts: Counts::of(&items), there })
+    }
+
+    /// From wherever it is to the cut-over; with `retire`, to an empty source. `tell` hears of each phase.
+    pub async fn run(&self, retire: bool, tell: &impl Fn(&str)) -> Result<Summary, MigrationError> {
+        let to = self.entry_location().await?;
+        let opener = Opener::new(self.client.clone(), &self.namespace);
+        let shared = open(&opener, &to).await?;
+        let mut record = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
+            Some(record) => record,
+            None => self.plan(&opener, &to, tell).await?,
+        };
+        self.ensure_ours(record.head())?;
+        let head = record.head().clone();
+        let places = self.places(&opener, &head.source, &head.destination).await?;
+        loop {
+            let phase = record.head().phase();
+            match phase {
+                Phase::Planned => {}
+                Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
+                Phase::Quiescing => self.quiesce(tell).await?,
+                Phase::Delta => self.copy_the_rest(&places, &mut record, tell).await?,
+                Phase::CutOver => {
+                    self.cut_over(&head.destination, tell).await?;
+                    if !retire {
+                        break;
+                    }
+                    self.retire(&places.source, &record.items(), tell).await?;
+                }
+                Phase::Retired => break,
+            }
+            match phase.next() {
+                Some(next) => record.enter(next).await?,
+                None => break,
+            }
+        }
+        let counts = Counts::of(&record.items());
+        Ok(Summary { phase: Some(record.head().phase()), counts, there: 0 })
+    }
+
+    async fn plan(
+        &self,
+        opener: &Opener,
+        to: &BackupStorageLocation,
+        tell: &impl Fn(&str),
+    ) -> Result<Record, MigrationError> {
+        let from = self.location(&self.from).await?;
+        let places = self.places(opener, &from.spec, &to.spec).await?;
+        let mut items = Items::new();
+        relist(&mut items, list(&places.source, "source").await?);
+        let counts = Counts::of(&items);
+        tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
+        let head = Head::new(&self.from, from.spec, to.spec.clone(), Timestamp::now());
+        let store = Arc::clone(places.destination.store());
+        Ok(Record::create(store, &self.entry, head, items).await?)
+    }
+
+    fn ensure_ours(&self, head: &Head) -> Result<(), MigrationError> {
+        if head.location == self.from {
+            return Ok(());
+        }
+        Err(MigrationError::Other(head.location.clone()))
+    }
+
+    async fn copy_all(
+        &self,
+        places: &Places,
+        record: &mut Record,
+        tell: &impl Fn(&str),
+    ) -> Result<(), MigrationError> {
+        let all: u64 = Counts::of(&record.items()).none;
+        let (mut done, mut failed) = (0, BTreeMap::new());
+        for i in 0..record.shards() {
+            loop {
+                let Some(items) = record.shard(i) else { break };
+                let waiting = items.iter().filter(|(key, item)| {
+                    item.status == Status::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
+                });
+                let batch: Vec<_> =
+                    waiting.take(SAVE).map(|(key, item)| (key.clone(), item.clone())).collect();
+                if batch.is_empty() {
+                    break;
+                }
+                let attempts: Vec<_> = stream::iter(batch)
+                    .map(async |(key, item)| {
+                        let attempt = copy(&places.source, &places.destination, &key, &item).await;
+                        (key, attempt)
+                    })
+                    .buffer_unordered(self.at_once)
+                    .collect()
+                    .await;
+                for (key, attempt) in attempts {
+                    let Some(item) = items.get_mut(&key) else { continue };
+                    let may_retry = note(item, attempt);
+                    if item.status == Status::None {
+                        let tries = failed.entry(key).or_insert(0);
+                        *tries = if may_retry { *tries + 1 } else { ATTEMPTS };
+                    } else {
+                        failed.remove(&key);
+                        done += 1;
+                    }
+                }
+                record.save_shard(i).await?;
+                tell(&format!("{done} of {all} objects are copied"));
+            }
+        }
+        let Some(first) = failed.keys().next() else { return Ok(()) };
+        let why = record.items().get(first).and_then(|item| item.error.clone()).unwrap_or_default();
+        Err(MigrationError::NotCopied { count: failed.len(), first: format!("{first}: {why}") })
+    }
+
+    /// Backups wait, those that run end, and then nobody may write at the source.
+    async fn quiesce(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
+        self.annotate_hold(Some(HELD_FOR)).await?;
+        let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
+        let began = Instant::now();
+        loop {
+            let all = api.list(&ListParams::default()).await.map_err(api_error("list the Backups"))?;
+            let running = all.iter().filter(|backup| {
+                backup.spec.storage_location.as_deref().unwrap_or_default() == self.from && is_running(backup)
+            });
+            let running = running.count();
+            if running == 0 {
+                break;
+            }
+            if began.elapsed() > self.patience {
+                return Err(MigrationError::Running(running, self.patience.as_secs()));
+            }
+            tell(&format!("{running} backups still run"));
+            sleep(LOOK).await;
+        }
+        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await
+    }
+
+    async fn copy_the_rest(
+        &self,
+        places: &Places,
+        record: &mut Record,
+        tell: &impl Fn(&str),
+    ) -> Result<(), MigrationError> {
+        let mut last = Vec::new();
+        for _ in 0..LISTINGS {
+            let mut items = record.items();
+            let news = relist(&mut items, list(&places.source, "source").await?);
+            if news > 0 {
+                tell(&format!("{news} more objects since"));
+                record.replace(items).await?;
+            }
+            self.copy_all(places, record, tell).await?;
+            let items = record.items();
+            let source = list(&places.source, "source").await?;
+            for key in expired(&items, &source) {
+                // Backups that expired at the source would come back to life.
+                let path = places.destination.path(&key);
+                let removed = match path {
+                    Ok(path) => places.destination.store().delete(&path).await,
+                    Err(error) => Err(error),
+                };
+                match removed {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(MigrationError::Remove(key, "destination", error)),
+                }
+            }
+            let items = without_expired(items, &source);
+            record.replace(items.clone()).await?;
+            let there = list(&places.destination, "destination").await?;
+            let there = there.into_iter().map(|(key, listed)| (key, listed.size)).collect();
+            match gate(&items, &source, &there) {
+                Ok(()) => return Ok(()),
+                Err(obstacles) => last = obstacles.iter().map(|obstacle| format!("  {obstacle}")).collect(),
+            }
+        }
+        Err(MigrationError::Gate(last.join("\n")))
+    }
+
+    /// One write leads the location to its new place; then it is looked at, and written to again.
+    async fn cut_over(
+        &self,
+        to: &BackupStorageLocationSpec,
+        tell: &impl Fn(&str),
+    ) -> Result<(), MigrationError> {
+        let location = self.location(&self.from).await?;
+        if !leads_to(&location.spec, to) {
+            tell("backups go to the shared bucket from now on");
+            let lead = json!({
+                // By this, admission lets it write there.
+                "metadata": {"labels": {keys::BACKUP_ENTRY: self.entry}},
+                "spec": {
+                    "provider": to.provider,
+                    "config": replacement(location.spec.config.as_ref(), to.config.as_ref()),
+                    "credential": to.credential,
+                    "objectStorage": {
+                        "bucket": to.object_storage.bucket,
+                        "prefix": to.object_storage.prefix,
+                        "caCert": to.object_storage.ca_cert,
+                        "caCertRef": to.object_storage.ca_cert_ref,
+                    },
+                    "accessMode": AccessMode::ReadOnly,
+                },
+                "status": {"lastValidationTime": null},
+            });
+            self.patch(&lead).await?;
+        }
+        let began = Instant::now();
+        loop {
+            let location = self.location(&self.from).await?;
+            let status = location.status.clone().unwrap_or_default();
+            let checked = status.last_validation_time.is_some();
+            if checked && status.phase == Some(BackupStorageLocationPhase::Available) {
+                break;
+            }
+            if began.elapsed() > self.patience {
+                let why = status.message.unwrap_or_else(|| "nobody looked".to_owned());
+                return Err(MigrationError::NotAvailable(self.from.clone(), self.patience.as_secs(), why));
+            }
+            sleep(LOOK).await;
+        }
+        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadWrite}})).await?;
+        self.annotate_hold(None).await
+    }
+
+    /// Only what is on record as copied, and is as it was then.
+    async fn retire(
+        &self,
+        source: &Directory,
+        items: &Items,
+        tell: &impl Fn(&str),
+    ) -> Result<(), MigrationError> {
+        let listing = list(source, "source").await?;
+        let copied = |key: &String, listed: &Listed| {
+            items.get(key).is_some_and(|item| item.status == Status::Copied && item.listed == *listed)
+        };
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            listing.into_iter().partition(|(key, listed)| copied(key, listed));
+        for (key, _) in &gone {
+            let removed = match source.path(key) {
+                Ok(path) => source.store().delete(&path).await,
+                Err(error) => Err(error),
+            };
+            match removed {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(MigrationError::Remove(key.clone(), "source", error)),
+            }
+        }
+        tell(&format!("{} objects are removed at the source", gone.len()));
+        match kept.first() {
+            None => Ok(()),
+            Some((first, _)) => Err(MigrationError::Gate(format!(
+                "  {} objects at the source are not as they were copied, and stay: {first}",
+                kept.len()
+            ))),
+        }
+    }
+
+    async fn location(&self, name: &str) -> Result<BackupStorageLocation, MigrationError> {
+        let found = self.locations().get_opt(name).await.map_err(api_error("get the storage location"))?;
+        found.ok_or_else(|| MigrationError::NoLocation(name.to_owned(), self.namespace.clone(), ""))
+    }
+
+    async fn entry_location(&self) -> Result<BackupStorageLocation, MigrationError> {
+        let found = self.location(&self.entry).await;
+        let found = found
+            .ok()
+            .filter(|found| found.labels().get(keys::BACKUP_ENTRY).is_some_and(|entry| *entry == self.entry));
+        found.ok_or_else(|| {
+            let hint = " that was made for a BackupEntry: make the entry in the hub first";
+            MigrationError::NoLocation(self.entry.clone(), self.namespace.clone(), hint)
+        })
+    }
+
+    async fn places(
+        &self,
+        opener: &Opener,
+        source: &BackupStorageLocationSpec,
+        destination: &BackupStorageLocationSpec,
+    ) -> Result<Places, MigrationError> {
+        if leads_to(source, destination) {
+            return Err(MigrationError::Same(self.from.clone()));
+        }
+        let at = |spec: &BackupStorageLocationSpec| BackupStorageLocation::new(&self.from, spec.clone());
+        Ok(Places {
+            source: open(opener, &at(source)).await?,
+            destination: open(opener, &at(destination)).await?,
+        })
+    }
+
+    fn locations(&self) -> Api<BackupStorageLocation> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn annotate_hold(&self, value: Option<&str>) -> Result<(), MigrationError> {
+        let location = self.location(&self.from).await?;
+        let found = location.annotations().get(keys::HOLD);
+        // A person's hold is a person's to take off.
+        if found.is_some_and(|found| found != HELD_FOR) {
+            return Ok(());
+        }
+        self.patch(&json!({"metadata": {"annotations": {keys::HOLD: value}}})).await
+    }
+
+    async fn patch(&self, change: &Value) -> Result<(), MigrationError> {
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patched = self.locations().patch(&self.from, &params, &Patch::Merge(change)).await;
+        patched.map(|_| ()).map_err(api_error("change the storage location"))
+    }
+}
+
+fn without_expired(items: Items, source: &BTreeMap<String, Listed>) -> Items {
+    let gone: BTreeSet<String> = expired(&items, source).into_iter().collect();
+    let mark = |(key, mut item): (String, Item)| {
+        if gone.contains(&key) {
+            item.status = Status::NotFound;
+        }
+        (key, item)
+    };
+    items.into_iter().map(mark).collect()
+}
+
+/// Do both lead to the same directory?
+fn leads_to(a: &BackupStorageLocationSpec, b: &BackupStorageLocationSpec) -> bool {
+    let prefix = |spec: &BackupStorageLocationSpec| {
+        spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/').to_owned()
+    };
+    let at = |spec: &BackupStorageLocationSpec, key: &str| {
+        spec.config
+            .as_ref()
+            .and_then(|config| config.get(key))
+            .map(|url| url.trim_end_matches('/').to_owned())
+    };
+    a.provider == b.provider
+        && a.object_storage.bucket == b.object_storage.bucket
+        && prefix(a) == prefix(b)
+        && at(a, "s3Url") == at(b, "s3Url")
+        && at(a, "path") == at(b, "path")
+}
+
+/// A merge that leaves nothing of the old settings.
+fn replacement(old: Option<&BTreeMap<String, String>>, new: Option<&BTreeMap<String, String>>) -> Value {
+    let gone = old.into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null));
+    let kept = new.into_iter().flatten().map(|(key, value)| (key.clone(), json!(value)));
+    gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn is_running(backup: &Backup) -> bool {
+    let phase = backup.phase();
+    !phase.is_final() && !matches!(phase, BackupPhase::New | BackupPhase::Queued)
+}
+
+async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {
+    let store = opener.open(location).await;
+    let store = store.map_err(|error| MigrationError::Open(location.name_any(), error))?;
+    Ok(Directory::new(store, location.spec.object_storage.prefix.as_deref()))
+}
+
+async fn list(
+    directory: &Directory,
+    which: &'static str,
+) -> Result<BTreeMap<String, Listed>, MigrationError> {
+    directory.list().await.map_err(|error| MigrationError::List(which, error))
+}
+
+fn api_error(what: &'static str) -> impl Fn(kube::Error) -> MigrationError {
+    move |error| MigrationError::Api(what, Box::new(error))
+}

@@ -1,0 +1,136 @@
+//! One object from one place to another, compared at both ends by what is really read there. Nothing is overwritten but what
+//! an earlier copy of ours put there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_core::garden::migration::{Attempt, Item, Listed};
+use futures::{StreamExt, TryStreamExt};
+use object_store::buffered::BufWriter;
+use object_store::path::Path;
+use object_store::{DynObjectStore, Error, GetResult, ObjectStoreExt};
+use ring::digest::{Context, SHA256};
+use tokio::io::AsyncWriteExt;
+
+use crate::telemetry::chain;
+
+/// Below it, one request; above it, an upload in parts, of which as much is held at a time.
+const PART: usize = 8 * 1024 * 1024;
+
+/// A directory in a bucket.
+#[derive(Clone)]
+pub struct Directory {
+    store: Arc<DynObjectStore>,
+    /// Without slashes at its ends; may be empty.
+    prefix: String,
+}
+
+impl Directory {
+    pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {
+        Self { store, prefix: prefix.unwrap_or_default().trim_matches('/').to_owned() }
+    }
+
+    pub fn store(&self) -> &Arc<DynObjectStore> {
+        &self.store
+    }
+
+    /// By key relative to it.
+    pub async fn list(&self) -> object_store::Result<BTreeMap<String, Listed>> {
+        let prefix = (!self.prefix.is_empty()).then(|| Path::parse(&self.prefix)).transpose()?;
+        let mut listed = self.store.list(prefix.as_ref());
+        let mut all = BTreeMap::new();
+        while let Some(object) = listed.try_next().await? {
+            let key = object.location.as_ref();
+            let key = match key.strip_prefix(&self.prefix) {
+                Some(rest) => rest.trim_start_matches('/'),
+                None => continue,
+            };
+            // A mark that some tools leave for a folder.
+            if key.is_empty() {
+                continue;
+            }
+            let modified = jiff::Timestamp::from_second(object.last_modified.timestamp()).unwrap_or_default();
+            all.insert(key.to_owned(), Listed { size: object.size, tag: object.e_tag, modified });
+        }
+        Ok(all)
+    }
+
+    pub fn path(&self, key: &str) -> object_store::Result<Path> {
+        let path = if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) };
+        Ok(Path::parse(path)?)
+    }
+
+    /// SHA-256 of an object, hexadecimal; `None`: there is none.
+    async fn checksum(&self, key: &str) -> object_store::Result<Option<String>> {
+        match self.store.get(&self.path(key)?).await {
+            Ok(found) => Ok(Some(read(found, None).await?)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Copies one object, unless it is there already.
+pub async fn copy(source: &Directory, destination: &Directory, key: &str, item: &Item) -> Attempt {
+    match try_copy(source, destination, key, item).await {
+        Ok(attempt) => attempt,
+        Err(error) => Attempt::Failed(chain(&error)),
+    }
+}
+
+async fn try_copy(
+    source: &Directory,
+    destination: &Directory,
+    key: &str,
+    item: &Item,
+) -> object_store::Result<Attempt> {
+    if let Some(there) = destination.checksum(key).await? {
+        let Some(here) = source.checksum(key).await? else { return Ok(Attempt::Missing) };
+        if there == here {
+            return Ok(Attempt::Same { checksum: here });
+        }
+        // What an earlier copy of ours put there has changed at the source since. Anything else is somebody's.
+        if item.checksum.as_ref() != Some(&there) {
+            return Ok(Attempt::Taken { source: here, destination: there });
+        }
+    }
+    let found = match source.store.get(&source.path(key)?).await {
+        Ok(found) => found,
+        Err(Error::NotFound { .. }) => return Ok(Attempt::Missing),
+        Err(error) => return Err(error),
+    };
+    let writer = BufWriter::with_capacity(Arc::clone(&destination.store), destination.path(key)?, PART);
+    let sent = read(found, Some(writer)).await?;
+    Ok(match destination.checksum(key).await? {
+        Some(arrived) if arrived == sent => Attempt::Same { checksum: sent },
+        Some(arrived) => Attempt::Failed(format!("SHA-256 {sent} was sent, and {arrived} arrived")),
+        None => Attempt::Failed("it was sent, and is not there".to_owned()),
+    })
+}
+
+/// Reads an object to its end, writing it on where that is asked for.
+async fn read(found: GetResult, mut to: Option<BufWriter>) -> object_store::Result<String> {
+    let failed = |source: std::io::Error| Error::Generic { store: "destination", source: Box::new(source) };
+    let mut hash = Context::new(&SHA256);
+    let mut chunks = found.into_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = match chunk {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                // Parts that were sent are not left behind.
+                if let Some(mut writer) = to {
+                    let _ = writer.abort().await;
+                }
+                return Err(error);
+            }
+        };
+        hash.update(&chunk);
+        if let Some(writer) = &mut to {
+            writer.put(chunk).await?;
+        }
+    }
+    if let Some(mut writer) = to {
+        writer.shutdown().await.map_err(failed)?;
+    }
+    Ok(hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,331 @@
+//! The record of a migration, in the shared bucket and outside of the cluster's directory: a head, and items in several files,
+//! so that each can be written often. Every write replaces the version that was read, where the store can promise that: of
+//! two migrations of one entry, one stops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::velero::BackupStorageLocationSpec;
+use berth_core::garden::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use jiff::Timestamp;
+use object_store::path::Path;
+use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("the record {0} of the migration cannot be read")]
+    Read(Path, #[source] Error),
+    #[error("the record {0} of the migration cannot be written")]
+    Write(Path, #[source] Error),
+    #[error("somebody else is migrating this entry: {0} was changed meanwhile; let one of the two end")]
+    Another(Path),
+    #[error("{0} is no record of a migration")]
+    Parse(Path, #[source] serde_json::Error),
+    #[error("the record {0} is of version {1}: use the berth that wrote it")]
+    Version(Path, u32),
+}
+
+/// What is moved from where to where, and how far it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    pub version: u32,
+    /// Name of the location whose backups are moved; it keeps it.
+    pub location: String,
+    /// As it was before.
+    pub source: BackupStorageLocationSpec,
+    /// Of the entry.
+    pub destination: BackupStorageLocationSpec,
+    pub phase: WirePhase,
+    pub started_at: Timestamp,
+    pub shards: usize,
+}
+
+impl Head {
+    pub fn new(
+        location: &str,
+        source: BackupStorageLocationSpec,
+        destination: BackupStorageLocationSpec,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            location: location.to_owned(),
+            source,
+            destination,
+            phase: WirePhase::Planned,
+            started_at: now,
+            shards: 0,
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase.into()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WirePhase {
+    Planned,
+    Copying,
+    Quiescing,
+    Delta,
+    CutOver,
+    Retired,
+}
+
+impl From<WirePhase> for Phase {
+    fn from(phase: WirePhase) -> Self {
+        match phase {
+            WirePhase::Planned => Self::Planned,
+            WirePhase::Copying => Self::Copying,
+            WirePhase::Quiescing => Self::Quiescing,
+            WirePhase::Delta => Self::Delta,
+            WirePhase::CutOver => Self::CutOver,
+            WirePhase::Retired => Self::Retired,
+        }
+    }
+}
+
+impl From<Phase> for WirePhase {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Planned => Self::Planned,
+            Phase::Copying => Self::Copying,
+            Phase::Quiescing => Self::Quiescing,
+            Phase::Delta => Self::Delta,
+            Phase::CutOver => Self::CutOver,
+            Phase::Retired => Self::Retired,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireItem {
+    size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    modified: Timestamp,
+    status: WireStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
+    attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum WireStatus {
+    None,
+    Copied,
+    NotFound,
+}
+
+impl From<&Item> for WireItem {
+    fn from(item: &Item) -> Self {
+        Self {
+            size: item.listed.size,
+            tag: item.listed.tag.clone(),
+            modified: item.listed.modified,
+            status: match item.status {
+                Status::None => WireStatus::None,
+                Status::Copied => WireStatus::Copied,
+                Status::NotFound => WireStatus::NotFound,
+            },
+            checksum: item.checksum.clone(),
+            attempts: item.attempts,
+            error: item.error.clone(),
+        }
+    }
+}
+
+impl From<WireItem> for Item {
+    fn from(item: WireItem) -> Self {
+        Self {
+            listed: Listed { size: item.size, tag: item.tag, modified: item.modified },
+            status: match item.status {
+                WireStatus::None => Status::None,
+                WireStatus::Copied => Status::Copied,
+                WireStatus::NotFound => Status::NotFound,
+            },
+            checksum: item.checksum,
+            attempts: item.attempts,
+            error: item.error,
+        }
+    }
+}
+
+/// One file, and the version that was read or written.
+struct Versioned<T> {
+    value: T,
+    version: Option<UpdateVersion>,
+}
+
+pub struct Record {
+    store: Arc<DynObjectStore>,
+    folder: Path,
+    head: Versioned<Head>,
+    shards: Vec<Versioned<Items>>,
+}
+
+impl Record {
+    /// `None`: there is none.
+    pub async fn open(store: Arc<DynObjectStore>, entry: &str) -> Result<Option<Self>, RecordError> {
+        let folder = folder(entry);
+        let Some(head) = read::<Head>(&store, &folder.clone().join("migration.json")).await? else {
+            return Ok(None);
+        };
+        if head.value.version != VERSION {
+            return Err(RecordError::Version(folder, head.value.version));
+        }
+        let mut all = Vec::with_capacity(head.value.shards);
+        for i in 0..head.value.shards {
+            let found = read::<BTreeMap<String, WireItem>>(&store, &shard_path(&folder, i)).await?;
+            all.push(match found {
+                Some(Versioned { value, version }) => Versioned {
+                    value: value.into_iter().map(|(key, item)| (key, item.into())).collect(),
+                    version,
+                },
+                None => Versioned { value: Items::new(), version: None },
+            });
+        }
+        Ok(Some(Self { store, folder, head, shards: all }))
+    }
+
+    /// The head comes last: without it there is no migration.
+    pub async fn create(
+        store: Arc<DynObjectStore>,
+        entry: &str,
+        mut head: Head,
+        items: Items,
+    ) -> Result<Self, RecordError> {
+        let folder = folder(entry);
+        head.shards = shards(items.len());
+        let mut all: Vec<Versioned<Items>> =
+            (0..head.shards).map(|_| Versioned { value: Items::new(), version: None }).collect();
+        for (key, item) in items {
+            if let Some(shard) = all.get_mut(shard_of(&key, head.shards)) {
+                shard.value.insert(key, item);
+            }
+        }
+        let head = Versioned { value: head, version: None };
+        let mut record = Self { store, folder, head, shards: all };
+        for i in 0..record.shards.len() {
+            record.save_shard(i).await?;
+        }
+        let path = record.folder.clone().join("migration.json");
+        record.head.version = write(&record.store, &path, &record.head.value, PutMode::Create).await?;
+        Ok(record)
+    }
+
+    pub fn head(&self) -> &Head {
+        &self.head.value
+    }
+
+    pub async fn enter(&mut self, phase: Phase) -> Result<(), RecordError> {
+        self.head.value.phase = phase.into();
+        let path = self.folder.clone().join("migration.json");
+        let mode = mode(self.head.version.clone());
+        self.head.version = write(&self.store, &path, &self.head.value, mode).await?;
+        Ok(())
+    }
+
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub fn shard(&mut self, i: usize) -> Option<&mut Items> {
+        self.shards.get_mut(i).map(|shard| &mut shard.value)
+    }
+
+    pub fn items(&self) -> Items {
+        let all = self.shards.iter().flat_map(|shard| &shard.value);
+        all.map(|(key, item)| (key.clone(), item.clone())).collect()
+    }
+
+    /// Puts items, some of them new, where they belong; saves what has changed.
+    pub async fn replace(&mut self, items: Items) -> Result<(), RecordError> {
+        let count = self.shards.len();
+        let mut all: Vec<Items> = (0..count).map(|_| Items::new()).collect();
+        for (key, item) in items {
+            if let Some(shard) = all.get_mut(shard_of(&key, count)) {
+                shard.insert(key, item);
+            }
+        }
+        for (i, items) in all.into_iter().enumerate() {
+            let differs = self.shards.get(i).is_some_and(|shard| shard.value != items);
+            if let Some(shard) = self.shards.get_mut(i).filter(|_| differs) {
+                shard.value = items;
+                self.save_shard(i).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn save_shard(&mut self, i: usize) -> Result<(), RecordError> {
+        let path = shard_path(&self.folder, i);
+        let Some(shard) = self.shards.get_mut(i) else { return Ok(()) };
+        let wire: BTreeMap<&String, WireItem> =
+            shard.value.iter().map(|(key, item)| (key, WireItem::from(item))).collect();
+        shard.version = write(&self.store, &path, &wire, mode(shard.version.clone())).await?;
+        Ok(())
+    }
+}
+
+/// Not in the entry's directory: whoever backs up there would take it for something strange.
+fn folder(entry: &str) -> Path {
+    Path::from_iter(["_berth", entry, "migration"])
+}
+
+fn shard_path(folder: &Path, i: usize) -> Path {
+    folder.clone().join(format!("items-{i:05}.json"))
+}
+
+fn mode(version: Option<UpdateVersion>) -> PutMode {
+    version.map_or(PutMode::Overwrite, PutMode::Update)
+}
+
+async fn read<T: DeserializeOwned>(
+    store: &Arc<DynObjectStore>,
+    path: &Path,
+) -> Result<Option<Versioned<T>>, RecordError> {
+    let found = match store.get(path).await {
+        Ok(found) => found,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(RecordError::Read(path.clone(), error)),
+    };
+    let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+    let bytes = found.bytes().await.map_err(|error| RecordError::Read(path.clone(), error))?;
+    let value = serde_json::from_slice(&bytes).map_err(|error| RecordError::Parse(path.clone(), error))?;
+    Ok(Some(Versioned { value, version: Some(version) }))
+}
+
+async fn write(
+    store: &Arc<DynObjectStore>,
+    path: &Path,
+    value: &impl Serialize,
+    mode: PutMode,
+) -> Result<Option<UpdateVersion>, RecordError> {
+    let bytes = serde_json::to_vec(value).map_err(|error| RecordError::Parse(path.clone(), error))?;
+    let put = |mode| {
+        let options = PutOptions { mode, ..PutOptions::default() };
+        store.put_opts(path, PutPayload::from(bytes.clone()), options)
+    };
+    let written = match put(mode).await {
+        // A folder cannot replace a version; nor can some stores.
+        Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => put(PutMode::Overwrite).await,
+        written => written,
+    };
+    match written {
+        Ok(done) => Ok(Some(UpdateVersion { e_tag: done.e_tag, version: done.version })),
+        Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
+            Err(RecordError::Another(path.clone()))
+        }
+        Err(error) => Err(RecordError::Write(path.clone(), error)),
+    }
+}

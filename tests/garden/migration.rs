@@ -1,0 +1,238 @@
+//! From a bucket of a cluster's own into its directory of a shared one, with a real S3-protocol server.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::velero::BackupPhase;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::queue::{ended, start};
+use crate::support::peers::S3;
+use crate::support::process::in_own_session;
+use crate::support::{Berth, backup, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const ENTRY: &str = "ship--1";
+
+/// A berth with a location of its own bucket, `old`, and one of an entry in a shared bucket, as the courier makes it. Both in
+/// one S3 server.
+struct Site {
+    berth: Berth,
+    s3: S3,
+}
+
+impl Site {
+    fn start(namespace: &str) -> Self {
+        let berth = start(namespace, 2);
+        let s3 = S3::start(berth.plane(), namespace).unwrap();
+        let site = Self { berth, s3 };
+        site.apply(&site.s3.keys.secret_object(namespace));
+        site.apply(&site.s3.location("old", ""));
+        site
+    }
+
+    /// The directory of the entry, in a folder of the same server that stands for the shared bucket.
+    fn share(&self) {
+        std::fs::create_dir_all(self.s3.sibling("shared")).unwrap();
+        let mut location = self.s3.location(ENTRY, &format!("{ENTRY}/velero"));
+        location["spec"]["objectStorage"]["bucket"] = json!("shared");
+        location["metadata"]["labels"] = json!({"garden.berth.dev/backup-entry": ENTRY});
+        self.apply(&location);
+    }
+
+    fn apply(&self, object: &Value) {
+        let args = ["apply", "--server-side", "-n", self.berth.namespace(), "-f", "-"];
+        self.berth.kubectl().run_with(&args, &object.to_string()).unwrap();
+    }
+
+    fn available(&self, location: &str) -> Value {
+        let mut seen = Value::Null;
+        let waited = wait_for(&format!("location {location}"), PATIENCE, || {
+            seen = self.location(location);
+            Ok((seen["status"]["phase"] == "Available").then_some(()))
+        });
+        waited.unwrap_or_else(|error| panic!("{error}; it is {seen:#}"));
+        seen
+    }
+
+    fn location(&self, name: &str) -> Value {
+        let args = ["get", "backupstoragelocations", name, "-n", self.berth.namespace(), "-o", "json"];
+        serde_json::from_str(&self.berth.kubectl().run(&args).unwrap()).unwrap()
+    }
+
+    fn command(&self, more: &[&str]) -> std::process::Command {
+        let mut command = in_own_session(&program());
+        command.args(["garden", "migrate", "--from=old", &format!("--to-entry={ENTRY}"), "--timeout=60s"]);
+        command.arg("--namespace").arg(self.berth.namespace());
+        command.arg("--kubeconfig").arg(self.berth.plane().kubeconfig());
+        command.args(more).stdin(Stdio::null());
+        command
+    }
+
+    fn migrate(&self, more: &[&str]) -> (bool, String, String) {
+        let output = self.command(more).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    }
+
+    fn back_up(&self, name: &str) {
+        let spec = json!({"includedNamespaces": ["default"], "storageLocation": "old"});
+        let answer = self.berth.kubectl().create(self.berth.namespace(), &[backup(name, spec)]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+        let done = ended(&self.berth, &[name]).remove(name).unwrap();
+        assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+    }
+
+    fn shared(&self) -> Arc<DynObjectStore> {
+        self.s3.store_of("shared").unwrap()
+    }
+}
+
+/// Keys and contents below a prefix.
+async fn contents(store: &Arc<DynObjectStore>, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+    let at = Path::from(prefix);
+    let found: Vec<_> =
+        store.list((!prefix.is_empty()).then_some(&at)).map_ok(|o| o.location).try_collect().await.unwrap();
+    let mut all = BTreeMap::new();
+    for path in found {
+        let bytes = store.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
+        let key = path.as_ref().strip_prefix(prefix).unwrap_or_default().trim_start_matches('/').to_owned();
+        all.insert(key, bytes);
+    }
+    all
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Objects as a file-level repository has them: many and small.
+async fn fill(store: &Arc<DynObjectStore>, count: usize) {
+    for i in 0..count {
+        let path = Path::from(format!("kopia/default/p{i:05}"));
+        store.put(&path, PutPayload::from(format!("contents of {i}"))).await.unwrap();
+    }
+}
+
+#[test]
+fn backups_move_and_their_location_keeps_its_name() {
+    let site = Site::start("migrate-whole");
+    site.available("old");
+    site.back_up("before");
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 20));
+    // More than one part.
+    let large = Path::from("kopia/default/large");
+    runtime.block_on(own.put(&large, PutPayload::from(vec![7_u8; 20_000_000]))).unwrap();
+    let before = runtime.block_on(contents(&own, ""));
+
+    let (ok, _, stderr) = site.migrate(&[]);
+    assert!(!ok && stderr.contains("make the entry in the hub first"), "{stderr}");
+    site.share();
+    site.available(ENTRY);
+    let (ok, stdout, stderr) = site.migrate(&["--dry-run"]);
+    assert!(ok, "{stderr}");
+    assert!(stdout.contains(&format!("to copy         {}\n", before.len())), "{stdout}");
+    let shared = site.shared();
+    assert_eq!(runtime.block_on(contents(&shared, "")), BTreeMap::new(), "nothing is written");
+
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok, "{stdout}{stderr}");
+    assert!(stdout.contains("its old place is as it was"), "{stdout}");
+    let prefix = format!("{ENTRY}/velero");
+    assert!(runtime.block_on(contents(&shared, &prefix)) == before, "every byte, and no more");
+    assert!(runtime.block_on(contents(&own, "")) == before, "the source is as it was");
+    let led = site.available("old");
+    assert_eq!(led["spec"]["objectStorage"], json!({"bucket": "shared", "prefix": prefix}));
+    assert_eq!(led["spec"]["accessMode"], "ReadWrite");
+    assert!(led["metadata"]["annotations"]["berth.dev/hold"].is_null(), "{led:#}");
+    // What is on record is not in Velero's way.
+    let record = runtime.block_on(contents(&shared, &format!("_berth/{ENTRY}/migration")));
+    let head: Value = serde_json::from_slice(&record["migration.json"]).unwrap();
+    assert_eq!((&head["phase"], &head["location"]), (&json!("CutOver"), &json!("old")));
+    let items: Value = serde_json::from_slice(&record["items-00000.json"]).unwrap();
+    assert!(items.as_object().unwrap().values().all(|item| item["status"] == "Copied"), "{items:#}");
+
+    // Backups go to the new place, and a second run does nothing.
+    site.back_up("after");
+    assert!(runtime.block_on(contents(&shared, &format!("{prefix}/backups/after"))).len() > 1);
+    let (ok, _, stderr) = site.migrate(&[]);
+    assert!(ok, "{stderr}");
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(ok, "{stderr}");
+    assert!(stdout.contains("its old place is empty"), "{stdout}");
+    assert_eq!(runtime.block_on(contents(&own, "")), BTreeMap::new());
+    assert!(runtime.block_on(contents(&shared, &format!("{prefix}/backups/before"))).len() > 1);
+}
+
+#[test]
+fn it_goes_on_where_it_was_killed() {
+    let site = Site::start("migrate-killed");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 600));
+    let before = runtime.block_on(contents(&own, ""));
+    let shared = site.shared();
+    let prefix = format!("{ENTRY}/velero");
+    let copied = || {
+        let listing = shared.list(Some(&Path::from(prefix.as_str())));
+        runtime.block_on(listing.try_collect::<Vec<_>>()).map(|all| all.len())
+    };
+    // Killed three times, each time a little further.
+    let mut kills = 0;
+    for goal in [50, 200, 400] {
+        let mut child = site.command(&["--at-once=2"]).stdout(Stdio::null()).spawn().unwrap();
+        wait_for("some objects to be copied", PATIENCE, || {
+            anyhow::ensure!(child.try_wait()?.is_none(), "it ended before it could be killed");
+            Ok((copied()? >= goal).then_some(()))
+        })
+        .unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+    }
+    assert_eq!(kills, 3);
+    assert!(copied().unwrap() < 600, "it was in the middle");
+    // Meanwhile some go, and some come.
+    let gone = Path::from("kopia/default/p00599");
+    runtime.block_on(own.delete(&gone)).unwrap();
+    runtime.block_on(own.put(&Path::from("kopia/default/new"), PutPayload::from("new"))).unwrap();
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok, "{stdout}{stderr}");
+    let mut wanted = before;
+    wanted.remove("kopia/default/p00599");
+    wanted.insert("kopia/default/new".to_owned(), b"new".to_vec());
+    assert!(runtime.block_on(contents(&shared, &prefix)) == wanted);
+}
+
+#[test]
+fn what_is_there_already_is_not_overwritten() {
+    let site = Site::start("migrate-taken");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 3));
+    let shared = site.shared();
+    let there = Path::from(format!("{ENTRY}/velero/kopia/default/p00001"));
+    runtime.block_on(shared.put(&there, PutPayload::from("somebody else's"))).unwrap();
+    let (ok, _, stderr) = site.migrate(&[]);
+    assert!(!ok);
+    assert!(stderr.contains("kopia/default/p00001: something else is there already: SHA-256"), "{stderr}");
+    let kept = runtime.block_on(async { shared.get(&there).await.unwrap().bytes().await.unwrap() });
+    assert_eq!(&kept[..], b"somebody else's");
+    let location = site.location("old");
+    assert_ne!(location["spec"]["accessMode"], "ReadOnly", "backups go on");
+    // A person decides: away with it.
+    runtime.block_on(shared.delete(&there)).unwrap();
+    let (ok, _, stderr) = site.migrate(&[]);
+    assert!(ok, "{stderr}");
+}
