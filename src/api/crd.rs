@@ -1,7 +1,7 @@
 //! CustomResourceDefinitions, generated from the types.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
 
@@ -66,6 +66,9 @@ fn as_kubernetes_takes_it(schema: &mut JSONSchemaProps) {
         Some(JSONSchemaPropsOrArray::Schema(items)) => as_kubernetes_takes_it(items),
         Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(as_kubernetes_takes_it),
         None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        as_kubernetes_takes_it(values);
     }
 }
 
