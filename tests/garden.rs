@@ -1,8 +1,10 @@
 //! Shared buckets, on real control planes.
 
 mod courier;
+mod executor;
 mod gate;
 mod hub;
 mod life;
 mod migration;
+mod people;
 mod site;

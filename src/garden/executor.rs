@@ -90,7 +90,9 @@ impl Executor {
                     Ok((object, _)) => debug!(kind = %K::kind(&()), name = object.name, "looked at"),
                     // Logged where it happened, or gone meanwhile.
                     Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
-                    Err(error) => warn!(kind = %K::kind(&()), error = chain(&error), "the watch was interrupted"),
+                    Err(error) => {
+                        warn!(kind = %K::kind(&()), error = chain(&error), "the watch was interrupted")
+                    }
                 }
             })
             .await;

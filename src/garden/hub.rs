@@ -30,8 +30,8 @@ use writer::Writer;
 
 /// Looks again at least this often, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Looks again this soon where a write did not succeed.
-const RETRY: Duration = Duration::from_secs(1);
+/// Looks again this soon where a write did not succeed; then twice as late each time, up to [`PERIOD`].
+const RETRY: Duration = Duration::from_millis(500);
 /// One plan takes in all of many changes.
 const GATHER: Duration = Duration::from_millis(20);
 /// Watches of different kinds do not keep step: only what is missing for longer is looked for.
@@ -62,6 +62,7 @@ impl Hub {
         let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
         let mut teller = Teller::new(self.events.clone(), self.metrics.clone());
         let mut absent = Absent::default();
+        let mut retry = RETRY;
         loop {
             changed.mark_unchanged();
             let frozen = objects.frozen();
@@ -73,9 +74,10 @@ impl Hub {
             teller.told(&view, &acted);
             absent.gone.extend(acted.gone);
             let found_gone = absent.look(&self.clients, &decided).await;
+            retry = if acted.is_complete { RETRY } else { retry.saturating_mul(2).min(PERIOD) };
             let pace = match acted.is_complete {
                 _ if found_gone => Duration::ZERO,
-                false => RETRY,
+                false => retry,
                 true if absent.since.is_empty() => until(decided.next, now).min(PERIOD),
                 true => ABSENT,
             };

@@ -41,6 +41,18 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/garden-member/crd/kustomization.yaml"),
     ),
     (
+        "components/garden-member/agent.yaml",
+        include_str!("../../manifests/components/garden-member/agent.yaml"),
+    ),
+    (
+        "components/garden-member/kustomization.yaml",
+        include_str!("../../manifests/components/garden-member/kustomization.yaml"),
+    ),
+    (
+        "components/garden-member/rbac.yaml",
+        include_str!("../../manifests/components/garden-member/rbac.yaml"),
+    ),
+    (
         "components/self-managed/kustomization.yaml",
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),
     ),

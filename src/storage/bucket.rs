@@ -40,12 +40,14 @@ impl StoreError {
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 /// One version of an object, or a delete marker, which has no bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     pub key: String,
     /// Absent where the store keeps no versions.
     pub id: Option<String>,
     pub bytes: u64,
+    /// When it was written, where the store says so.
+    pub modified: Option<Timestamp>,
 }
 
 /// Where the next page begins: after this version. What is removed or added meanwhile does not shift it.
@@ -103,7 +105,13 @@ impl Bucket {
     ///
     /// # Errors
     /// [`Fault::Configuration`], with every fault of the settings and the Secret.
-    pub fn open(provider: &str, name: &str, region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
+    pub fn open(
+        provider: &str,
+        name: &str,
+        region: &str,
+        config: &StoreConfig,
+        secret: &Secret,
+    ) -> Result<Self> {
         match provider {
             FILESYSTEM_PROVIDER => Folder::open(name, config).map(Self::Folder),
             "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),

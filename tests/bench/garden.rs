@@ -47,7 +47,8 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
     berth.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &objects.to_string())?;
     let (buckets, took, writes) = runtime.block_on(async {
         let client = berth.plane().client().await?;
-        wait_until("the first bucket", PATIENCE, async || Ok((made(&client).await? == 1).then_some(()))).await?;
+        wait_until("the first bucket", PATIENCE, async || Ok((made(&client).await? == 1).then_some(())))
+            .await?;
         let before = writes(&client).await?;
         let begun = Instant::now();
         create(&client).await?;
@@ -55,7 +56,8 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
             let all: Vec<BackupEntry> = list(&client).await?;
             let is_done = |entry: &&BackupEntry| {
                 let last = entry.status.as_ref().and_then(|status| status.last_operation.as_ref());
-                entry.spec.bucket_name.is_some() && last.is_some_and(|last| last.state == OperationState::Succeeded)
+                entry.spec.bucket_name.is_some()
+                    && last.is_some_and(|last| last.state == OperationState::Succeeded)
             };
             Ok((all.iter().filter(is_done).count() == ENTRIES).then_some(()))
         })
@@ -69,7 +71,13 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
     let controller = berth.controller.process.id();
     report.add(part, "created, placed, reconciled", took.as_secs_f64(), "s", Aim::None);
     report.add(part, "API writes, all parties", writes / ENTRIES as f64, "per entry", Aim::AtMost(6.0));
-    report.add(part, "CPU of the controller", system::cpu_seconds(controller)? * 1000.0 / ENTRIES as f64, "ms per entry", Aim::None);
+    report.add(
+        part,
+        "CPU of the controller",
+        system::cpu_seconds(controller)? * 1000.0 / ENTRIES as f64,
+        "ms per entry",
+        Aim::None,
+    );
     report.add(part, "peak memory of the controller", system::peak_mib(controller)?, "MiB", Aim::None);
     Ok(())
 }

@@ -6,6 +6,7 @@ mod burst;
 mod client;
 mod engine;
 mod garden;
+mod garden_deletion;
 mod install;
 mod load;
 mod movers;
@@ -63,6 +64,7 @@ enum Part {
     Install,
     Movers,
     Garden,
+    GardenDeletion,
 }
 
 fn main() -> ExitCode {
@@ -110,6 +112,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Garden) {
         garden::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::GardenDeletion) {
+        garden_deletion::measure(&runtime, &berth, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

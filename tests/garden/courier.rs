@@ -409,3 +409,21 @@ fn what_is_somebody_elses_is_left_alone_and_told() {
     let left = get(member, BUCKETS, other, "").unwrap().unwrap();
     assert_eq!(left["spec"]["region"], "x");
 }
+
+#[test]
+fn an_entry_that_is_another_clusters_by_now_is_only_read_here() {
+    let (hub, member) = played();
+    let name = "courier-moved";
+    in_good_days(hub, member, name);
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "other"}})).unwrap();
+    becomes(member, (LOCATIONS, name, "velero"), "read-only", |location| {
+        location["spec"]["accessMode"] == "ReadOnly"
+    })
+    .unwrap();
+    // It comes back: nothing was copied, nothing was lost.
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "ship"}})).unwrap();
+    becomes(member, (LOCATIONS, name, "velero"), "written to again", |location| {
+        location["spec"]["accessMode"] == "ReadWrite"
+    })
+    .unwrap();
+}

@@ -93,6 +93,17 @@ impl Hub {
         self.kubectl().run(&["delete", HUB_ENTRIES, entry, "-n", HUB_NS, "--wait=false"]).unwrap();
     }
 
+    /// As people see it.
+    fn shown(&self, what: &str) -> String {
+        let mut command = std::process::Command::new(program());
+        command.args(["garden", what, "--kubeconfig"]).arg(self.plane.kubeconfig());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let shown = String::from_utf8(output.stdout).unwrap();
+        println!("{shown}");
+        shown
+    }
+
     fn tombstone(&self, entry: &str) -> Value {
         let args =
             ["get", "configmaps", "-n", "garden", "-l", "garden.berth.dev/tombstone=true", "-o", "json"];
@@ -149,6 +160,9 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     // The first backup of a new cluster needs no knowledge of buckets.
     back_up(&berth, "first", "ship--1");
     back_up(&berth, "other", "ship--2");
+    let shown = hub.shown("buckets");
+    let line = shown.lines().find(|line| line.starts_with(&bucket)).unwrap();
+    assert!(line.contains(" 2 ") && line.contains("Create Succeeded"), "{shown}");
     let folder = hub.s3.sibling(&bucket);
     assert!(files(&folder.join("ship--1/velero/backups/first")) > 1);
     let others = files(&folder.join("ship--2"));
@@ -165,7 +179,9 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     let text = told.to_string();
     assert!(text.contains("ERR_INFRA_UNAUTH") && !text.contains("wrong"), "{told:#}");
     hub.keys(&hub.s3.keys.id, &hub.s3.keys.secret);
-    hub.entry("ship--1", "usable", is_usable);
+    for entry in ["ship--1", "ship--2"] {
+        hub.entry(entry, "usable", is_usable);
+    }
 
     hub.delete("ship--1");
     let pending = hub.entry("ship--1", "Pending", |e| e["status"]["lastOperation"]["state"] == "Pending");
@@ -174,6 +190,17 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
         location["spec"]["accessMode"] == "ReadOnly"
     })
     .unwrap();
+    hub.entry("ship--1", "read-only", |entry| entry.to_string().contains("ReadOnly"));
+    let shown = hub.shown("entries");
+    let line = |entry: &str| shown.lines().find(|line| line.contains(entry)).unwrap();
+    for (entry, part) in [
+        ("ship--1", "Delete Pending"),
+        ("ship--1", "ReadOnly"),
+        ("ship--2", "Succeeded"),
+        ("ship--2", "Available"),
+    ] {
+        assert!(line(entry).contains(part), "{entry} is not {part}:\n{shown}");
+    }
     assert!(files(&folder.join("ship--1")) > 1, "in grace");
     hub.entry("ship--1", "gone", Value::is_null);
     assert_eq!(files(&folder.join("ship--1")), 0);

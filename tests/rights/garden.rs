@@ -21,8 +21,10 @@ fn without_any_one_rule_the_hub_cannot_do_something() {
     for (index, need) in needs().enumerate() {
         let Symptom::OfHub(words) = need.symptom else { continue };
         let name = format!("hub-rule-{index}");
-        let options =
-            Options { without_rule: Some((need.kind, need.role, need.rule)), ..Options::new(program(), &name) };
+        let options = Options {
+            without_rule: Some((need.kind, need.role, need.rule)),
+            ..Options::new(program(), &name)
+        };
         let berth = Berth::start(plane, options).unwrap();
         let of_garden = |kind: &str, name: &str, spec: serde_json::Value| {
             json!({

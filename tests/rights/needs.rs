@@ -122,10 +122,7 @@ const ROLES: &[Role] = &[
             ),
             ("Events", Symptom::NoEvent),
             ("knowing what people and members say of shared buckets", Symptom::Blind("CloudProfile")),
-            (
-                "making shared buckets, giving them up",
-                Symptom::OfHub("a BackupBucket could not be made"),
-            ),
+            ("making shared buckets, giving them up", Symptom::OfHub("a BackupBucket could not be made")),
             (
                 "telling an entry its bucket",
                 Symptom::OfHub("a decision could not be written kind=BackupEntry"),

@@ -54,6 +54,8 @@ impl Keys {
 pub struct S3 {
     pub process: Process,
     pub keys: Keys,
+    /// Of somebody else, who may have buckets of their own.
+    pub stranger: Keys,
     bucket: String,
     folder: PathBuf,
     address: SocketAddr,
@@ -67,19 +69,25 @@ impl S3 {
         let folder = plane.folder().join(format!("s3-{name}"));
         let bucket = format!("bucket-{name}");
         let (root, sidecar) = (folder.join("root"), folder.join("sidecar"));
-        for wanted in [&root.join(&bucket), &sidecar] {
+        let (versions, accounts) = (folder.join("versions"), folder.join("accounts"));
+        for wanted in [&root.join(&bucket), &sidecar, &versions, &accounts] {
             std::fs::create_dir_all(wanted)?;
         }
+        let stranger = Keys::new("a-stranger");
+        let account = json!({"access": stranger.id, "secret": stranger.secret, "role": "userplus"});
+        let account = json!({"accessAccounts": {stranger.id.as_str(): account}});
+        std::fs::write(accounts.join("users.json"), account.to_string())?;
         let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
         let address: SocketAddr = (host, port::free()?).into();
         let keys = Keys::new(name);
         let mut command = in_own_session(&program);
         command.args(["--port", &address.to_string(), "--region", REGION, "--health", "/health", "--quiet"]);
         command.env("ROOT_ACCESS_KEY_ID", &keys.id).env("ROOT_SECRET_ACCESS_KEY", &keys.secret);
+        command.arg("--iam-dir").arg(&accounts);
         // Without a place for ETags no multipart upload can be completed.
-        command.arg("posix").arg("--sidecar").arg(sidecar).arg(root);
+        command.args(["posix", "--sidecar"]).arg(sidecar).arg("--versioning-dir").arg(versions).arg(root);
         let process = Process::start("versitygw", command, &plane.folder().join(format!("s3-{name}.log")))?;
-        let mut started = Self { process, keys, bucket, folder, address };
+        let mut started = Self { process, keys, stranger, bucket, folder, address };
         started.wait_ready()?;
         Ok(started)
     }

@@ -34,19 +34,34 @@ impl Fault {
             (_, "BucketAlreadyExists") => Self::NameTaken,
             (_, "BucketNotEmpty") => Self::NotEmpty,
             (_, "TooManyBuckets" | "QuotaExceeded" | "InsufficientStorage") => Self::QuotaExceeded,
-            (_, "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "Throttling" | "RequestLimitExceeded" | "TooManyRequests")
+            (
+                _,
+                "SlowDown"
+                | "SlowDownRead"
+                | "SlowDownWrite"
+                | "Throttling"
+                | "RequestLimitExceeded"
+                | "TooManyRequests",
+            )
             | (429, _) => Self::RateLimited,
             (
                 _,
-                "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "InvalidSecurity"
+                "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "ExpiredToken"
+                | "InvalidToken"
+                | "InvalidSecurity"
                 | "NotSignedUp",
             )
             | (401, _) => Self::Unauthenticated,
             // Clocks, names, regions: asked as it is, it will not be answered otherwise.
-            (_, "RequestTimeTooSkewed" | "PermanentRedirect" | "AuthorizationHeaderMalformed") => Self::Configuration,
+            (_, "RequestTimeTooSkewed" | "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
+                Self::Configuration
+            }
             (_, "NotImplemented" | "MethodNotAllowed") | (405 | 501, _) => Self::NotImplemented,
             (403, _) => Self::Unauthorized,
-            (500..=599 | 404 | 408, _) => Self::Unavailable,
+            // A bucket that is just being made, removed or changed by somebody else.
+            (_, "OperationAborted") | (500..=599 | 404 | 408, _) => Self::Unavailable,
             _ => Self::Configuration,
         }
     }
@@ -114,7 +129,7 @@ mod tests {
             (405, "MethodNotAllowed", Fault::NotImplemented),
             (500, "InternalError", Fault::Unavailable),
             (503, "", Fault::Unavailable),
-            (409, "OperationAborted", Fault::Configuration),
+            (409, "OperationAborted", Fault::Unavailable),
         ];
         for (status, code, fault) in table {
             assert_eq!(Fault::of(status, code), fault, "{status} {code}");

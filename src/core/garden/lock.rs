@@ -29,7 +29,9 @@ pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
         (None, _) => Change::Keep,
         (Some(wanted), None) => Change::Set(wanted),
         (Some(wanted), Some(found)) if wanted == found => Change::Keep,
-        (Some(wanted), Some(found)) if found.mode > wanted.mode || found.days > wanted.days => Change::Stronger(found),
+        (Some(wanted), Some(found)) if found.mode > wanted.mode || found.days > wanted.days => {
+            Change::Stronger(found)
+        }
         (Some(wanted), Some(_)) => Change::Set(wanted),
     }
 }
@@ -57,7 +59,11 @@ mod tests {
         assert_eq!(change(Some(strong), Some(weak)), Change::Set(strong));
         assert_eq!(change(Some(weak), Some(strong)), Change::Stronger(strong));
         let longer = lock(Mode::Governance, 30);
-        assert_eq!(change(Some(strong), Some(longer)), Change::Stronger(longer), "shorter is weaker, whatever the mode");
+        assert_eq!(
+            change(Some(strong), Some(longer)),
+            Change::Stronger(longer),
+            "shorter is weaker, whatever the mode"
+        );
     }
 
     #[test]

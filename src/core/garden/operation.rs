@@ -133,7 +133,7 @@ fn operation(view: &View) -> Operation {
         _ if view.is_deleted => Operation::Delete,
         (Some(Request::Restore), _) => Operation::Restore,
         (_, None) => Operation::Create,
-                (_, Some(last)) if last.state != State::Succeeded => last.operation,
+        (_, Some(last)) if last.state != State::Succeeded => last.operation,
         _ => Operation::Reconcile,
     }
 }
@@ -193,7 +193,10 @@ mod tests {
             (View { request: Some(Request::WaitForState), ..deleted }, Delete),
             (deleted, Delete),
             (View { last: last(Migrate, State::Unfinished), ..well() }, Migrate),
-            (View { last: last(Migrate, State::Succeeded), request: Some(Request::Restore), ..well() }, Restore),
+            (
+                View { last: last(Migrate, State::Succeeded), request: Some(Request::Restore), ..well() },
+                Restore,
+            ),
         ];
         for (view, operation) in table {
             assert_eq!(next(&view, at(101)), Next::Do(operation), "{view:?}");
@@ -217,7 +220,8 @@ mod tests {
     #[test]
     fn what_was_let_go_is_left_alone() {
         let gone = View { last: last(Operation::Migrate, State::Succeeded), ..well() };
-        for view in [gone, View { generation: 2, ..gone }, View { request: Some(Request::Reconcile), ..gone }] {
+        for view in [gone, View { generation: 2, ..gone }, View { request: Some(Request::Reconcile), ..gone }]
+        {
             assert_eq!(next(&view, at(101)), Next::Rest(None), "{view:?}");
         }
         let deleted = View { is_deleted: true, is_confirmed: true, ..gone };
@@ -236,10 +240,14 @@ mod tests {
 
     #[test]
     fn failures_are_tried_again_in_time_and_final_ones_on_a_change() {
-        let failed = View { last: last(Operation::Reconcile, State::Error), not_before: Some(at(200)), ..well() };
+        let failed =
+            View { last: last(Operation::Reconcile, State::Error), not_before: Some(at(200)), ..well() };
         assert_eq!(next(&failed, at(150)), Next::Rest(Some(at(200))));
         assert_eq!(next(&failed, at(200)), Next::Do(Operation::Reconcile));
-        assert_eq!(next(&View { request: Some(Request::Reconcile), ..failed }, at(150)), Next::Do(Operation::Reconcile));
+        assert_eq!(
+            next(&View { request: Some(Request::Reconcile), ..failed }, at(150)),
+            Next::Do(Operation::Reconcile)
+        );
         let over = View { last: last(Operation::Create, State::Failed), ..well() };
         assert_eq!(next(&over, at(9_999)), Next::Rest(None));
         assert_eq!(next(&View { generation: 2, ..over }, at(150)), Next::Do(Operation::Create));
@@ -254,7 +262,10 @@ mod tests {
         assert_eq!(next(&asked(101), at(101)), Next::Do(Operation::Reconcile));
         assert_eq!(next(&asked(160), at(101)), Next::Do(Operation::Reconcile), "their clock is ahead");
         assert_eq!(done_at(Some(at(160)), at(101)), at(160));
-        let done = View { last: Some(Last { at: at(160), ..last(Operation::Create, State::Succeeded).unwrap() }), ..asked(160) };
+        let done = View {
+            last: Some(Last { at: at(160), ..last(Operation::Create, State::Succeeded).unwrap() }),
+            ..asked(160)
+        };
         assert_eq!(next(&done, at(102)), Next::Rest(None), "and once is enough");
         assert_eq!(next(&asked(100_000), at(101)), Next::Rest(None), "that is no clock");
         assert_eq!(done_at(Some(at(100_000)), at(101)), at(101));

@@ -13,7 +13,9 @@ pub struct Scope(String);
 pub enum ScopeError {
     #[error("{0:?} does not name one directory of a bucket; nothing is removed for it")]
     NotOneSegment(String),
-    #[error("its directory is {wanted}, and {recorded:?} was recorded when it was made; nothing is removed until they agree")]
+    #[error(
+        "its directory is {wanted}, and {recorded:?} was recorded when it was made; nothing is removed until they agree"
+    )]
     NotAsRecorded { wanted: String, recorded: String },
     #[error("to be emptied, bucket {bucket} must be named by the annotation; it has {named:?}")]
     NotNamed { bucket: String, named: String },
@@ -66,7 +68,10 @@ mod tests {
 
     #[test]
     fn a_directory_ends_in_a_slash_and_does_not_know_the_word_source() {
-        assert_eq!(Scope::of_entry("shoot--dev--a--12", None).map(|s| s.0), Ok("shoot--dev--a--12/".to_owned()));
+        assert_eq!(
+            Scope::of_entry("shoot--dev--a--12", None).map(|s| s.0),
+            Ok("shoot--dev--a--12/".to_owned())
+        );
         assert_eq!(Scope::of_entry("source-a--1", Some("a--1/")).map(|s| s.0), Ok("a--1/".to_owned()));
         let twelve = Scope::of_entry("a--12", None);
         assert!(twelve.is_ok_and(|scope| scope.covers("a--12/x") && !scope.covers("a--123/x")));
@@ -74,7 +79,9 @@ mod tests {
 
     #[test]
     fn what_is_not_one_directory_is_refused() {
-        for name in ["", ".", "..", "source-", "source-.", "source-..", "a/b", "/", "a/", "/a", "a\\b", "a\n", "a b"] {
+        for name in
+            ["", ".", "..", "source-", "source-.", "source-..", "a/b", "/", "a/", "/a", "a\\b", "a\n", "a b"]
+        {
             assert!(matches!(Scope::of_entry(name, None), Err(ScopeError::NotOneSegment(_))), "{name:?}");
         }
     }

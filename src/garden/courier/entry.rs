@@ -84,7 +84,9 @@ impl Courier {
         if let Some(removed) = more(outcome.removed, status.removed) {
             change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
         }
-        let conditions = location.condition.and_then(|wanted| with_condition(&status.conditions, wanted));
+        // About the cluster whose backups these are, whoever acts for it.
+        let told = location.condition.filter(|_| hub.spec.seed_name == self.settings.seed);
+        let conditions = told.and_then(|wanted| with_condition(&status.conditions, wanted));
         if let Some(conditions) = conditions {
             change.get_or_insert_with(|| json!({}))["conditions"] = json!(conditions);
         }

@@ -46,11 +46,15 @@ pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Proble
 pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
     let name = task.object.name_any();
     if task.record.name_taken == Some(true) {
-        return Ok(Outcome::Done { description: format!("bucket {name} is somebody else's, and was left alone") });
+        return Ok(Outcome::Done {
+            description: format!("bucket {name} is somebody else's, and was left alone"),
+        });
     }
     if task.object.annotation(keys::FORGET_DATA).is_some_and(|why| why != "false") {
         task.record.forgotten = task.object.annotation(keys::FORGET_DATA).map(str::to_owned);
-        return Ok(Outcome::Done { description: format!("bucket {name} was left in the store, with what is in it") });
+        return Ok(Outcome::Done {
+            description: format!("bucket {name} was left in the store, with what is in it"),
+        });
     }
     let entries = entries_in(task, &name).await?;
     if !entries.is_empty() {
@@ -65,7 +69,8 @@ pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Pro
         removed => return Ok(gone(&name, removed?)),
     }
     // What is no object may be in the way.
-    let everything = Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
+    let everything =
+        Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
     let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
     if found.objects > 0 {
         let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
@@ -79,7 +84,8 @@ pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Pro
             );
             return Err(StoreError::new(Fault::NotEmpty, message).into());
         };
-        let scope = Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
+        let scope =
+            Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
         if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
             return Ok(waits);
         }

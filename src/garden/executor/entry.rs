@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::extension::{Extension, Outcome, Problem, store_config};
 use super::purge::{Kept, Purge, survey};
@@ -31,7 +31,8 @@ pub async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem
     task.record.prefix = Some(scope.prefix().to_owned());
     let bucket = &task.object.spec.bucket_name;
     if !open(task).await?.exists().await? {
-        let message = format!("there is no bucket {bucket} yet, or no longer; the directory has nowhere to be");
+        let message =
+            format!("there is no bucket {bucket} yet, or no longer; the directory has nowhere to be");
         return Err(StoreError::new(Fault::NoSuchBucket, message).into());
     }
     Ok(Outcome::Done { description: format!("directory {} of bucket {bucket}", scope.prefix()) })
@@ -40,14 +41,16 @@ pub async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem
 pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
     let scope = scope(task)?;
     let bucket_name = task.object.spec.bucket_name.clone();
-    if let Some(why) = task.object.annotation(keys::FORGET_DATA).filter(|why| *why != "false").map(str::to_owned) {
+    if let Some(why) =
+        task.object.annotation(keys::FORGET_DATA).filter(|why| *why != "false").map(str::to_owned)
+    {
         return forget(task, &scope, why).await;
     }
     let bucket = Arc::new(open(task).await?);
     match empty(task, &bucket, &scope).await {
-        Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
-            Ok(Outcome::Done { description: format!("there is no bucket {bucket_name}: its objects were gone already") })
-        }
+        Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => Ok(Outcome::Done {
+            description: format!("there is no bucket {bucket_name}: its objects were gone already"),
+        }),
         done => done,
     }
 }
@@ -114,8 +117,9 @@ pub async fn empty<K: Extension>(
     task.record.retained_until = None;
     let removed = largest(task.record.removed(), found);
     task.record.set_removed(removed);
-    info!(kind = %K::kind(&()), name = %task.object.name_any(), objects = removed.objects, bytes = removed.bytes, "removed");
-    Ok(Outcome::Done { description: format!("{} objects with {} bytes were removed", removed.objects, removed.bytes) })
+    Ok(Outcome::Done {
+        description: format!("{} objects with {} bytes were removed", removed.objects, removed.bytes),
+    })
 }
 
 fn waits<K: Extension>(task: &mut Task<'_, K>, kept: Kept) -> Outcome {

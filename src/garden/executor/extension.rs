@@ -24,9 +24,14 @@ const RESYNC: SignedDuration = SignedDuration::from_hours(12);
 
 /// What became of an operation that could be done.
 pub enum Outcome {
-    Done { description: String },
+    Done {
+        description: String,
+    },
     /// Only time is needed, or leave: tried again then.
-    Waits { description: String, again: Timestamp },
+    Waits {
+        description: String,
+        again: Timestamp,
+    },
 }
 
 /// Why it could not.
@@ -58,7 +63,13 @@ impl From<kube::Error> for Problem {
 
 /// A kind of Gardener's extensions API.
 pub trait Extension:
-    Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
 {
     /// On the object and on its Secret.
     const FINALIZER: &'static str;

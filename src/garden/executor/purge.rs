@@ -129,7 +129,12 @@ impl Purge {
     fn begin(&mut self, page: Page) -> Result<()> {
         // Whatever a store lists: nothing else is removed.
         if let Some(strange) = page.versions.iter().find(|version| !self.scope.covers(&version.key)) {
-            let message = format!("{:?}: {:?} was listed below {:?}; nothing more is removed", self.bucket, strange.key, self.scope.prefix());
+            let message = format!(
+                "{:?}: {:?} was listed below {:?}; nothing more is removed",
+                self.bucket,
+                strange.key,
+                self.scope.prefix()
+            );
             return Err(StoreError::new(Fault::Configuration, message));
         }
         if !page.versions.is_empty() {

@@ -43,7 +43,11 @@ pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(
 }
 
 /// Takes `finalizer` off, if it is there.
-pub async fn let_go(client: &Client, reference: &SecretReference, finalizer: &str) -> Result<(), kube::Error> {
+pub async fn let_go(
+    client: &Client,
+    reference: &SecretReference,
+    finalizer: &str,
+) -> Result<(), kube::Error> {
     let secret = match api(client, reference).get_opt(&reference.name).await {
         Ok(Some(secret)) => secret,
         Ok(None) => return Ok(()),
@@ -64,8 +68,7 @@ pub async fn let_go(client: &Client, reference: &SecretReference, finalizer: &st
 async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Result<(), kube::Error> {
     let reference =
         SecretReference { name: secret.name_any(), namespace: secret.namespace().unwrap_or_default() };
-    let patch =
-        json!({"metadata": {"resourceVersion": secret.resource_version(), "finalizers": finalizers}});
+    let patch = json!({"metadata": {"resourceVersion": secret.resource_version(), "finalizers": finalizers}});
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     api(client, &reference).patch(&reference.name, &params, &Patch::Merge(patch)).await.map(|_| ())
 }

@@ -6,7 +6,7 @@ use berth_api::garden::operation::OperationState;
 use berth_api::garden::{LastError, LastOperation};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::garden::fault::Fault;
-use berth_core::garden::operation::{Operation, done_at, pause};
+use berth_core::garden::operation::{Operation, Request, done_at, pause};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
@@ -87,14 +87,15 @@ impl<'a, K: Extension> Task<'a, K> {
 
     /// Another cluster takes over: nothing is touched but what we put on objects.
     pub(super) async fn let_go(mut self) -> Result<Option<Timestamp>, kube::Error> {
-        self.tell(OperationState::Succeeded, 100, "let go; its data was not touched".to_owned(), None).await?;
+        self.tell(OperationState::Succeeded, 100, "let go; its data was not touched".to_owned(), None)
+            .await?;
         self.release(&[keys::OPERATION]).await?;
         Ok(None)
     }
 
     pub(super) async fn set_up(mut self) -> Result<Option<Timestamp>, kube::Error> {
         // What is to be restored counts as asked for until it is done.
-        let requested = self.object.annotation(keys::OPERATION).is_some();
+        let requested = self.object.annotation(keys::OPERATION).and_then(Request::parse).is_some();
         let is_taken_up = requested && self.operation != Operation::Restore;
         self.take_up(if is_taken_up { &[keys::OPERATION] } else { &[] }).await?;
         if K::IS_SLOW {
@@ -201,7 +202,9 @@ impl<'a, K: Extension> Task<'a, K> {
         });
         // What is being tried again has not got rid of its error yet.
         let last_error = match (state, last_error) {
-            (OperationState::Processing, None) => self.object.status().and_then(|status| status.last_error.clone()),
+            (OperationState::Processing, None) => {
+                self.object.status().and_then(|status| status.last_error.clone())
+            }
             (_, error) => error,
         };
         let patch = json!({

@@ -22,7 +22,10 @@ impl Folder {
     pub fn open(name: &str, config: &StoreConfig) -> Result<Self> {
         let wrong = |what: String| Err(StoreError::new(Fault::Configuration, what));
         let Some(root) = config.path.as_deref().filter(|path| path.starts_with('/')) else {
-            return wrong("spec.providerConfig.path: required, the absolute path of the folder that holds the buckets".into());
+            return wrong(
+                "spec.providerConfig.path: required, the absolute path of the folder that holds the buckets"
+                    .into(),
+            );
         };
         if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
             return wrong(format!("metadata.name: {name:?} is not the name of a folder"));
@@ -83,7 +86,8 @@ impl Folder {
                     Ok(()) => removal.removed.push(version),
                     Err(error) if error.kind() == ErrorKind::NotFound => removal.removed.push(version),
                     Err(error) => {
-                        let failed = || told(&error, format!("{whole}: failed to remove {}: {error}", version.key));
+                        let failed =
+                            || told(&error, format!("{whole}: failed to remove {}: {error}", version.key));
                         removal.failed.get_or_insert_with(failed);
                     }
                 }
@@ -169,7 +173,7 @@ impl Walk<'_> {
                 }
             } else if place == Ordering::Greater {
                 match fs::symlink_metadata(self.root.join(&key)) {
-                    Ok(found) => self.found.push(Version { key, id: None, bytes: found.len() }),
+                    Ok(found) => self.found.push(Version { key, bytes: found.len(), ..Version::default() }),
                     // Removed since.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
@@ -196,7 +200,8 @@ impl Walk<'_> {
 
 /// Nothing of what is no folder, or a link to one.
 fn list(folder: &Path) -> io::Result<Option<fs::ReadDir>> {
-    let found = fs::symlink_metadata(folder).and_then(|found| found.is_dir().then(|| fs::read_dir(folder)).transpose());
+    let found = fs::symlink_metadata(folder)
+        .and_then(|found| found.is_dir().then(|| fs::read_dir(folder)).transpose());
     match found {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         found => found,
@@ -216,7 +221,9 @@ fn prune(folder: &Path, keep: bool) -> io::Result<()> {
         return Ok(());
     }
     match fs::remove_dir(folder) {
-        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Err(error),
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Err(error)
+        }
         _ => Ok(()),
     }
 }
@@ -268,7 +275,10 @@ mod tests {
     async fn pages_follow_one_another_whatever_was_removed_meanwhile() {
         let (root, folder) = store();
         put(&root, &["e/a", "e/b/1", "e/b/2", "e/b-c", "e/d/x/y", "e12/z", "f"]);
-        assert_eq!(pages(&folder, "e/", 2).await, [vec!["e/a", "e/b/1"], vec!["e/b/2", "e/b-c"], vec!["e/d/x/y"]]);
+        assert_eq!(
+            pages(&folder, "e/", 2).await,
+            [vec!["e/a", "e/b/1"], vec!["e/b/2", "e/b-c"], vec!["e/d/x/y"]]
+        );
         assert_eq!(pages(&folder, "", 100).await.concat().len(), 7);
         assert_eq!(pages(&folder, "none/", 2).await, [Vec::<String>::new()]);
         let first = folder.page("e/", None, 2).await.unwrap();
@@ -300,9 +310,15 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_folder_are_refused() {
-        let config = |path: Option<&str>| StoreConfig { path: path.map(str::to_owned), ..StoreConfig::default() };
-        for (name, path) in [("b", None), ("b", Some("relative")), ("", Some("/x")), ("..", Some("/x")), ("a/b", Some("/x"))] {
-            assert!(Folder::open(name, &config(path)).is_err_and(|e| e.fault == Fault::Configuration), "{name} {path:?}");
+        let config =
+            |path: Option<&str>| StoreConfig { path: path.map(str::to_owned), ..StoreConfig::default() };
+        for (name, path) in
+            [("b", None), ("b", Some("relative")), ("", Some("/x")), ("..", Some("/x")), ("a/b", Some("/x"))]
+        {
+            assert!(
+                Folder::open(name, &config(path)).is_err_and(|e| e.fault == Fault::Configuration),
+                "{name} {path:?}"
+            );
         }
     }
 }

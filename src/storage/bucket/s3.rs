@@ -9,7 +9,7 @@ use berth_core::garden::fault::Fault;
 use berth_core::garden::lock::{Change, Lock, Mode, change};
 use bytes::Bytes;
 use http::Method;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::signed::{Call, Endpoint, Keys};
@@ -55,7 +55,10 @@ impl S3 {
             Err(error) if error.word == "BucketAlreadyOwnedByYou" => Ok(Created::Already),
             Err(error) if error.fault == Fault::NameTaken => Err(StoreError::new(
                 Fault::NameTaken,
-                format!("a bucket {} exists and belongs to somebody else: names are the store's, not the account's; use another one ({error})", self.endpoint.bucket),
+                format!(
+                    "a bucket {} exists and belongs to somebody else: names are the store's, not the account's; use another one ({error})",
+                    self.endpoint.bucket
+                ),
             )),
             Err(error) => Err(error),
         }
@@ -106,15 +109,11 @@ impl S3 {
     }
 
     async fn set_lock(&self, wanted: Lock) -> Result<Option<String>> {
-        let found = match self.setting(Method::GET, "object-lock", String::new()).await {
-            Ok(body) => self.read::<xml::ObjectLock>(&body)?.rule.and_then(|rule| lock_of(&rule.default_retention)),
-            Err(error) if error.word == "ObjectLockConfigurationNotFoundError" => None,
-            Err(error) => return Err(error),
-        };
-        match change(Some(wanted), found) {
+        match change(Some(wanted), self.default_lock().await?) {
             Change::Keep => Ok(None),
             Change::Set(lock) => {
-                self.setting(Method::PUT, "object-lock", xml::object_lock(word(lock.mode), lock.days)).await?;
+                self.setting(Method::PUT, "object-lock", xml::object_lock(word(lock.mode), lock.days))
+                    .await?;
                 Ok(None)
             }
             Change::Stronger(found) => Ok(Some(format!(
@@ -164,7 +163,7 @@ impl S3 {
                 query.extend(after.version.as_deref().map(|version| ("version-id-marker", version)));
             }
             match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
-                Ok(body) => return self.read_page(&body, prefix),
+                Ok(body) => return self.read_page(&body, prefix, after),
                 Err(error) if error.fault == Fault::NotImplemented => {
                     self.is_unversioned.store(true, Ordering::Relaxed);
                 }
@@ -175,11 +174,18 @@ impl S3 {
             vec![("list-type", "2"), ("encoding-type", "url"), ("max-keys", &most), ("prefix", prefix)];
         query.extend(after.map(|after| ("start-after", after.key.as_str())));
         let body = self.endpoint.send(Call { query: &query, ..Call::default() }).await?;
-        self.read_page(&body, prefix)
+        self.read_page(&body, prefix, after)
     }
 
-    fn read_page(&self, body: &[u8], prefix: &str) -> Result<Page> {
-        let page = xml::page(body).map_err(|error| self.unreadable(&error))?;
+    fn read_page(&self, body: &[u8], prefix: &str, after: Option<&Marker>) -> Result<Page> {
+        let mut page = xml::page(body).map_err(|error| self.unreadable(&error))?;
+        // Some stores begin with the version that was to be the last one before: counted twice, it would be.
+        if let Some(after) = after {
+            page.versions.retain(|version| {
+                let is_same = after.version.as_ref().is_none_or(|id| version.id.as_ref() == Some(id));
+                version.key != after.key || !is_same
+            });
+        }
         match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
             Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
             None => Ok(page),
@@ -230,7 +236,9 @@ impl S3 {
             let query = [("uploads", ""), ("prefix", prefix)];
             let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
                 Ok(body) => body,
-                Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => return Ok(()),
+                Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             };
             let found: xml::Uploads = self.read(&body)?;
@@ -257,7 +265,25 @@ impl S3 {
             return Ok(Hold::Until(until));
         }
         let hold: Option<xml::LegalHold> = self.of_version(version, "legal-hold").await?;
-        Ok(if hold.is_some_and(|hold| hold.status == "ON") { Hold::Indefinite } else { Hold::None })
+        if hold.is_some_and(|hold| hold.status == "ON") {
+            return Ok(Hold::Indefinite);
+        }
+        // Some stores keep no date with each version, and go by the bucket's default.
+        let Ok(Some(default)) = self.default_lock().await else { return Ok(Hold::None) };
+        let days = SignedDuration::from_hours(i64::from(default.days).saturating_mul(24));
+        let until = version.modified.and_then(|modified| modified.checked_add(days).ok());
+        Ok(until.map_or(Hold::None, Hold::Until))
+    }
+
+    async fn default_lock(&self) -> Result<Option<Lock>> {
+        match self.setting(Method::GET, "object-lock", String::new()).await {
+            Ok(body) => {
+                let found: xml::ObjectLock = self.read(&body)?;
+                Ok(found.rule.and_then(|rule| lock_of(&rule.default_retention)))
+            }
+            Err(error) if error.word == "ObjectLockConfigurationNotFoundError" => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Nothing where it has none.

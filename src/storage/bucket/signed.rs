@@ -61,7 +61,8 @@ impl Keys {
                 let missing = [("accessKeyID", id), ("secretAccessKey", key)];
                 let missing = missing.into_iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name);
                 let missing = missing.collect::<Vec<_>>().join(" and ");
-                let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
+                let (namespace, name) =
+                    (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
                 Err(StoreError::new(
                     Fault::Configuration,
                     format!(
@@ -104,7 +105,9 @@ impl Endpoint {
             None => ("https", format!("s3.{region}.{}", domain(region))),
             Some(url) => {
                 let split = url.split_once("://").filter(|(scheme, host)| {
-                    matches!(*scheme, "http" | "https") && !host.is_empty() && !host.contains(['/', '?', '#', '@'])
+                    matches!(*scheme, "http" | "https")
+                        && !host.is_empty()
+                        && !host.contains(['/', '?', '#', '@'])
                 });
                 let (scheme, host) = split.ok_or_else(|| {
                     wrong(format!(
@@ -136,7 +139,8 @@ impl Endpoint {
                 .map_err(|error| wrong(format!("spec.providerConfig.caCert: {error}")))?;
             options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
         }
-        let client = ReqwestConnector::default().connect(&options).map_err(|error| wrong(error.to_string()))?;
+        let client =
+            ReqwestConnector::default().connect(&options).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { client, keys, region: region.to_owned(), bucket: bucket.to_owned(), url })
     }
 
@@ -222,17 +226,18 @@ impl Endpoint {
         let elsewhere = headers.get(BUCKET_REGION).and_then(|region| region.to_str().ok()).map(str::to_owned);
         let elsewhere = elsewhere.or(refusal.region).filter(|region| *region != self.region);
         if let Some(elsewhere) = elsewhere {
-            message =
-                format!("{message}; the bucket lies in region {elsewhere}, and this asks for {}", self.region);
+            message = format!(
+                "{message}; the bucket lies in region {elsewhere}, and this asks for {}",
+                self.region
+            );
         }
         let fault = Fault::of(status.as_u16(), &refusal.code);
-        // A lock that changed meanwhile, or a bucket that is just being made or removed.
-        let fault = if refusal.code == "OperationAborted" { Fault::Unavailable } else { fault };
         StoreError { fault, word: refusal.code, message }
     }
 
     fn name(&self, call: &Call<'_>) -> String {
-        let what: Vec<&str> = call.query.iter().filter(|(_, v)| v.is_empty()).map(|(name, _)| *name).collect();
+        let what: Vec<&str> =
+            call.query.iter().filter(|(_, v)| v.is_empty()).map(|(name, _)| *name).collect();
         match (call.key, what.as_slice()) {
             (Some(key), _) => format!("{}/{key}", self.bucket),
             (None, []) => format!("bucket {}", self.bucket),
@@ -244,7 +249,6 @@ impl Endpoint {
 fn domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -274,24 +278,36 @@ mod tests {
 
     #[test]
     fn missing_keys_are_named_and_nothing_is_quoted() {
-        let lacks = |pairs: &[(&str, &str)]| Keys::read(&secret(pairs)).err().map(|e| e.message).unwrap_or_default();
+        let lacks =
+            |pairs: &[(&str, &str)]| Keys::read(&secret(pairs)).err().map(|e| e.message).unwrap_or_default();
         assert_eq!(lacks(&[]), "Secret garden/keys lacks accessKeyID and secretAccessKey");
-        assert_eq!(lacks(&[("accessKeyID", "id"), ("secretAccessKey", " ")]), "Secret garden/keys lacks secretAccessKey");
-        assert_eq!(lacks(&[("accessKeyID", "a\nb"), ("secretAccessKey", "x")]), "Secret garden/keys lacks accessKeyID");
+        assert_eq!(
+            lacks(&[("accessKeyID", "id"), ("secretAccessKey", " ")]),
+            "Secret garden/keys lacks secretAccessKey"
+        );
+        assert_eq!(
+            lacks(&[("accessKeyID", "a\nb"), ("secretAccessKey", "x")]),
+            "Secret garden/keys lacks accessKeyID"
+        );
         assert_eq!(lacks(&[("accessKeyID", "id\n"), ("secretAccessKey", "word")]), "");
     }
 
     #[test]
     fn a_bucket_has_one_address() {
-        let url = |bucket: &str, config: &StoreConfig| endpoint(bucket, config).map(|e| e.url).map_err(|e| e.message);
-        let at = |endpoint: &str| StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+        let url = |bucket: &str, config: &StoreConfig| {
+            endpoint(bucket, config).map(|e| e.url).map_err(|e| e.message)
+        };
+        let at =
+            |endpoint: &str| StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
         let none = StoreConfig::default();
         assert_eq!(url("b", &none).as_deref(), Ok("https://b.s3.eu-west-1.amazonaws.com"));
         assert_eq!(url("b.c", &none).as_deref(), Ok("https://s3.eu-west-1.amazonaws.com/b.c"));
         assert_eq!(url("b", &at("http://127.0.0.1:1/")).as_deref(), Ok("http://127.0.0.1:1/b"));
         let hosted = StoreConfig { force_path_style: Some(false), ..at("https://store") };
         assert_eq!(url("b", &hosted).as_deref(), Ok("https://b.store"));
-        for wrong in ["", "store", "ftp://store", "http://", "http://store/path", "http://me@store", "http://a b"] {
+        for wrong in
+            ["", "store", "ftp://store", "http://", "http://store/path", "http://me@store", "http://a b"]
+        {
             assert!(url("b", &at(wrong)).is_err(), "{wrong:?}");
         }
         for wrong in ["", "a/b", "B", "../x", "a?b"] {
@@ -301,7 +317,8 @@ mod tests {
 
     #[test]
     fn a_key_cannot_leave_its_bucket() {
-        let endpoint = endpoint("b", &StoreConfig { endpoint: Some("http://s".to_owned()), ..StoreConfig::default() });
+        let endpoint =
+            endpoint("b", &StoreConfig { endpoint: Some("http://s".to_owned()), ..StoreConfig::default() });
         let endpoint = endpoint.unwrap();
         let query = [("versionId", "a&b=c"), ("retention", "")];
         let call = Call { key: Some("e/ä ?#%&+.txt"), query: &query, ..Call::default() };

@@ -43,6 +43,7 @@ struct Listing {
 struct Entry {
     key: String,
     version_id: Option<String>,
+    last_modified: Option<String>,
     size: u64,
 }
 
@@ -62,7 +63,8 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
     let versions = all
         .map(|entry| {
             let id = entry.version_id.filter(|id| !id.is_empty());
-            Ok(Version { key: decode(entry.key)?, id, bytes: entry.size })
+            let modified = entry.last_modified.and_then(|time| time.parse().ok());
+            Ok(Version { key: decode(entry.key)?, id, bytes: entry.size, modified })
         })
         .collect::<Result<Vec<_>, String>>()?;
     let next = match (listing.is_truncated, listing.next_key_marker) {
@@ -218,12 +220,25 @@ mod tests {
     fn versions_and_markers_come_in_any_order() {
         let text = "<?xml version=\"1.0\"?><ListVersionsResult xmlns=\"x\"><Name>b</Name><EncodingType>url</EncodingType>\
             <IsTruncated>true</IsTruncated><NextKeyMarker>e/a+b%26</NextKeyMarker><NextVersionIdMarker>2</NextVersionIdMarker>\
-            <Version><Key>e/1</Key><VersionId>1</VersionId><IsLatest>true</IsLatest><Size>7</Size><Owner><ID>x</ID></Owner></Version>\
+            <Version><Key>e/1</Key><VersionId>1</VersionId><LastModified>1970-01-01T00:00:07.000Z</LastModified><IsLatest>true</IsLatest><Size>7</Size><Owner><ID>x</ID></Owner></Version>\
             <DeleteMarker><Key>e/2</Key><VersionId>2</VersionId></DeleteMarker>\
             <Version><Key>e/a+b%26</Key><VersionId>null</VersionId><Size>0</Size></Version></ListVersionsResult>";
         let page = page(text.as_bytes()).unwrap();
-        let version = |key: &str, id: &str, bytes| Version { key: key.into(), id: Some(id.into()), bytes };
-        assert_eq!(page.versions, [version("e/1", "1", 7), version("e/a b&", "null", 0), version("e/2", "2", 0)]);
+        let version = |key: &str, id: &str, bytes| Version {
+            key: key.into(),
+            id: Some(id.into()),
+            bytes,
+            modified: None,
+        };
+        let modified = jiff::Timestamp::from_second(7).ok();
+        assert_eq!(
+            page.versions,
+            [
+                Version { modified, ..version("e/1", "1", 7) },
+                version("e/a b&", "null", 0),
+                version("e/2", "2", 0)
+            ]
+        );
         assert_eq!(page.next, Some(Marker { key: "e/a b&".into(), version: Some("2".into()) }));
     }
 
@@ -231,15 +246,20 @@ mod tests {
     fn a_list_without_versions_goes_on_after_its_last_key() {
         let text = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a+b</Key><Size>3</Size></Contents></ListBucketResult>";
         let page = page(text.as_bytes()).unwrap();
-        assert_eq!(page.versions, [Version { key: "a+b".into(), id: None, bytes: 3 }]);
+        assert_eq!(page.versions, [Version { key: "a+b".into(), bytes: 3, ..Version::default() }]);
         assert_eq!(page.next, Some(Marker { key: "a+b".into(), version: None }));
-        assert!(super::page(b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>").is_err());
+        assert!(
+            super::page(b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>").is_err()
+        );
         assert!(super::page(b"<html>").is_err());
     }
 
     #[test]
     fn of_an_answer_that_is_not_s3s_nothing_is_taken() {
-        assert_eq!(refusal(b"<Error><Code>NoSuchBucket</Code><BucketName>b</BucketName></Error>").code, "NoSuchBucket");
+        assert_eq!(
+            refusal(b"<Error><Code>NoSuchBucket</Code><BucketName>b</BucketName></Error>").code,
+            "NoSuchBucket"
+        );
         for other in [&b"<html><body>404</body></html>"[..], b"", b"NoSuchBucket", b"\xff\xfe"] {
             assert_eq!(refusal(other).code, "");
         }
@@ -247,9 +267,13 @@ mod tests {
 
     #[test]
     fn no_key_breaks_the_document() {
-        let versions = [Version { key: "a<b>&\r\u{1}'\"ä".into(), id: Some("x&y".into()), bytes: 0 }];
+        let versions =
+            [Version { key: "a<b>&\r\u{1}'\"ä".into(), id: Some("x&y".into()), ..Version::default() }];
         let text = delete(&versions);
-        assert!(text.contains("<Key>a&lt;b&gt;&amp;&#13;&#1;'\"ä</Key><VersionId>x&amp;y</VersionId>"), "{text}");
+        assert!(
+            text.contains("<Key>a&lt;b&gt;&amp;&#13;&#1;'\"ä</Key><VersionId>x&amp;y</VersionId>"),
+            "{text}"
+        );
         assert_eq!(text.matches("<Object>").count(), 1);
     }
 

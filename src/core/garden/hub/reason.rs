@@ -29,6 +29,10 @@ pub enum Waiting {
         region: String,
         profile: String,
     },
+    /// Without them its bucket is not made.
+    NoCredentials {
+        fault: String,
+    },
     /// Its bucket cannot be made so far.
     Stuck {
         bucket: String,
@@ -68,6 +72,7 @@ impl Waiting {
             Self::Faulty { .. } => "ProfileFaulty",
             Self::NoBackups { .. } => "NoBackups",
             Self::Stranded { .. } => "NowhereToBackUp",
+            Self::NoCredentials { .. } => "NoCredentials",
             Self::Stuck { .. } => "BucketNotMade",
             Self::Exhausted { .. } => "NoMoreBuckets",
             Self::Refused { .. } => "NamesRefused",
@@ -98,6 +103,7 @@ impl fmt::Display for Waiting {
                 "Seed {seed} is in {region}, which is none of the regions of CloudProfile {profile}: add it there, or set \
                  spec.backup.region"
             ),
+            Self::NoCredentials { fault } => write!(f, "its bucket is not made yet: {fault}"),
             Self::Stuck { bucket, error } => write!(f, "BackupBucket {bucket} cannot be made yet: {error}"),
             Self::Exhausted { bucket } => write!(
                 f,

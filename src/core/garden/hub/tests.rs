@@ -262,6 +262,22 @@ fn a_bucket_comes_with_the_first_seed_and_entries_find_it() {
 }
 
 #[test]
+fn without_credentials_no_bucket_is_made_and_everybody_hears_why() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    let secret = world.view.secrets.remove("store").unwrap();
+    world.settle();
+    assert_eq!(world.names(), [""; 0]);
+    let why = "there is no Secret garden/store: create it";
+    assert_eq!(world.why(entry), format!("its bucket is not made yet: {why}"));
+    let ready = &world.view.profiles[0].status.conditions[&About::BackupBucketsReady];
+    assert_eq!((ready.holds, ready.message.as_str()), (false, format!("aws eu-west-1: {why}").as_str()));
+    world.view.secrets.insert("store".to_owned(), secret);
+    world.settle();
+    assert_eq!(world.used(), [1]);
+}
+
+#[test]
 fn a_limit_fills_buckets_one_after_the_other_and_keeps_what_is_placed() {
     let mut world = World::new(Some(3), &["one"]);
     for i in 0..7 {

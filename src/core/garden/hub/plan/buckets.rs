@@ -6,11 +6,11 @@ use jiff::Timestamp;
 
 use super::owners::Findings;
 use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
+use crate::garden::Store;
 use crate::garden::executor::{self, Member};
 use crate::garden::hub::view::{About, Bucket, BucketStatus, Conditions, Operation, OperationKind};
 use crate::garden::life::{self, BucketFate};
 use crate::garden::name::Stem;
-use crate::garden::{SecretRef, Store};
 
 impl<'v> Walk<'v> {
     fn owner(&self, bucket: &Bucket) -> Option<usize> {
@@ -162,30 +162,20 @@ impl<'v> Walk<'v> {
                 format!("no seed that reaches {place} has reported lately: start berth garden agent in one"),
             ),
         }
-        let SecretRef { name, namespace } = &bucket.store.secret;
-        match self.view.secrets.get(name) {
-            _ if *namespace != self.settings.namespace => now.tell(
-                About::CredentialsAvailable,
-                false,
-                "OtherNamespace",
-                format!(
-                    "Secret {namespace}/{name} is not in namespace {}, and no other is read: move it there",
-                    self.settings.namespace
-                ),
-            ),
-            None => now.tell(
-                About::CredentialsAvailable,
-                false,
-                "NoSecret",
-                format!("there is no Secret {namespace}/{name}: create it"),
-            ),
-            Some(secret) if secret.is_deleted => now.tell(
+        let secret = &bucket.store.secret;
+        let is_going = self.view.secrets.get(&secret.name).is_some_and(|found| found.is_deleted);
+        match self.missing_credentials(secret) {
+            Some((reason, fault)) => now.tell(About::CredentialsAvailable, false, reason, fault),
+            None if is_going => now.tell(
                 About::CredentialsAvailable,
                 true,
                 "SecretGoing",
-                format!("Secret {namespace}/{name} is deleted, and stays while buckets need it"),
+                format!(
+                    "Secret {}/{} is deleted, and stays while buckets need it",
+                    secret.namespace, secret.name
+                ),
             ),
-            Some(_) => now.normal(About::CredentialsAvailable, true, "SecretFound", "its Secret is there"),
+            None => now.normal(About::CredentialsAvailable, true, "SecretFound", "its Secret is there"),
         }
         match status.limit.map(|limit| (status.allocated.len(), limit)) {
             Some((used, limit)) if u32::try_from(used).is_ok_and(|used| used > limit) => now.tell(

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Walk;
-use crate::garden::Store;
 use crate::garden::hub::reason::Waiting;
 use crate::garden::hub::view::{About, Condition, Conditions, ProfileStatus};
 use crate::garden::placement::Standing;
+use crate::garden::{SecretRef, Store};
 
 impl<'v> Walk<'v> {
     /// Profiles and seeds: have their backups somewhere to go?
@@ -71,7 +71,10 @@ impl<'v> Walk<'v> {
                 Some(format!("{}: {}", bucket.name, bucket.error.as_ref()?))
             });
             let errors: Vec<String> = errors.collect();
-            let what = if errors.is_empty() { "is being made".to_owned() } else { errors.join("; ") };
+            let fault = self.missing_credentials(&store.secret).map(|(_, fault)| fault);
+            is_making &= fault.is_none();
+            let what = errors.into_iter().chain(fault).collect::<Vec<_>>().join("; ");
+            let what = if what.is_empty() { "is being made".to_owned() } else { what };
             missing.push(format!("{}: {what}", store.place));
         }
         match missing.is_empty() {
@@ -82,6 +85,20 @@ impl<'v> Walk<'v> {
             false if is_making => Some((false, "BackupBucketsProgressing", missing.join(", "))),
             false => Some((false, "BackupBucketsError", missing.join(", "))),
         }
+    }
+
+    /// Why a Secret cannot be used: reason, and message.
+    pub(super) fn missing_credentials(&self, secret: &SecretRef) -> Option<(&'static str, String)> {
+        let SecretRef { name, namespace } = secret;
+        let ours = &self.settings.namespace;
+        if namespace != ours {
+            let text = format!(
+                "Secret {namespace}/{name} is not in namespace {ours}, and no other is read: move it there"
+            );
+            return Some(("OtherNamespace", text));
+        }
+        let is_missing = !self.view.secrets.contains_key(name);
+        is_missing.then(|| ("NoSecret", format!("there is no Secret {namespace}/{name}: create it")))
     }
 
     /// Credentials stay while any bucket needs them.

@@ -190,7 +190,7 @@ impl<'v> Walk<'v> {
             let line: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
             let limit = self.settings.quota.limit(&store.place.provider);
             let missing = placement::missing(&line, entries.len(), limit);
-            let obstacle = self.obstacle(&candidates, missing);
+            let obstacle = self.obstacle(&store, &candidates, missing);
             match &obstacle {
                 Some(why) => entries.iter().for_each(|e| self.wait(*e, why.clone())),
                 None => self.make(profile, &store, missing),
@@ -199,7 +199,7 @@ impl<'v> Walk<'v> {
     }
 
     /// What stands against waiting for these buckets and making `missing` more.
-    fn obstacle(&self, candidates: &[(usize, Candidate)], missing: usize) -> Option<Waiting> {
+    fn obstacle(&self, store: &Store, candidates: &[(usize, Candidate)], missing: usize) -> Option<Waiting> {
         let of = |standing: &[Standing]| -> Vec<&'v Bucket> {
             let those = candidates.iter().filter(|(_, one)| standing.contains(&one.standing));
             those.filter_map(|(b, _)| self.view.buckets.get(*b)).collect()
@@ -211,6 +211,9 @@ impl<'v> Walk<'v> {
         }
         if let Some(last) = refused.last().filter(|_| missing > 0 && refused.len() >= MOST_REFUSED) {
             return Some(Waiting::Refused { bucket: last.name.clone() });
+        }
+        if let Some((_, fault)) = self.missing_credentials(&store.secret).filter(|_| missing > 0) {
+            return Some(Waiting::NoCredentials { fault });
         }
         let stuck = stuck.first()?;
         let error = stuck.error.clone().unwrap_or_else(|| "it is tried again".to_owned());
