@@ -22,7 +22,7 @@ pub const LOCATIONS: &str = "backupstoragelocations.velero.io";
 pub struct Member {
     pub plane: ControlPlane,
     /// Ends with it.
-    pub agent: Process,
+    _agent: Process,
 }
 
 impl Member {
@@ -33,7 +33,7 @@ impl Member {
         define_velero(&plane)?;
         define_member(&plane)?;
         let agent = start_agent(hub, &plane, seed)?;
-        Ok(Self { plane, agent })
+        Ok(Self { plane, _agent: agent })
     }
 
     pub fn kubectl(&self) -> &Kubectl {
