@@ -25,6 +25,18 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/cert-manager/kustomization.yaml"),
     ),
     (
+        "components/garden-courier/agent.yaml",
+        include_str!("../../manifests/components/garden-courier/agent.yaml"),
+    ),
+    (
+        "components/garden-courier/kustomization.yaml",
+        include_str!("../../manifests/components/garden-courier/kustomization.yaml"),
+    ),
+    (
+        "components/garden-courier/rbac.yaml",
+        include_str!("../../manifests/components/garden-courier/rbac.yaml"),
+    ),
+    (
         "components/garden-member/crd/backupbuckets.extensions.gardener.cloud.yaml",
         include_str!(
             "../../manifests/components/garden-member/crd/backupbuckets.extensions.gardener.cloud.yaml"
@@ -52,6 +64,11 @@ pub const FILES: &[(&str, &str)] = &[
         "components/garden-member/rbac.yaml",
         include_str!("../../manifests/components/garden-member/rbac.yaml"),
     ),
+    (
+        "components/garden-seeds/kustomization.yaml",
+        include_str!("../../manifests/components/garden-seeds/kustomization.yaml"),
+    ),
+    ("components/garden-seeds/rbac.yaml", include_str!("../../manifests/components/garden-seeds/rbac.yaml")),
     (
         "components/self-managed/kustomization.yaml",
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),

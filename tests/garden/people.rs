@@ -30,8 +30,8 @@ fn a_plan_says_which_buckets_come_about_and_who_goes_where() {
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected = "\
-BUCKET                                 PROVIDER  REGION     ENTRIES  SEED
-sample-accepted-eu-west-1-xxxxx  new    aws       eu-west-1  1/2      sample-accepted
+BUCKET                                PROVIDER  REGION     ENTRIES  SEED
+sample-accepted-eu-west-1-xxxxx  new  aws       eu-west-1  1/2      sample-accepted
 
 ENTRY                    CLUSTER          BUCKET
 default/sample-accepted  sample-accepted  sample-accepted-eu-west-1-xxxxx
