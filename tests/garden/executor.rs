@@ -336,7 +336,8 @@ fn versions_and_markers_go_and_what_is_locked_waits_with_a_date() {
     );
 
     // Its admin shortens it, to some seconds: then it goes by itself.
-    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
+    // A store keeps whole seconds.
+    let soon = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + 10).unwrap();
     for version in &left {
         runtime().block_on(retain(site, "locked", version, soon)).unwrap();
     }
