@@ -185,8 +185,7 @@ impl Migration {
         let all: u64 = Counts::of(&record.items()).none;
         let (mut done, mut failed) = (0, BTreeMap::new());
         for i in 0..record.shards() {
-            loop {
-                let Some(items) = record.shard(i) else { break };
+            while let Some(items) = record.shard(i) {
                 let waiting = items.iter().filter(|(key, item)| {
                     item.status == Status::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
                 });
