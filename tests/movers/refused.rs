@@ -13,7 +13,7 @@ use crate::support::refusal::{CONFLICT, FORBIDDEN, No, Refusal};
 use crate::support::{node_agent, wait_for};
 
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(100) };
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const NODE: &str = "node-1";
 
 /// One node-agent, and a webhook that refuses the acceptance of what is held.
