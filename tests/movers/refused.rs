@@ -13,7 +13,7 @@ use crate::support::refusal::{CONFLICT, FORBIDDEN, No, Refusal};
 use crate::support::{node_agent, wait_for};
 
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(100) };
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: &str = "node-1";
 
 /// One node-agent, and a webhook that refuses the acceptance of what is held.
@@ -129,18 +129,18 @@ fn a_conflict_is_taken_for_another_agent(gate: &Gate, kind: Kind) {
     assert_eq!(gate.refused(&held).len(), 2);
 }
 
-/// It is tried again ten times a second, by the only worker that there is for the kind: what is Prepared does not begin, and
-/// so never makes room for what waits. A gate must not answer so here.
+/// It is tried again ten times a second, by the only worker that there is for the kind: what was accepted before does not begin,
+/// and so never makes room for what waits. A gate must not answer so here.
 fn a_conflict_is_fought_over_and_holds_up_all_others(gate: &Gate, kind: Kind) {
     let (early, held) = (format!("early-{}", kind.plural()), format!("held-{}", kind.plural()));
     gate.hold(&held, CONFLICT);
     gate.burst.submit(kind, vec![gate.burst.one(kind, &early, NODE).unwrap()]).unwrap();
     gate.wait_phase(kind, &early, "Accepted");
     gate.burst.submit(kind, vec![gate.burst.one(kind, &held, NODE).unwrap()]).unwrap();
-    gate.wait_phase(kind, &early, "Prepared");
-    let times = gate.refused(&held).len();
-    gate.wait_refused(&held, times + 30);
-    assert_eq!(gate.burst.history.phase(kind, &early).unwrap(), "Prepared");
+    gate.wait_refused(&held, 30);
+    // Whichever the worker came to first: it has not begun since.
+    let phase = gate.burst.history.phase(kind, &early).unwrap();
+    assert!(["Accepted", "Prepared"].contains(&phase.as_str()), "{phase}");
     println!("{held}: refused every {:?} ms", gaps(&gate.refused(&held)));
     gate.release(&held);
     gate.wait_phase(kind, &early, "Completed");
