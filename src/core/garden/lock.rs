@@ -39,10 +39,13 @@ pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
 /// Longest time for which nobody looks whether locked data can go: locks can be lifted before their time.
 pub const LOOK: SignedDuration = SignedDuration::from_hours(1);
 
+/// Shortest such time: a store whose clock is behind keeps what is over here.
+const PAUSE: SignedDuration = SignedDuration::from_secs(5);
+
 /// When to try again to remove data that is locked until then, as far as is known.
 pub fn look_again(until: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    let latest = now.saturating_add(LOOK).unwrap_or(Timestamp::MAX);
-    until.map_or(latest, |until| until.min(latest))
+    let after = |time| now.saturating_add(time).unwrap_or(Timestamp::MAX);
+    until.unwrap_or(Timestamp::MAX).clamp(after(PAUSE), after(LOOK))
 }
 
 #[cfg(test)]
@@ -73,6 +76,8 @@ mod tests {
         assert_eq!(look_again(None, now), after(60));
         assert_eq!(look_again(Some(after(10)), now), after(10));
         assert_eq!(look_again(Some(after(600)), now), after(60));
+        let late = now + SignedDuration::from_secs(5);
+        assert_eq!((look_again(Some(now), now), look_again(Some(Timestamp::MIN), now)), (late, late));
         assert_eq!(look_again(Some(Timestamp::MAX), Timestamp::MAX), Timestamp::MAX);
     }
 }
