@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
-use berth_core::garden::hub::{Plan, Settings, plan};
+use berth_core::garden::hub::{Plan, Settings, View, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};
@@ -73,6 +73,7 @@ impl Hub {
             let acted = writer.act(&frozen, &view, &decided, now).await;
             teller.told(&view, &acted);
             absent.gone.extend(acted.gone);
+            absent.forget(&view);
             let found_gone = absent.look(&self.clients, &decided).await;
             retry = if acted.is_complete { RETRY } else { retry.saturating_mul(2).min(PERIOD) };
             let pace = match acted.is_complete {
@@ -99,6 +100,13 @@ struct Absent {
 }
 
 impl Absent {
+    /// What no bucket lists any more need not be remembered: no UID comes twice.
+    fn forget(&mut self, view: &View) {
+        let listed: BTreeSet<&String> =
+            view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
+        self.gone.retain(|uid| listed.contains(uid));
+    }
+
     /// A place is given to somebody else only when the API server itself says that nobody has it. Are more of them gone now?
     async fn look(&mut self, clients: &Clients, decided: &Plan) -> bool {
         self.since.retain(|uid, _| decided.unknown.contains(uid));
