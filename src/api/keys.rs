@@ -99,6 +99,9 @@ pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
 pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
 /// Label of whatever a member cluster holds for its hub: the seed's name. What lacks it is somebody else's.
 pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
+/// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for one of the hub: that one's UID. A record of
+/// an earlier one's end, under the same name, is not about this one.
+pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
 /// Annotation of the same: a digest of the credentials that it goes with, so that new ones are noticed.
 pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
 /// Annotation of a BackupEntry of the hub: its location is the default one of its cluster, if there is no other.

@@ -302,6 +302,8 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
 fn a_hub_that_lost_everything_finds_it_again() {
     let (hub, member) = played();
     let name = "courier-lost";
+    // An earlier entry of this name has ended; what ends is told apart by more than its name.
+    apply(hub, &record_of_end(name, "01234567-0000-0000-0000-000000000000")).unwrap();
     in_good_days(hub, member, name);
     let before = get(member, ENTRIES, name, "").unwrap().unwrap();
     let (bucket, entry_then) = (
@@ -353,18 +355,24 @@ fn another_seed_takes_over_and_no_data_is_touched() {
     let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
     assert_eq!(location["spec"]["accessMode"], "ReadWrite");
     // Its entry has ended elsewhere, and that is on record.
+    let uid = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap()["metadata"]["uid"].clone();
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
-    let record = json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {
-            "name": format!("tombstone-{name}-abcde"), "namespace": "garden",
-            "labels": {"garden.berth.dev/tombstone": "true"},
-        },
-    });
-    apply(hub, &record).unwrap();
+    apply(hub, &record_of_end(name, uid.as_str().unwrap())).unwrap();
     hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
     becomes(member, (LOCATIONS, name, "velero"), "gone", Value::is_null).unwrap();
     becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "gone", Value::is_null).unwrap();
+}
+
+/// What a hub keeps of an entry that is no more.
+fn record_of_end(entry: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": format!("tombstone-{entry}-{}", &uid[..5]), "namespace": "garden",
+            "labels": {"garden.berth.dev/tombstone": "true"},
+        },
+        "data": {"entry": entry, "uid": uid},
+    })
 }
 
 #[test]

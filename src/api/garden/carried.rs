@@ -94,6 +94,17 @@ pub fn held(metadata: &ObjectMeta, status: Option<&extensions::ExtensionStatus>,
     }
 }
 
+/// Labels of what is made here for an object of the hub.
+pub fn labels(hub: &ObjectMeta, seed: &str) -> BTreeMap<String, String> {
+    let uid = hub.uid.clone().unwrap_or_default();
+    [(keys::CARRIED_FOR.to_owned(), seed.to_owned()), (keys::HUB_UID.to_owned(), uid)].into()
+}
+
+/// UID of the hub's object that this was made for.
+pub fn hub_uid(metadata: &ObjectMeta) -> Option<&str> {
+    metadata.labels.as_ref()?.get(keys::HUB_UID).map(String::as_str)
+}
+
 /// Was it made for a hub?
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.iter().flatten().any(|(key, _)| key == keys::CARRIED_FOR)
@@ -155,7 +166,7 @@ fn metadata(hub: &ObjectMeta, freight: Freight<'_>, finalizers: [&str; 2], pass_
     annotations.insert(keys::CREDENTIALS_DIGEST.to_owned(), freight.digest.to_owned());
     ObjectMeta {
         name: hub.name.clone(),
-        labels: Some([(keys::CARRIED_FOR.to_owned(), freight.seed.to_owned())].into()),
+        labels: Some(labels(hub, freight.seed)),
         annotations: Some(annotations),
         finalizers: Some(finalizers.map(str::to_owned).into()),
         ..ObjectMeta::default()

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::carried::Freight;
+use super::carried::{self, Freight};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
 use super::{BackupBucket, BackupEntry, Condition};
 use crate::keys;
@@ -76,11 +76,12 @@ pub fn location(
     };
     let config = config.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
     let pem = store.ca_cert.as_deref().filter(|_| takes_credentials);
-    let labels = [(keys::CARRIED_FOR, freight.seed), (keys::BACKUP_ENTRY, name.as_str())];
+    let mut labels = carried::labels(&entry.metadata, freight.seed);
+    labels.insert(keys::BACKUP_ENTRY.to_owned(), name.clone());
     BackupStorageLocation {
         metadata: ObjectMeta {
             name: Some(name.clone()),
-            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            labels: Some(labels),
             annotations: Some([(keys::CREDENTIALS_DIGEST.to_owned(), freight.digest.to_owned())].into()),
             ..ObjectMeta::default()
         },

@@ -48,11 +48,12 @@ impl Courier {
 
     pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
         let hub = self.hub.entries.get(name);
-        let ended = hub.is_none() && self.hub.has_tombstone(name);
+        let found = self.member.entries.get(name);
+        let ended = hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
         let told = carried::told(hub.as_deref().map(Orders::from), ended, &self.settings.seed);
         let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
-        let location = self.location(name, hub.as_deref(), bucket.as_deref(), ended).await?;
+        let location = self.location(name, hub.as_deref(), bucket.as_deref()).await?;
         let none = BackupEntryStatus::default();
         let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
         let missing = bucket_name.as_ref().filter(|_| bucket.is_none()).map(|bucket| {
@@ -63,7 +64,7 @@ impl Courier {
         let parcel = Parcel {
             name,
             told,
-            found: self.member.entries.get(name),
+            found,
             secret: entry_secret(name),
             credentials: bucket.as_ref().map(|bucket| self.hub.credentials(bucket)).or(missing),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::garden::carried::{Freight, is_ours, lacks};
+use berth_api::garden::carried::{Freight, hub_uid, is_ours, lacks};
 use berth_api::garden::location::{self as wire, reason, secret_name, takes_credentials};
 use berth_api::garden::operation::{OperationState, OperationType};
 use berth_api::garden::{BackupBucket, BackupEntry, Condition};
@@ -11,6 +11,7 @@ use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::garden::location::{Life, is_default, wanted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -29,16 +30,20 @@ pub struct Told {
 }
 
 impl Courier {
-    /// `ended`: the hub has no such entry, and a record of its end.
     pub(super) async fn location(
         &self,
         name: &str,
         entry: Option<&BackupEntry>,
         bucket: Option<&BackupBucket>,
-        ended: bool,
     ) -> Result<Told, Failure> {
         let found = self.member.locations.get(name);
         let ours = found.clone().filter(|found| is_made_for(found, name));
+        // Its credentials go last, and after the location itself.
+        let ended = entry.is_none()
+            && match &ours {
+                Some(ours) => self.has_ended(name, ours.meta()),
+                None => self.hub.has_tombstone(name, None),
+            };
         let Some(life) = self.life(entry, ended) else {
             // A hub that knows nothing of it has not said that it is to go.
             return Ok(Told { is_away: ours.is_none(), condition: None });
@@ -107,6 +112,11 @@ impl Courier {
         // What was not asked yet is told once there is an answer.
         let is_news = |told: &Condition| told.reason != reason::VALIDATING || has_condition(entry);
         Ok(Told { is_away: false, condition: condition.filter(is_news) })
+    }
+
+    /// Has the hub a record of the end of the entry that this was made for?
+    pub(super) fn has_ended(&self, name: &str, metadata: &ObjectMeta) -> bool {
+        hub_uid(metadata).is_some_and(|uid| self.hub.has_tombstone(name, Some(uid)))
     }
 
     /// `None`: the hub says nothing of it.

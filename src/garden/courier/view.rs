@@ -71,12 +71,13 @@ impl Hub {
         );
     }
 
-    /// Is the end of an entry of that name on record?
-    pub fn has_tombstone(&self, entry: &str) -> bool {
+    /// Is the end of an entry of that name on record: of any, or of the one with this UID?
+    pub fn has_tombstone(&self, entry: &str, uid: Option<&str>) -> bool {
+        let says = |map: &ConfigMap, key: &str, value: &str| {
+            map.data.as_ref().and_then(|data| data.get(key)).is_some_and(|found| found == value)
+        };
         let is_of = |map: &ConfigMap| {
-            let name = map.name_any();
-            let rest = name.strip_prefix("tombstone-").and_then(|rest| rest.rsplit_once('-'));
-            rest.is_some_and(|(of, _)| of == entry)
+            says(map, "entry", entry) && uid.is_none_or(|uid| says(map, "uid", uid))
         };
         self.tombstones.all().iter().any(|map| is_of(map))
     }
