@@ -46,6 +46,8 @@ pub struct MoverMetrics {
     pub granted: Counter,
     pub recovered: Counter,
     pub missed: Counter,
+    pub configuration_faults: Gauge,
+    pub configuration_rejected: Gauge,
 }
 
 impl MoverMetrics {
@@ -64,6 +66,16 @@ impl MoverMetrics {
             "missed_affinity",
             "Pods of data movers that were created while no webhook answered",
             metrics.missed.clone(),
+        );
+        movers.register(
+            "configuration_faults",
+            "What is wrong with the node-agents' ConfigMap",
+            metrics.configuration_faults.clone(),
+        );
+        movers.register(
+            "configuration_rejected",
+            "Whether that ConfigMap cannot be used, and an older one is",
+            metrics.configuration_rejected.clone(),
         );
         metrics
     }

@@ -1,9 +1,10 @@
 //! What a replica knows of the cluster. Filled by watches elsewhere; here it is only read.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Finding, Term, Toleration};
 use berth_core::garden::check::Credentials;
 use berth_core::garden::{self, SecretRef};
@@ -50,7 +51,8 @@ pub trait KnownMovers: Send + Sync + 'static {
     fn are_granted(&self) -> bool;
     /// Name of the node-agents' ConfigMap.
     fn configuration(&self) -> Option<String>;
-    fn classes(&self) -> BTreeSet<String>;
+    /// StorageClasses.
+    fn classes(&self) -> BTreeMap<String, ReclaimPolicy>;
 }
 
 /// What a replica knows of shared buckets.

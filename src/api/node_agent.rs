@@ -9,7 +9,7 @@ mod resources;
 mod selector;
 mod tolerations;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use berth_core::affinity::{Rule, TolerationRule};
 use berth_core::label::Selector;
@@ -55,8 +55,23 @@ pub struct NodeAgentConfig {
     pub per_node: Vec<(Selector, u32)>,
     /// Movers that may be in preparation at one time; `None`: any number.
     pub prepare_queue_length: Option<usize>,
-    /// Every StorageClass that is named, with its place.
-    classes: Vec<(Field, String)>,
+    /// Every StorageClass that is named.
+    classes: Vec<NamedClass>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamedClass {
+    at: Field,
+    name: String,
+    /// Velero takes none whose volumes outlive their claims.
+    for_cache: bool,
+}
+
+/// What becomes of a StorageClass' volumes when their claims go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimPolicy {
+    Delete,
+    Retain,
 }
 
 impl Default for NodeAgentConfig {
@@ -131,11 +146,17 @@ pub fn check(data: &BTreeMap<String, String>) -> Result<NodeAgentConfig, Violati
     violations.into_result(config)
 }
 
-/// Every StorageClass that the configuration names and the cluster does not have.
-pub fn check_classes(config: &NodeAgentConfig, known: &BTreeSet<String>) -> Violations {
+/// Every StorageClass that the configuration names and that the cluster does not have, or not as it has to be.
+pub fn check_classes(config: &NodeAgentConfig, known: &BTreeMap<String, ReclaimPolicy>) -> Violations {
     let mut found = Violations::default();
-    for (at, class) in &config.classes {
-        found.require(known.contains(class), at, format!("there is no StorageClass {class:?}"));
+    for NamedClass { at, name, for_cache } in &config.classes {
+        let reclaims = known.get(name);
+        found.require(reclaims.is_some(), at, format!("there is no StorageClass {name:?}"));
+        found.require(
+            !(*for_cache && reclaims == Some(&ReclaimPolicy::Retain)),
+            at,
+            format!("StorageClass {name:?} must have the reclaimPolicy Delete, or Velero ignores all of cachePVC"),
+        );
     }
     found
 }
@@ -169,6 +190,10 @@ fn read(json: &Json, at: &Field, reader: &mut Reader) -> NodeAgentConfig {
     config
 }
 
+fn named(at: &Field, name: &str) -> NamedClass {
+    NamedClass { at: at.clone(), name: name.to_owned(), for_cache: false }
+}
+
 /// Notes a class that is named, for [`check_classes`].
 fn class(
     json: Option<&Json>,
@@ -177,7 +202,7 @@ fn class(
     config: &mut NodeAgentConfig,
 ) -> Option<String> {
     let class = Some(reader.text(json, at)).filter(|class| !class.is_empty());
-    config.classes.extend(class.iter().map(|class| (at.clone(), class.clone())));
+    config.classes.extend(class.iter().map(|class| named(at, class)));
     class
 }
 
@@ -230,7 +255,7 @@ fn backup_claims(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &
         let at = at.key(source);
         let object = reader.object(Some(claim), &at, &KEYS);
         if !source.is_empty() {
-            config.classes.push((at.clone(), source.to_owned()));
+            config.classes.push(named(&at, source));
         }
         let storage_class = class(object.get("storageClass"), &at.child("storageClass"), reader, config);
         let read_only = reader.boolean(object.get("readOnly"), &at.child("readOnly"));
@@ -256,6 +281,9 @@ fn cache_claim(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mu
     let class = class(object.get("storageClass"), &class_at, reader, config);
     let message = "is missing: name a StorageClass, or Velero ignores all of cachePVC";
     reader.found.require(class.is_some(), &class_at, message);
+    if let (Some(_), Some(named)) = (class, config.classes.last_mut()) {
+        named.for_cache = true;
+    }
     reader.number(object.get("residentThresholdInMB"), &at.child("residentThresholdInMB"));
 }
 

@@ -174,7 +174,7 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     tokio::join!(
         fleet.follow(&clients.watch, namespace),
         configuration::follow(&clients.watch, namespace, configmap, &fleet),
-        telling::configuration(&placing, namespace, &events),
+        telling::configuration(&placing, namespace, &events, metrics),
         telling::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),
     );

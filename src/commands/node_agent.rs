@@ -92,7 +92,7 @@ impl Report {
         }
         let classes = fleet.classes.iter();
         let rows =
-            classes.flat_map(|(class, binding)| rows(fleet, agent_tolerations, class, *binding, &served));
+            classes.flat_map(|(name, class)| rows(fleet, agent_tolerations, name, class.binding, &served));
         let with_agent = with_agent(fleet);
         let mut coverage: Vec<Row> = rows.collect();
         coverage.push(Row {
@@ -239,13 +239,13 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use berth_api::node_agent::parse;
+    use berth_api::node_agent::{ReclaimPolicy, parse};
     use berth_core::affinity::Node;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::movers::configuration::Configuration;
-    use crate::movers::fleet::Agent;
+    use crate::movers::fleet::{Agent, Class};
 
     /// Nodes with these pools, each with a node-agent; two classes.
     fn fleet(pools: &[(&str, &str)], config: &Value) -> State {
@@ -255,8 +255,9 @@ mod tests {
             fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
             fleet.nodes.put_agent(name, true);
         }
-        fleet.classes.insert("fast".to_owned(), Binding::Immediate);
-        fleet.classes.insert("slow".to_owned(), Binding::WaitForFirstConsumer);
+        let class = |binding| Class { binding, reclaim: ReclaimPolicy::Delete };
+        fleet.classes.insert("fast".to_owned(), class(Binding::Immediate));
+        fleet.classes.insert("slow".to_owned(), class(Binding::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
         fleet.configuration = match parse(&data) {
             Ok(parsed) => Configuration {

@@ -1,10 +1,11 @@
 //! `berth webhook`: any number of replicas, no leader, no state but its watch caches.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use berth_api::node_agent::ReclaimPolicy;
 use berth_certs::CurrentKey;
 use berth_core::affinity::{Decision, Finding};
 use berth_core::garden;
@@ -84,8 +85,8 @@ impl KnownMovers for Shared {
         self.0.placing.fleet.read(|state| state.configuration.name.clone())
     }
 
-    fn classes(&self) -> BTreeSet<String> {
-        self.0.placing.fleet.read(fleet::State::class_names)
+    fn classes(&self) -> BTreeMap<String, ReclaimPolicy> {
+        self.0.placing.fleet.read(fleet::State::reclaim_policies)
     }
 }
 

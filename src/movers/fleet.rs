@@ -1,7 +1,8 @@
 //! Where data movers could run: nodes, node-agents, StorageClasses, and how the node-agents are configured.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
+use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Binding, Effect, Node, Nodes, Taint};
 use berth_core::mover::grant;
 use jiff::Timestamp;
@@ -37,9 +38,16 @@ pub struct State {
     pub agents: HashMap<String, Agent>,
     /// By node: since when it has no ready agent.
     pub away: HashMap<String, Timestamp>,
-    pub classes: BTreeMap<String, Binding>,
+    pub classes: BTreeMap<String, Class>,
     pub configuration: Configuration,
     synced: Synced,
+}
+
+/// A StorageClass.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    pub binding: Binding,
+    pub reclaim: ReclaimPolicy,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -91,8 +99,8 @@ impl State {
         (agents, labels)
     }
 
-    pub fn class_names(&self) -> BTreeSet<String> {
-        self.classes.keys().cloned().collect()
+    pub fn reclaim_policies(&self) -> BTreeMap<String, ReclaimPolicy> {
+        self.classes.iter().map(|(name, class)| (name.clone(), class.reclaim)).collect()
     }
 
     /// All that there are.
@@ -203,7 +211,7 @@ impl Fleet {
                     state.classes = all.into_iter().collect();
                     state.synced.classes = true;
                 }
-                Change::Applied((name, binding)) => drop(state.classes.insert(name, binding)),
+                Change::Applied((name, class)) => drop(state.classes.insert(name, class)),
                 Change::Deleted(name) => drop(state.classes.remove(&name)),
             });
         });
@@ -243,10 +251,14 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
     })
 }
 
-pub(super) fn class(class: StorageClass) -> (String, Binding) {
+pub(super) fn class(class: StorageClass) -> (String, Class) {
     let binding = match class.volume_binding_mode.as_deref() {
         Some("WaitForFirstConsumer") => Binding::WaitForFirstConsumer,
         _ => Binding::Immediate,
     };
-    (class.metadata.name.unwrap_or_default(), binding)
+    let reclaim = match class.reclaim_policy.as_deref() {
+        Some("Retain") => ReclaimPolicy::Retain,
+        _ => ReclaimPolicy::Delete,
+    };
+    (class.metadata.name.unwrap_or_default(), Class { binding, reclaim })
 }

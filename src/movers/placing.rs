@@ -52,7 +52,7 @@ impl Placing {
         // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
         let (outdated, waits) = self.fleet.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
-            (state.agents_outdated(), class == Some(&Binding::WaitForFirstConsumer))
+            (state.agents_outdated(), class.is_some_and(|class| class.binding == Binding::WaitForFirstConsumer))
         });
         let topology = match (outdated, waits) {
             (true, true) => self.volumes.topology(&upload).await.ok(),
@@ -77,8 +77,8 @@ impl Placing {
         }
         let class = self.volumes.class(&download.namespace, &download.claim).await?;
         let (binding, ignore_delay_binding) = self.fleet.read(|state| {
-            let binding = class.as_deref().and_then(|class| state.classes.get(class)).copied();
-            (binding.unwrap_or(Binding::Immediate), state.configuration.config.ignore_delay_binding)
+            let class = class.as_deref().and_then(|class| state.classes.get(class));
+            (class.map_or(Binding::Immediate, |class| class.binding), state.configuration.config.ignore_delay_binding)
         });
         Ok(Some(self.judge(
             pod,

@@ -31,13 +31,13 @@ const WAITING: usize = 256;
 pub fn faults(state: &State) -> Vec<String> {
     let mut faults = state.configuration.faults.clone();
     if !state.configuration.unusable {
-        faults.append(node_agent::check_classes(&state.configuration.config, &state.class_names()));
+        faults.append(node_agent::check_classes(&state.configuration.config, &state.reclaim_policies()));
     }
     faults.iter().map(ToString::to_string).collect()
 }
 
 /// Tells every new set of faults, as an Event on the ConfigMap and in the log. For ever.
-pub async fn configuration(placing: &Placing, namespace: &str, events: &Events) {
+pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, metrics: &MoverMetrics) {
     let mut changed = placing.fleet.changed();
     let mut told: Vec<String> = Vec::new();
     loop {
@@ -46,6 +46,8 @@ pub async fn configuration(placing: &Placing, namespace: &str, events: &Events) 
                 let configuration = &state.configuration;
                 (faults(state), configuration.reference(namespace), configuration.unusable)
             });
+            metrics.configuration_faults.set(i64::try_from(found.len()).unwrap_or(i64::MAX));
+            metrics.configuration_rejected.set(i64::from(unusable));
             if found != told {
                 let use_ = if unusable { "not in use; the last good one is: " } else { "in use, but: " };
                 for fault in found.iter().filter(|fault| !told.contains(fault)) {

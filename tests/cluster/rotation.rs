@@ -3,14 +3,13 @@
 //! `make test` does it for a minute; `make test-large` as often as it takes to be sure, and with another build to upgrade
 //! to and from.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::admission::program;
 use crate::support::pods::Cluster;
-use crate::support::{http, wait_for};
+use crate::support::wait_for;
 
 use super::load::Load;
 use super::{IMAGE, NAMESPACE, PATIENCE, images, make_location, run};
@@ -24,14 +23,7 @@ fn number(variable: &str, usual: u32) -> u32 {
 
 /// Certificates taken up by the replicas that run, together.
 pub fn swapped(cluster: &Cluster) -> u64 {
-    let pods = cluster.pods(NAMESPACE, WEBHOOK).unwrap();
-    let of = |pod: &k8s_openapi::api::core::v1::Pod| {
-        let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
-        let text = http::get(SocketAddr::new(ip, 8085), "/metrics").ok()?.1;
-        text.lines()
-            .find_map(|line| line.strip_prefix("berth_certificate_swapped_total ")?.parse::<u64>().ok())
-    };
-    pods.iter().filter_map(of).sum()
+    cluster.metric(NAMESPACE, WEBHOOK, "berth_certificate_swapped_total").unwrap()
 }
 
 /// Asks one replica after the other to go, as the drain of a node does; gives how many.

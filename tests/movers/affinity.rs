@@ -21,6 +21,7 @@ const BASH: &str = "bash:test";
 const KIBISHII: &str = "kibishii-storage-class";
 const WORKER: &str = "worker-storagepolicy";
 const OTHER: &str = "other";
+const CONTROLLER: &str = "app.kubernetes.io/name=berth-controller";
 const TYPE: &str = "beta.kubernetes.io/instance-type";
 const OS: &str = "kubernetes.io/os";
 
@@ -172,6 +173,18 @@ impl Stage {
         if answer.status.success() { Ok(()) } else { Err(answer.stderr) }
     }
 
+    /// As somebody writes it who does not want to be stopped.
+    fn write_unchecked(&self, data: &Value) {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": CONFIG, "namespace": NAMESPACE, "annotations": {"berth.dev/unchecked": "true"},
+            },
+            "data": data,
+        });
+        self.cluster.kubectl().run_with(&["replace", "-f", "-"], &map.to_string()).unwrap();
+    }
+
     /// Both replicas of the webhook have seen which ConfigMap it is.
     fn wait_seen(&self) {
         wait_for("a faulty configuration to be refused", PATIENCE, || {
@@ -318,17 +331,20 @@ impl Stage {
     }
 
     fn wait_event(&self, reason: &str, about: &str) {
-        wait_for(&format!("the Event {reason} of {about}"), PATIENCE, || {
-            let events: Value = serde_json::from_str(&self.cluster.kubectl().run(&[
-                "get",
-                "events.events.k8s.io",
-                "-n",
-                NAMESPACE,
-                "-o",
-                "json",
-            ])?)?;
-            let mut events = events["items"].as_array().into_iter().flatten();
-            Ok(events.find(|e| e["reason"] == reason && e["regarding"]["name"] == about).map(drop))
+        self.wait_event_note(reason, about, "");
+    }
+
+    /// Until there is an Event with this in its note.
+    fn wait_event_note(&self, reason: &str, about: &str, note: &str) {
+        wait_for(&format!("the Event {reason} of {about}: {note}"), PATIENCE, || {
+            let args = ["get", "events.events.k8s.io", "-n", NAMESPACE, "-o", "json"];
+            let events: Value = serde_json::from_str(&self.cluster.kubectl().run(&args)?)?;
+            let is_it = |event: &&Value| {
+                event["reason"] == reason
+                    && event["regarding"]["name"] == about
+                    && event["note"].as_str().is_some_and(|found| found.contains(note))
+            };
+            Ok(events["items"].as_array().into_iter().flatten().find(is_it).map(drop))
         })
         .unwrap();
     }
@@ -404,6 +420,26 @@ fn pods_of_data_movers_land_where_any_alternative_allows() {
     ] {
         let refused = stage.write_config(&faulty).unwrap_err();
         assert!(refused.contains(path), "{faulty}: {refused}");
+    }
+
+    // What is written nevertheless, or goes, leaves the last good one in use.
+    let good = two.to_string();
+    let rejected = || stage.cluster.metric(NAMESPACE, CONTROLLER, "berth_movers_configuration_rejected");
+    for (data, fault) in [
+        (Some(json!({})), "there is none"),
+        (Some(json!({"a": &good, "b": &good})), "must have one key"),
+        (Some(json!({"node-agent-config.json": "{"})), "node-agent-config.json"),
+        (None, "does not exist"),
+    ] {
+        match &data {
+            Some(data) => stage.write_unchecked(data),
+            None => drop(stage.kubectl(&["delete", "configmap", CONFIG, "-n", NAMESPACE])),
+        }
+        stage.wait_event_note("ConfigurationRejected", CONFIG, fault);
+        wait_for("the metric to tell of it", PATIENCE, || Ok((rejected()? == 1).then_some(()))).unwrap();
+        stage.lands_on(&Case::restore(KIBISHII, b4()), &["b8", "b2"]);
+        stage.write_config(&good).unwrap();
+        wait_for("it to be in order", PATIENCE, || Ok((rejected()? == 0).then_some(()))).unwrap();
     }
 
     stage.kubectl(&["scale", "deployment/berth-webhook", "-n", NAMESPACE, "--replicas=0"]);

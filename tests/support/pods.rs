@@ -20,7 +20,7 @@ mod status;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::control_plane::Scope;
-use super::{ControlPlane, Kubectl, log};
+use super::{ControlPlane, Kubectl, http, log};
 use kubelet::Kubelet;
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use node::{Node, many};
@@ -104,6 +104,19 @@ impl Cluster {
         let args = ["get", "pods", "--namespace", namespace, "--selector", selector, "-o", "json"];
         let found: Found = serde_json::from_str(&self.kubectl().run(&args)?)?;
         Ok(found.items)
+    }
+
+    /// The sum of one of berth's metrics over its pods with this label, those that do not answer left out.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn metric(&self, namespace: &str, selector: &str, name: &str) -> anyhow::Result<u64> {
+        let of = |pod: &Pod| {
+            let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+            let text = http::get(SocketAddr::new(ip, 8085), "/metrics").ok()?.1;
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().parse::<u64>().ok())
+        };
+        Ok(self.pods(namespace, selector)?.iter().filter_map(of).sum())
     }
 
     /// Those with this label that were ever bound to a node, as they were seen last: pods of data movements are gone before

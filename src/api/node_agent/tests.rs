@@ -364,7 +364,7 @@ fn classes_that_are_not_there_are_told_with_their_places() {
         }),
         &["$.loadAffinity[0].nodeSelector.matchLabels.a b: "],
     );
-    let known = BTreeSet::from(["fast".to_owned()]);
+    let known = BTreeMap::from([("fast".to_owned(), ReclaimPolicy::Retain)]);
     assert_eq!(
         told(&check_classes(&config, &known)),
         [
@@ -375,7 +375,23 @@ fn classes_that_are_not_there_are_told_with_their_places() {
             "$.cachePVC.storageClass: there is no StorageClass \"gone\"",
         ]
     );
-    assert!(check_classes(&NodeAgentConfig::default(), &BTreeSet::new()).is_empty());
+    assert!(check_classes(&NodeAgentConfig::default(), &BTreeMap::new()).is_empty());
+}
+
+#[test]
+fn a_cache_must_go_with_its_claim() {
+    let config = passes_over(
+        json!({"backupPVC": {"kept": {"storageClass": "kept"}}, "cachePVC": {"storageClass": "kept"}}),
+        &[],
+    );
+    let known = |policy| BTreeMap::from([("kept".to_owned(), policy)]);
+    assert_eq!(
+        told(&check_classes(&config, &known(ReclaimPolicy::Retain))),
+        [
+            "$.cachePVC.storageClass: StorageClass \"kept\" must have the reclaimPolicy Delete, or Velero ignores all of cachePVC"
+        ]
+    );
+    assert!(check_classes(&config, &known(ReclaimPolicy::Delete)).is_empty());
 }
 
 fn anything() -> impl Strategy<Value = Value> {

@@ -1,7 +1,8 @@
 //! Pods of data movers, the gate, and the node-agents' configuration.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term, Toleration};
 
 use super::*;
@@ -27,8 +28,8 @@ impl KnownMovers for Arc<Cluster> {
     fn configuration(&self) -> Option<String> {
         Some("node-agent-config".to_owned())
     }
-    fn classes(&self) -> BTreeSet<String> {
-        BTreeSet::from(["gold".to_owned()])
+    fn classes(&self) -> BTreeMap<String, ReclaimPolicy> {
+        BTreeMap::from([("gold".to_owned(), ReclaimPolicy::Delete)])
     }
 }
 
