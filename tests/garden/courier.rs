@@ -330,6 +330,15 @@ fn a_hub_that_lost_everything_finds_it_again() {
     // Restored: other UIDs, no status, then one.
     make_bucket(hub, name, "ship");
     make_entry(hub, name, name);
+    // The same objects are for the new ones from now on.
+    for (here, there, namespace) in [(BUCKETS, HUB_BUCKETS, ""), (ENTRIES, HUB_ENTRIES, HUB_NS)] {
+        let uid = get(hub, there, name, namespace).unwrap().unwrap()["metadata"]["uid"].clone();
+        becomes(member, (here, name, ""), "for the new one", |object| {
+            object["metadata"]["labels"]["garden.berth.dev/hub-uid"] == uid
+        })
+        .unwrap();
+        executed(member, here, name, "Reconcile", "Succeeded", json!({}));
+    }
     let seen = |object: &Value| object["status"]["lastOperation"]["state"] == "Succeeded";
     let bucket_now = becomes(hub, (HUB_BUCKETS, name, ""), "adopted", seen).unwrap();
     let entry_now = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "adopted", seen).unwrap();
