@@ -87,6 +87,8 @@ struct Told {
     note: String,
     about: ObjectReference,
     because_of: Option<ObjectReference>,
+    /// One that differs only in its note is the same one again.
+    is_series: bool,
 }
 
 /// Where Events are told.
@@ -108,8 +110,8 @@ impl Events {
         let events = Self { namespace: namespace.to_owned(), waiting, dropped };
         let sending = async move {
             let reporter = Reporter { controller: REPORTING_COMPONENT.to_owned(), instance: None };
-            let recorder = Recorder::new(client, reporter);
-            while let Some(Told { what, note, about, because_of }) = told.recv().await {
+            let of_series = Recorder::new(client.clone(), reporter.clone());
+            while let Some(Told { what, note, about, because_of, is_series }) = told.recv().await {
                 let (reason, action, type_) = what.parts();
                 let event = Event {
                     type_,
@@ -118,6 +120,9 @@ impl Events {
                     action: action.to_owned(),
                     secondary: because_of,
                 };
+                // A recorder takes what differs only in its note for a repetition, and keeps the first note.
+                let single = (!is_series).then(|| Recorder::new(client.clone(), reporter.clone()));
+                let recorder = single.as_ref().unwrap_or(&of_series);
                 match timeout(WRITE, recorder.publish(&event, &about)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => debug!(reason, error = chain(&error), "an Event could not be sent"),
@@ -144,12 +149,13 @@ impl Events {
         because_of: Option<&str>,
     ) {
         let because_of = because_of.map(|name| self.reference(name, ""));
-        self.send(Told { what, note: note.into(), about: self.reference(name, uid), because_of });
+        let about = self.reference(name, uid);
+        self.send(Told { what, note: note.into(), about, because_of, is_series: true });
     }
 
-    /// About something else than a Backup.
+    /// About something else than a Backup; with another note it is another Event.
     pub fn tell_about(&self, what: What, about: ObjectReference, note: impl Into<String>) {
-        self.send(Told { what, note: note.into(), about, because_of: None });
+        self.send(Told { what, note: note.into(), about, because_of: None, is_series: false });
     }
 
     fn send(&self, told: Told) {

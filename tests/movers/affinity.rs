@@ -173,12 +173,13 @@ impl Stage {
         if answer.status.success() { Ok(()) } else { Err(answer.stderr) }
     }
 
-    /// As somebody writes it who does not want to be stopped.
-    fn write_unchecked(&self, data: &Value) {
+    /// This and nothing else, as somebody writes it who may not want to be stopped.
+    fn replace_config(&self, data: &Value, unchecked: bool) {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {
-                "name": CONFIG, "namespace": NAMESPACE, "annotations": {"berth.dev/unchecked": "true"},
+                "name": CONFIG, "namespace": NAMESPACE,
+                "annotations": {"berth.dev/unchecked": unchecked.to_string()},
             },
             "data": data,
         });
@@ -432,13 +433,16 @@ fn pods_of_data_movers_land_where_any_alternative_allows() {
         (None, "does not exist"),
     ] {
         match &data {
-            Some(data) => stage.write_unchecked(data),
+            Some(data) => stage.replace_config(data, true),
             None => drop(stage.kubectl(&["delete", "configmap", CONFIG, "-n", NAMESPACE])),
         }
         stage.wait_event_note("ConfigurationRejected", CONFIG, fault);
         wait_for("the metric to tell of it", PATIENCE, || Ok((rejected()? == 1).then_some(()))).unwrap();
         stage.lands_on(&Case::restore(KIBISHII, b4()), &["b8", "b2"]);
-        stage.write_config(&good).unwrap();
+        match &data {
+            Some(_) => stage.replace_config(&json!({"node-agent-config.json": &good}), false),
+            None => stage.write_config(&good).unwrap(),
+        }
         wait_for("it to be in order", PATIENCE, || Ok((rejected()? == 0).then_some(()))).unwrap();
     }
 
