@@ -13,13 +13,11 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
-use kube::runtime::watcher;
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
-use crate::mirror::{Change, mirror, of_namespace};
 use crate::telemetry::chain;
 
 /// Name of the Lease that the leading controller holds.
@@ -36,34 +34,6 @@ pub struct Candidate {
 
 /// A leader that was silent for longer does nothing any more, whatever the reason.
 const SILENT: Duration = Duration::from_secs(60);
-
-/// Whether somebody leads, as somebody else sees it: by our own clock since the Lease last changed.
-#[derive(Default)]
-pub struct Sign(Mutex<Option<Instant>>);
-
-impl Sign {
-    pub fn is_alive(&self) -> bool {
-        self.0.lock().is_some_and(|at| at.elapsed() < SILENT)
-    }
-
-    /// For ever.
-    pub async fn follow(&self, client: &Client, namespace: &str) {
-        let only = watcher::Config::default().fields(&format!("metadata.name={LEASE}"));
-        let seen = |held: bool| {
-            if held {
-                *self.0.lock() = Some(Instant::now());
-            }
-        };
-        let holder =
-            |lease: Lease| lease.spec.and_then(|spec| spec.holder_identity).is_some_and(|h| !h.is_empty());
-        mirror(of_namespace(client, namespace), only, holder, |change| match change {
-            Change::All(all) => all.into_iter().for_each(seen),
-            Change::Applied(held) => seen(held),
-            Change::Deleted(_) => {}
-        })
-        .await;
-    }
-}
 
 /// Why nobody leads, for somebody who looks once: by his own clock. `None`: somebody does.
 pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {

@@ -5,7 +5,9 @@
 //! - [`placing`]: where its pod may run; asked by admission.
 //! - [`mirror`]: the movers themselves, for the leader.
 //! - [`ledger`], [`granting`]: who may prepare next, exactly.
+//! - [`target`]: the pod that a restored volume is for.
 //! - [`recovery`]: what a node-agent left behind that died.
+//! - [`wake`]: what was refused, where nobody grants any more.
 //! - [`look`]: one look at all of it, for commands.
 //! - [`telling`]: what people should know of all that.
 
@@ -17,7 +19,9 @@ pub mod look;
 pub mod mirror;
 pub mod placing;
 pub mod recovery;
+pub mod target;
 pub mod telling;
 pub mod volumes;
+pub mod wake;
 
 pub use fleet::Fleet;

@@ -20,7 +20,9 @@ pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Ver
     let annotations = map.metadata.annotations.unwrap_or_default();
     let mut found = match node_agent::parse(&map.data.unwrap_or_default()) {
         Ok(Parsed { config, violations: mut found }) => {
-            found.append(node_agent::check_classes(&config, &desk.known().classes()));
+            if let Some(classes) = desk.known().classes() {
+                found.append(node_agent::check_classes(&config, &classes));
+            }
             found
         }
         Err(found) => found,

@@ -51,8 +51,8 @@ pub trait KnownMovers: Send + Sync + 'static {
     fn are_granted(&self) -> bool;
     /// Name of the node-agents' ConfigMap.
     fn configuration(&self) -> Option<String>;
-    /// StorageClasses.
-    fn classes(&self) -> BTreeMap<String, ReclaimPolicy>;
+    /// StorageClasses. `None`: they have not been listed yet.
+    fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>>;
 }
 
 /// What a replica knows of shared buckets.

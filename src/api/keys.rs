@@ -33,7 +33,7 @@ pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
 /// Annotation of the leader's Lease: who runs what it starts, `berth` or `velero`.
 pub const EXECUTOR: &str = "berth.dev/executor";
 
-/// Annotation of a Backup: when berth last woke a Velero that let it lie in ReadyToStart.
+/// Annotation of a Backup, a DataUpload or a DataDownload: when berth last woke a Velero that let it lie.
 pub const NUDGED_AT: &str = "berth.dev/nudged-at";
 
 /// Annotation of the node-agents' ConfigMap: faults are warnings when it is written.

@@ -155,7 +155,9 @@ pub fn check_classes(config: &NodeAgentConfig, known: &BTreeMap<String, ReclaimP
         found.require(
             !(*for_cache && reclaims == Some(&ReclaimPolicy::Retain)),
             at,
-            format!("StorageClass {name:?} must have the reclaimPolicy Delete, or Velero ignores all of cachePVC"),
+            format!(
+                "StorageClass {name:?} must have the reclaimPolicy Delete, or Velero ignores all of cachePVC"
+            ),
         );
     }
     found

@@ -8,4 +8,4 @@ pub use backup::{Backup, BackupPhase, BackupSpec, BackupStatus};
 pub use backup_storage_location::{
     BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec, BackupStorageLocationStatus,
 };
-pub use mover::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};
+pub use mover::{DataDownload, DataMover, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore};

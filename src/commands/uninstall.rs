@@ -7,6 +7,7 @@ use crate::certificates::SECRET;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
 use crate::install::{Cluster, apply, remove, velero};
+use crate::movers::wake;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
@@ -52,6 +53,10 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     }
     for reference in remove::delete_written(&cluster, SECRET).await? {
         println!("{reference} removed");
+    }
+    let woken = wake::refused(&cluster.client, &cluster.namespace).await;
+    if woken > 0 {
+        println!("{woken} data movers that may have waited for a place woken");
     }
     for released in remove::release_holds(&cluster).await? {
         println!("{released} released");

@@ -29,12 +29,11 @@ use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::garden::known::SharedBuckets;
-use crate::leader::Sign;
+use crate::movers::configuration;
 use crate::movers::granting::reference;
 use crate::movers::ledger::InForce;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
-use crate::movers::{configuration, fleet};
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
 use crate::{health, shutdown};
@@ -48,7 +47,6 @@ struct Caches {
     events: Events,
     cannot_queue: watch::Sender<Option<String>>,
     placing: Placing,
-    leader: Sign,
     ledger: InForce,
     garden: SharedBuckets,
     namespace: String,
@@ -78,15 +76,15 @@ impl KnownMovers for Shared {
 
     /// As long as somebody grants: a gate that nobody opens would be worse than none.
     fn are_granted(&self) -> bool {
-        self.0.ledger.get() == Some(true) && self.0.leader.is_alive()
+        self.0.ledger.is_kept()
     }
 
     fn configuration(&self) -> Option<String> {
         self.0.placing.fleet.read(|state| state.configuration.name.clone())
     }
 
-    fn classes(&self) -> BTreeMap<String, ReclaimPolicy> {
-        self.0.placing.fleet.read(fleet::State::reclaim_policies)
+    fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
+        self.0.placing.fleet.read(|state| state.has_classes().then(|| state.reclaim_policies()))
     }
 }
 
@@ -106,9 +104,8 @@ impl KnownGarden for Shared {
 
 impl Known for Shared {
     fn ready(&self) -> bool {
-        let knows = self.0.placing.fleet.is_synced()
-            && self.0.ledger.get().is_some()
-            && self.0.garden.view().is_some();
+        let knows =
+            self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
         let patient = self.0.started.elapsed() < PATIENCE;
         self.0.store.is_synced() && self.0.key.is_set() && (knows || !patient)
     }
@@ -184,7 +181,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         events,
         cannot_queue,
         placing,
-        leader: Sign::default(),
         ledger: InForce::default(),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
@@ -241,8 +237,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             fleet.follow(&clients.watch, namespace),
             configuration::follow(&clients.watch, namespace, configmap, fleet),
             caches.placing.volumes.follow(&clients.watch),
-            caches.leader.follow(&clients.watch, namespace),
-            caches.ledger.follow(&clients.watch, namespace),
+            caches.ledger.follow(&clients, namespace),
         );
     };
     let buckets = caches.garden.follow(&clients.watch);

@@ -19,6 +19,8 @@ use crate::mirror::{Change, mirror, of_namespace};
 
 /// Label of every node-agent's pod, as Velero itself looks for them.
 pub(super) const AGENTS: &str = "role=node-agent";
+/// Its container, as Velero's installer and chart name it.
+const CONTAINER: &str = "node-agent";
 
 /// A pod of a node-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +99,11 @@ impl State {
             agents.keys().filter_map(|node| Some((node.clone(), self.nodes.get(node)?.labels.clone())));
         let labels = labels.collect();
         (agents, labels)
+    }
+
+    /// Have the StorageClasses been listed?
+    pub fn has_classes(&self) -> bool {
+        self.synced.classes
     }
 
     pub fn reclaim_policies(&self) -> BTreeMap<String, ReclaimPolicy> {
@@ -239,13 +246,18 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
     let status = pod.status.unwrap_or_default();
     let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
     let going = pod.metadata.deletion_timestamp.is_some();
-    let running = status.container_statuses.iter().flatten();
-    let started =
-        running.filter_map(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref());
+    let containers = status.container_statuses.unwrap_or_default();
+    // Others beside it may come and go.
+    let own = containers.iter().find(|container| container.name == CONTAINER);
+    let ready = own.map_or(condition.is_some_and(|condition| condition.status == "True"), |own| own.ready);
+    let started = containers
+        .iter()
+        .filter(|container| own.is_none_or(|own| own.name == container.name))
+        .filter_map(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref());
     Some(Agent {
         pod: name,
         node,
-        ready: !going && condition.is_some_and(|condition| condition.status == "True"),
+        ready: !going && ready,
         // Where nobody tells of containers: when the pod began.
         started_at: started.map(|time| time.0).max().or(status.start_time.map(|time| time.0)),
     })

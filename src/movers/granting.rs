@@ -1,5 +1,6 @@
 //! The leader grants: who may be prepared next, exactly as many as `prepareQueueLength` allows. Freeze, decide, act.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -22,10 +23,11 @@ use super::Fleet;
 use super::fleet::State;
 use super::ledger::Ledger;
 use super::mirror::{Item, Movers};
-use super::recovery;
+use super::{recovery, target, wake};
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
+use crate::mirror::is_older;
 use crate::telemetry::chain;
 
 /// Looks again at least this often: agents that are away are noticed by the time.
@@ -35,6 +37,10 @@ const IDLE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 const WRITE: Duration = Duration::from_secs(10);
 const GRANTS_AT_ONCE: usize = 16;
+/// What admission sees of a new ledger, it sees by then, unless its watch was broken just then.
+const SEEN: Duration = Duration::from_secs(2);
+/// How often a pod is asked for whose node is known, and for which a place is held.
+const LOOK: Duration = Duration::from_secs(5);
 /// Pods that are asked for before one plan: it waits for them.
 const ASKED_AT_ONCE: usize = 32;
 /// The API server tells of every one of many changes; one plan takes them all in.
@@ -73,8 +79,16 @@ impl Granting {
         }
     }
 
-    fn limits(&self) -> Limits {
-        self.fleet.read(State::limits)
+    /// As long as no configuration that can be used has been seen, the last leader's limit holds.
+    fn limits(&self, ledger: &Ledger) -> Limits {
+        let (mut limits, is_known) = self.fleet.read(|state| {
+            let configuration = &state.configuration;
+            (state.limits(), !configuration.unusable || configuration.changed_at.is_some())
+        });
+        if !is_known {
+            limits.limit = ledger.limit();
+        }
+        limits
     }
 
     /// From a ledger that was read to one that somebody else has written, or to another limit: while there was none, agents
@@ -82,16 +96,21 @@ impl Granting {
     async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
         let mut changed = self.fleet.changed();
         let mut ledger = Ledger::open(self.clients.call.clone(), &self.namespace).await?;
-        let limit = self.limits().limit;
+        let limit = self.limits(&ledger).limit;
         if ledger.uids().is_none() && limit.is_none() {
             // Nothing is held back. A leader that is on its way out may still put it in force.
             let _ = timeout(IDLE, changed.changed()).await;
             return Ok(());
         }
         // From here on the last leader cannot grant any more; what is listed afterwards shows all that it did.
+        let was_in_force = ledger.uids().is_some();
         let uids = ledger.uids().unwrap_or_default();
-        if !ledger.write(&uids).await? {
+        if !ledger.write(&uids, limit).await? {
             return Ok(());
+        }
+        if !was_in_force {
+            // Until the webhook's replicas have seen it, they let everybody pass.
+            sleep(SEEN).await;
         }
         let movers = Movers::default();
         tokio::select! {
@@ -114,16 +133,23 @@ impl Granting {
         let mut nodes_of_pods = HashMap::new();
         let mut told: HashSet<String> = HashSet::new();
         let mut recovering = JoinSet::new();
-        let mut in_recovery: HashSet<String> = HashSet::new();
+        let mut in_recovery: HashMap<String, Option<String>> = HashMap::new();
         loop {
             moved.mark_unchanged();
             fleet.mark_unchanged();
             while let Some(done) = recovering.try_join_next() {
-                if let Ok(uid) = done {
-                    in_recovery.remove(&uid);
+                match done {
+                    Ok((uid, Some(written))) => drop(in_recovery.insert(uid, Some(written))),
+                    Ok((uid, None)) => drop(in_recovery.remove(&uid)),
+                    Err(_) => {}
                 }
             }
             let (items, more_nodes) = self.with_nodes(movers.frozen(), &mut nodes_of_pods).await;
+            // What was written is not looked at again before it is seen.
+            in_recovery.retain(|uid, written| {
+                let Some(version) = written else { return true };
+                items.iter().any(|item| item.mover.uid == *uid && is_older(&item.resource_version, version))
+            });
             let view = self.view(&items, &ledger, since);
             if view.limits.limit != limit {
                 return Ok(());
@@ -132,11 +158,16 @@ impl Granting {
             self.tell(&view, &decided, &mut told);
             if decided.retire_ledger {
                 info!("no limit of data movers any more: nothing is held back");
-                return ledger.retire().await.map(drop);
+                let retired = ledger.retire().await?;
+                if retired {
+                    // Admission may have refused one in the meantime.
+                    sleep(SEEN).await;
+                    wake::refused(&self.clients.call, &self.namespace).await;
+                }
+                return Ok(());
             }
-            let first = decided.ledger.write == LedgerWrite::First;
-            let tidy = decided.ledger.write == LedgerWrite::Tidy;
-            if (first || tidy) && !ledger.write(&decided.ledger.uids).await? {
+            let is_wanted = decided.ledger.write != LedgerWrite::No || ledger.is_due();
+            if is_wanted && !ledger.write(&decided.ledger.uids, limit).await? {
                 return Ok(());
             }
             let marks =
@@ -147,7 +178,8 @@ impl Granting {
                 .await;
             for recover in &decided.recover {
                 let Some(item) = items.get(recover.mover) else { continue };
-                if in_recovery.insert(item.mover.uid.clone()) {
+                if let Entry::Vacant(free) = in_recovery.entry(item.mover.uid.clone()) {
+                    free.insert(None);
                     recovering.spawn(self.recover(item.clone(), *recover));
                 }
             }
@@ -167,7 +199,7 @@ impl Granting {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
             node_labels,
-            limits: self.limits(),
+            limits: self.limits(ledger),
             ledger: ledger.uids(),
             watching_since: since,
         }
@@ -184,8 +216,13 @@ impl Granting {
         known.retain(|uid, _| going.contains(uid));
         let asked = |item: &Item| known.get(&item.mover.uid);
         let is_due = |item: &&Item| {
-            item.unbound().is_some()
-                && asked(item).is_none_or(|asked| asked.node.is_none() && asked.at.elapsed() >= RETRY)
+            let is_due = |asked: &Asked| match (&asked.node, item.mover.granted) {
+                (None, _) => asked.at.elapsed() >= RETRY,
+                // Nobody accepts it when its pod is gone.
+                (Some(_), true) => asked.at.elapsed() >= LOOK,
+                (Some(_), false) => false,
+            };
+            item.unbound().is_some() && asked(item).is_none_or(is_due)
         };
         let mut due: Vec<&Item> = items.iter().filter(is_due).collect();
         // Whoever was never asked for first: many without a node would keep out all others.
@@ -193,27 +230,33 @@ impl Granting {
         let more = due.get(ASKED_AT_ONCE).is_some_and(|item| asked(item).is_none());
         due.truncate(ASKED_AT_ONCE);
         let answers = futures::future::join_all(due.into_iter().map(|item| self.ask(item))).await;
-        known.extend(answers);
+        for (uid, answer) in answers {
+            let at = Instant::now();
+            match answer {
+                Some(node) => drop(known.insert(uid, Asked { node, at })),
+                None => known.entry(uid).or_insert(Asked { node: None, at }).at = at,
+            }
+        }
         for item in items.iter_mut().filter(|item| item.unbound().is_some()) {
             item.bind(known.get(&item.mover.uid).and_then(|asked| asked.node.clone()));
         }
         (items, more)
     }
 
-    /// For the node of its pod. Gives its UID as well.
-    async fn ask(&self, item: &Item) -> (String, Asked) {
-        let mut node = None;
-        if let Some((namespace, name)) = item.unbound() {
-            let api: Api<Pod> = Api::namespaced(self.clients.call.clone(), namespace);
-            match timeout(WRITE, api.get_opt(name)).await {
-                Ok(Ok(pod)) => node = pod.and_then(|pod| pod.spec?.node_name),
-                Ok(Err(error)) => {
-                    debug!(%namespace, pod = %name, error = chain(&error), "its node is not known");
-                }
-                Err(_) => {}
+    /// For the node of its pod, as soon as that waits for the restore: before, no node-agent accepts it. Gives its UID as well;
+    /// `None`: there was no answer.
+    async fn ask(&self, item: &Item) -> (String, Option<Option<String>>) {
+        let uid = item.mover.uid.clone();
+        let Some(pod) = item.unbound() else { return (uid, Some(None)) };
+        let node = match timeout(WRITE, target::node(&self.clients.call, pod)).await {
+            Ok(Ok(node)) => Some(node),
+            Ok(Err(error)) => {
+                debug!(restore = %item.mover.name, error = chain(&error), "its pod's node is not known");
+                None
             }
-        }
-        (item.mover.uid.clone(), Asked { node, at: Instant::now() })
+            Err(_) => None,
+        };
+        (uid, node)
     }
 
     /// Gives or takes a grant.
@@ -242,26 +285,35 @@ impl Granting {
         }
     }
 
-    /// Gives the UID when it is done, well or not.
-    fn recover(&self, item: Item, recover: Recover) -> impl Future<Output = String> + Send + use<> {
+    /// Gives the UID when it is done, well or not, and the resourceVersion that was written, if one was.
+    fn recover(
+        &self,
+        item: Item,
+        recover: Recover,
+    ) -> impl Future<Output = (String, Option<String>)> + Send + use<> {
         let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());
         let (events, metrics) = (self.events.clone(), self.metrics.clone());
+        let is_gone = |node: &String| self.fleet.read(|state| state.nodes.get(node).is_none());
+        let node_gone = item.mover.bound_node.as_ref().is_some_and(is_gone);
         async move {
             let Mover { kind, name, uid, .. } = &*item.mover;
-            match recovery::recover(&client, &namespace, &item, recover.keeps_place).await {
-                Ok(outcome) => {
+            let mut written = None;
+            match recovery::recover(&client, &namespace, &item, recover, node_gone).await {
+                Ok(Some((outcome, version))) => {
+                    written = Some(version);
                     let nodes = item.mover.nodes().into_iter().collect::<Vec<_>>().join(", ");
                     let note = format!("a node-agent is gone that should carry it ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
                     events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
                 }
+                Ok(None) => sleep(LOOK).await,
                 Err(error) => {
                     warn!(%kind, %name, error = format!("{error:#}"), "could not be begun anew");
                     sleep(RETRY).await;
                 }
             }
-            uid.clone()
+            (uid.clone(), written)
         }
     }
 

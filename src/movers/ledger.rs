@@ -3,7 +3,7 @@
 //! without a grant. It is never removed while berth runs: an old leader's write must always fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,21 +12,32 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
 
-use crate::client::{is_conflict, is_not_found};
+use super::wake;
+use crate::client::{Clients, is_conflict, is_not_found};
 use crate::install::{PART_OF, PART_OF_BERTH};
 use crate::mirror::{Change, mirror, of_namespace};
 
 pub const LEDGER: &str = "berth-mover-grants";
 const UIDS: &str = "uids";
 const IN_FORCE: &str = "inForce";
+const LIMIT: &str = "limit";
 const WRITE: Duration = Duration::from_secs(10);
+/// It is written at least this often while it is in force, as a sign that somebody grants.
+pub const BEAT: Duration = Duration::from_secs(20);
+/// Without a sign for so long nobody grants. A new leader takes less.
+const SILENT: Duration = Duration::from_secs(60);
+/// Without one from the watch for so long it is asked for: a watch may hang.
+const DOUBTFUL: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(10);
 
 pub struct Ledger {
     api: Api<ConfigMap>,
     /// As it was last read or written. `None`: there is none.
     found: Option<ConfigMap>,
+    written: Instant,
 }
 
 impl Ledger {
@@ -36,7 +47,7 @@ impl Ledger {
         let api: Api<ConfigMap> = Api::namespaced(client, namespace);
         let found =
             timeout(WRITE, api.get_opt(LEDGER)).await?.context("the ledger of grants cannot be read")?;
-        Ok(Self { api, found })
+        Ok(Self { api, found, written: Instant::now() })
     }
 
     /// `None`: it is not in force.
@@ -47,12 +58,24 @@ impl Ledger {
         Some(text.split_whitespace().map(str::to_owned).collect())
     }
 
+    /// How many places there were, as it says itself. For whoever cannot know it otherwise.
+    pub fn limit(&self) -> Option<usize> {
+        let found = self.found.as_ref().filter(|found| is_in_force(found))?;
+        found.data.as_ref()?.get(LIMIT)?.parse().ok()
+    }
+
+    /// Is it time for a sign that somebody grants?
+    pub fn is_due(&self) -> bool {
+        self.written.elapsed() >= BEAT && self.found.as_ref().is_some_and(is_in_force)
+    }
+
     /// Puts it in force with these. `false`: somebody else has written it. Then whoever wrote it grants.
     ///
     /// # Errors
     /// When the API server does not take it.
-    pub async fn write(&mut self, uids: &BTreeSet<String>) -> anyhow::Result<bool> {
-        self.put(true, &uids.iter().map(String::as_str).collect::<Vec<_>>().join(" ")).await
+    pub async fn write(&mut self, uids: &BTreeSet<String>, limit: Option<usize>) -> anyhow::Result<bool> {
+        let uids = uids.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        self.put(true, &uids, &limit.map(|limit| limit.to_string()).unwrap_or_default()).await
     }
 
     /// Nothing is held back any more. `false`: somebody else has written it.
@@ -60,10 +83,10 @@ impl Ledger {
     /// # Errors
     /// When the API server does not take it.
     pub async fn retire(&mut self) -> anyhow::Result<bool> {
-        self.put(false, "").await
+        self.put(false, "", "").await
     }
 
-    async fn put(&mut self, in_force: bool, uids: &str) -> anyhow::Result<bool> {
+    async fn put(&mut self, in_force: bool, uids: &str, limit: &str) -> anyhow::Result<bool> {
         let mut map = self.found.clone().unwrap_or_else(|| ConfigMap {
             metadata: ObjectMeta {
                 name: Some(LEDGER.to_owned()),
@@ -75,6 +98,7 @@ impl Ledger {
         let data = map.data.get_or_insert_default();
         data.insert(UIDS.to_owned(), uids.to_owned());
         data.insert(IN_FORCE.to_owned(), in_force.to_string());
+        data.insert(LIMIT.to_owned(), limit.to_owned());
         // Also where nothing else changes: a write that changes nothing keeps the version, and an old leader's would pass.
         let mark = jiff::Timestamp::now().to_string();
         map.metadata.annotations.get_or_insert_default().insert("berth.dev/written-at".to_owned(), mark);
@@ -88,6 +112,7 @@ impl Ledger {
         match timeout(WRITE, written).await? {
             Ok(written) => {
                 self.found = Some(written);
+                self.written = Instant::now();
                 Ok(true)
             }
             Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
@@ -100,31 +125,66 @@ fn is_in_force(map: &ConfigMap) -> bool {
     map.data.as_ref().and_then(|data| data.get(IN_FORCE)).is_some_and(|value| value == "true")
 }
 
-/// Whether it is in force, as admission sees it. `None`: not known yet.
+/// Whether somebody grants, as admission sees it: the ledger is in force, and is written again and again.
 #[derive(Default)]
-pub struct InForce(Mutex<Option<bool>>);
+pub struct InForce(Mutex<Option<Sign>>);
+
+struct Sign {
+    in_force: bool,
+    version: Option<String>,
+    at: Instant,
+}
 
 impl InForce {
-    pub fn get(&self) -> Option<bool> {
-        *self.0.lock()
+    /// Is it known whether it is in force?
+    pub fn is_known(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.0.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() < SILENT)
     }
 
     /// For ever.
-    pub async fn follow(&self, client: &Client, namespace: &str) {
+    pub async fn follow(&self, clients: &Clients, namespace: &str) {
         let only = watcher::Config::default().fields(&format!("metadata.name={LEDGER}"));
-        mirror(
-            of_namespace(client, namespace),
-            only,
-            |map: ConfigMap| is_in_force(&map),
-            |change| {
-                let in_force = match change {
-                    Change::All(all) => all.contains(&true),
-                    Change::Applied(in_force) => in_force,
-                    Change::Deleted(_) => false,
-                };
-                *self.0.lock() = Some(in_force);
-            },
-        )
-        .await;
+        let sign = |map: ConfigMap| (is_in_force(&map), map.metadata.resource_version);
+        let watching = mirror(of_namespace(&clients.watch, namespace), only, sign, |change| match change {
+            Change::All(mut all) => self.see(all.pop()),
+            Change::Applied(found) => self.see(Some(found)),
+            // Whoever grants will notice, and write it again.
+            Change::Deleted(_) => {}
+        });
+        let api: Api<ConfigMap> = Api::namespaced(clients.call.clone(), namespace);
+        let asking = async {
+            let mut was_kept = false;
+            loop {
+                sleep(LOOK).await;
+                let is_doubtful =
+                    self.0.lock().as_ref().is_some_and(|s| s.in_force && s.at.elapsed() >= DOUBTFUL);
+                if is_doubtful && let Ok(Ok(found)) = timeout(LOOK, api.get_opt(LEDGER)).await {
+                    self.see(found.map(|map| (is_in_force(&map), map.metadata.resource_version)));
+                }
+                let is_kept = self.is_kept();
+                if was_kept && !is_kept {
+                    warn!("nobody grants places to data movers any more: none is held back from now on");
+                    wake::refused(&clients.call, namespace).await;
+                }
+                was_kept = is_kept;
+            }
+        };
+        tokio::join!(watching, asking);
+    }
+
+    /// `None`: there is none.
+    fn see(&self, found: Option<(bool, Option<String>)>) {
+        let mut known = self.0.lock();
+        match (found, known.as_mut()) {
+            (Some((in_force, version)), Some(sign))
+                if sign.in_force == in_force && sign.version == version => {}
+            (Some((in_force, version)), _) => *known = Some(Sign { in_force, version, at: Instant::now() }),
+            (None, Some(_)) => {}
+            (None, None) => *known = Some(Sign { in_force: false, version: None, at: Instant::now() }),
+        }
     }
 }

@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
-use super::configuration;
 use super::fleet::{AGENTS, State, agent, class, node};
 use super::mirror::{Item, Movers};
+use super::{configuration, target};
 use crate::client::is_forbidden;
 use crate::mirror::{list, of_namespace};
 
@@ -95,12 +95,15 @@ pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
 
 /// A PodVolumeRestore is carried where its pod is. The flag: that may not be read.
 async fn with_node(client: &Client, mut item: Item) -> anyhow::Result<(Item, bool)> {
-    let Some((namespace, name)) = item.unbound() else { return Ok((item, false)) };
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    match pods.get_opt(name).await {
-        Ok(pod) => item.bind(pod.and_then(|pod| pod.spec?.node_name)),
+    let Some(pod) = item.unbound() else { return Ok((item, false)) };
+    match target::node(client, pod).await {
+        Ok(node) => item.bind(node),
         Err(error) if is_forbidden(&error) => return Ok((item, true)),
-        Err(error) => return Err(error).with_context(|| format!("failed to read pod {namespace}/{name}")),
+        Err(error) => {
+            let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+            let pod = format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
+            return Err(error).with_context(|| format!("failed to read pod {pod}"));
+        }
     }
     Ok((item, false))
 }

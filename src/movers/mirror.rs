@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_api::velero::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{
+    DataDownload, DataMover, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore,
+};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase, MoverPod};
 use k8s_openapi::api::core::v1::Pod;
@@ -23,8 +25,8 @@ use crate::mirror::{Change, is_older, list, mirror, of_namespace};
 pub struct Item {
     pub mover: Arc<Mover>,
     pub resource_version: String,
-    /// The pod whose volume a PodVolumeRestore is for: namespace and name.
-    pub target_pod: Option<(String, String)>,
+    /// The pod whose volume a PodVolumeRestore is for.
+    pub target_pod: Option<PodReference>,
 }
 
 impl Item {
@@ -40,11 +42,10 @@ impl Item {
         (self.mover.kind, self.mover.name.clone())
     }
 
-    /// Namespace and name of the pod whose node is its own, as long as that is not known: it has not begun.
-    pub fn unbound(&self) -> Option<(&str, &str)> {
+    /// The pod whose node is its own, as long as that is not known: it has not begun.
+    pub fn unbound(&self) -> Option<&PodReference> {
         let is_unbound = self.mover.bound_node.is_none() && self.mover.phase == MoverPhase::New;
-        let (namespace, name) = self.target_pod.as_ref().filter(|_| is_unbound)?;
-        Some((namespace, name))
+        self.target_pod.as_ref().filter(|_| is_unbound)
     }
 
     /// To the node of that pod, if it is on one.
@@ -60,14 +61,15 @@ type Key = (MoverKind, String);
 #[derive(Default)]
 struct State {
     items: HashMap<Key, Item>,
-    pods: HashMap<String, MoverPod>,
+    /// By name, each with the UID of the mover that it is for.
+    pods: HashMap<String, (String, MoverPod)>,
     listed: HashSet<MoverKind>,
     pods_listed: bool,
 }
 
 impl State {
     /// All that there are.
-    fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<MoverPod>)>) {
+    fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<(String, MoverPod)>)>) {
         self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
     }
 
@@ -106,7 +108,9 @@ impl Movers {
         let going = state.items.values().filter(|item| !item.mover.phase.is_final());
         going
             .map(|item| {
-                let Some(pod) = state.pods.get(&item.mover.name) else { return item.clone() };
+                // One of another kind may have the name, and an earlier one may have had it.
+                let pod = state.pods.get(&item.mover.name).filter(|(owner, _)| *owner == item.mover.uid);
+                let Some((_, pod)) = pod else { return item.clone() };
                 let mover = Mover { mover_pod: Some(pod.clone()), ..(*item.mover).clone() };
                 Item { mover: Arc::new(mover), ..item.clone() }
             })
@@ -209,7 +213,7 @@ impl Movers {
 }
 
 /// `None`: not a data mover's.
-fn pod(pod: Pod) -> (String, Option<MoverPod>) {
+fn pod(pod: Pod) -> (String, Option<(String, MoverPod)>) {
     let owner = berth_api::mover_pod::owner(&pod.metadata);
     let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
     let status = pod.status.unwrap_or_default();
@@ -219,5 +223,5 @@ fn pod(pod: Pod) -> (String, Option<MoverPod>) {
     // One that is created for its node passes no scheduler.
     let placed_at = scheduled_at.or(pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
     let mover_pod = MoverPod { node, placed_at, running: status.phase.as_deref() == Some("Running") };
-    (pod.metadata.name.unwrap_or_default(), owner.map(|_| mover_pod))
+    (pod.metadata.name.unwrap_or_default(), owner.map(|owner| (owner.uid, mover_pod)))
 }

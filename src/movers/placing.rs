@@ -52,12 +52,13 @@ impl Placing {
         // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
         let (outdated, waits) = self.fleet.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
-            (state.agents_outdated(), class.is_some_and(|class| class.binding == Binding::WaitForFirstConsumer))
+            (state.agents_outdated(), class.map(|class| class.binding == Binding::WaitForFirstConsumer))
         });
         let topology = match (outdated, waits) {
-            (true, true) => self.volumes.topology(&upload).await.ok(),
-            (true, false) => Some(Vec::new()),
-            (false, _) => None,
+            (true, Some(true)) => self.volumes.topology(&upload).await.ok(),
+            (true, Some(false)) => Some(Vec::new()),
+            // Of a class that is not known here, nobody knows what is the volume's own.
+            (true, None) | (false, _) => None,
         };
         Ok(Some(self.judge(
             pod,
@@ -78,7 +79,10 @@ impl Placing {
         let class = self.volumes.class(&download.namespace, &download.claim).await?;
         let (binding, ignore_delay_binding) = self.fleet.read(|state| {
             let class = class.as_deref().and_then(|class| state.classes.get(class));
-            (class.map_or(Binding::Immediate, |class| class.binding), state.configuration.config.ignore_delay_binding)
+            (
+                class.map_or(Binding::Immediate, |class| class.binding),
+                state.configuration.config.ignore_delay_binding,
+            )
         });
         Ok(Some(self.judge(
             pod,

@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{ANEW_AT_MOST, Hopeless, Mover, Remedy, remedy};
+use berth_core::mover::grant::{ANEW_AT_MOST, Circumstances, Hopeless, Mover, Recover, Remedy, remedy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
-use kube::core::{GroupVersionKind, NamespaceResourceScope};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::{GroupVersionKind, NamespaceResourceScope, PartialObjectMeta};
+use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::granting::api;
 use super::mirror::Item;
-use crate::client::is_not_found;
+use crate::client::{is_conflict, is_not_found};
 
 /// Whatever takes longer is looked at again by the next plan.
 const GONE: Duration = Duration::from_secs(20);
@@ -26,48 +26,60 @@ const LOOK: Duration = Duration::from_millis(200);
 const CALL: Duration = Duration::from_secs(10);
 const EXPOSING: &str = "velero.io/expose-on-going";
 
-/// Gives what became of it, in words.
+/// Gives what became of it, in words, and the resourceVersion that was written; `None`: nothing yet.
 ///
 /// # Errors
-/// When something could not be removed or written: it is as it was, and can be tried again.
+/// When it is not as it was seen any more, or something could not be removed or written: it can be looked at again.
 pub async fn recover(
     client: &Client,
     namespace: &str,
     item: &Item,
-    keeps_place: bool,
-) -> anyhow::Result<String> {
+    recover: Recover,
+    node_gone: bool,
+) -> anyhow::Result<Option<(String, String)>> {
     let mover = &*item.mover;
     let name = &mover.name;
+    // What its agent wrote a moment ago says more than that it was away: nothing is removed before that is known.
+    let found = timeout(CALL, api(client, namespace, mover.kind).get(name)).await??;
+    if found.metadata.uid.as_ref() != Some(&mover.uid)
+        || found.metadata.resource_version.as_ref() != Some(&item.resource_version)
+    {
+        bail!("it has changed meanwhile");
+    }
     let snapshot_taken =
-        mover.kind == MoverKind::DataUpload && !snapshot_is_there(client, namespace, name).await?;
-    match remedy(mover, snapshot_taken) {
+        mover.kind == MoverKind::DataUpload && !snapshot_is_there(client, namespace, &found).await?;
+    let circumstances = Circumstances { snapshot_taken, node_gone, for_long: recover.for_long };
+    match remedy(mover, circumstances) {
+        Remedy::Wait => Ok(None),
         Remedy::BeginAnew => {
             clear(client, namespace, mover).await?;
-            write(client, namespace, item, &anew(mover, keeps_place)).await?;
-            Ok("it begins anew, at its old place in line".to_owned())
+            let written = write(client, namespace, item, &anew(mover, recover.keeps_place)).await?;
+            Ok(Some(("it begins anew, at its old place in line".to_owned(), written)))
         }
         Remedy::LetBegin => {
-            write(client, namespace, item, &begun(client, namespace, name).await?).await?;
-            Ok("its pod moves the data by itself, and the node-agent takes the result when it is back"
-                .to_owned())
+            let written = write(client, namespace, item, &begun(client, namespace, name).await?).await?;
+            let text =
+                "its pod moves the data by itself, and the node-agent takes the result when it is back";
+            Ok(Some((text.to_owned(), written)))
         }
         Remedy::Fail(why) => {
-            let message = advice(why, namespace, name);
+            let message = advice(why, namespace, mover);
             let status =
                 json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
             let patch = json!({"metadata": {"labels": {EXPOSING: null}}, "status": status});
-            write(client, namespace, item, &patch).await?;
+            let written = write(client, namespace, item, &patch).await?;
             // It has ended: nobody looks at it again.
             if let Err(error) = clear(client, namespace, mover).await {
                 warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "failed, and not cleared up");
             }
-            Ok(format!("Failed: {message}"))
+            Ok(Some((format!("Failed: {message}"), written)))
         }
     }
 }
 
 /// What a person reads in `status.message`.
-fn advice(why: Hopeless, namespace: &str, name: &str) -> String {
+fn advice(why: Hopeless, namespace: &str, mover: &Mover) -> String {
+    let name = &mover.name;
     match why {
         Hopeless::SnapshotTaken => format!(
             "the node-agent that carried it died after Velero had taken its snapshot over, so that it cannot begin \
@@ -77,6 +89,10 @@ fn advice(why: Hopeless, namespace: &str, name: &str) -> String {
         Hopeless::TooOften => format!(
             "it began anew {ANEW_AT_MOST} times, and each time the node-agent that carried it went away: see to the \
              node-agents, then run the backup or restore once more"
+        ),
+        Hopeless::NodeGone => format!(
+            "node {} is gone, and from no other one its volume can be reached: run the backup or restore once more",
+            mover.bound_node.as_deref().unwrap_or_default()
         ),
     }
 }
@@ -104,17 +120,19 @@ async fn begun(client: &Client, namespace: &str, name: &str) -> anyhow::Result<V
 /// Removes what was made for it. What Velero knows of a snapshot stays.
 async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Result<()> {
     let name = mover.name.as_str();
-    gone::<Pod>(client, namespace, name).await?;
+    let uid = mover.uid.as_str();
+    gone::<Pod>(client, namespace, name, uid).await?;
     if !mover.kind.is_bound() {
-        gone::<PersistentVolumeClaim>(client, namespace, name).await?;
+        gone::<PersistentVolumeClaim>(client, namespace, name, uid).await?;
     }
     if matches!(mover.kind, MoverKind::DataDownload | MoverKind::PodVolumeRestore) {
-        gone::<PersistentVolumeClaim>(client, namespace, &format!("{name}-cache")).await?;
+        gone::<PersistentVolumeClaim>(client, namespace, &format!("{name}-cache"), uid).await?;
     }
     Ok(())
 }
 
-async fn write(client: &Client, namespace: &str, item: &Item, patch: &Value) -> anyhow::Result<()> {
+/// Gives the resourceVersion.
+async fn write(client: &Client, namespace: &str, item: &Item, patch: &Value) -> anyhow::Result<String> {
     let mut patch = patch.clone();
     if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("uid".to_owned(), json!(item.mover.uid));
@@ -122,21 +140,26 @@ async fn write(client: &Client, namespace: &str, item: &Item, patch: &Value) -> 
     }
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let api = api(client, namespace, item.mover.kind);
-    timeout(CALL, api.patch(&item.mover.name, &params, &Patch::Merge(patch)))
+    let written = timeout(CALL, api.patch(&item.mover.name, &params, &Patch::Merge(patch)))
         .await?
         .context("its phase cannot be written")?;
-    Ok(())
+    Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
-/// Is the snapshot still where a node-agent looks for it?
-async fn snapshot_is_there(client: &Client, namespace: &str, name: &str) -> anyhow::Result<bool> {
-    let upload = timeout(CALL, api(client, namespace, MoverKind::DataUpload).get(name)).await??;
+/// Is the snapshot still where a node-agent looks for it, and nowhere else?
+async fn snapshot_is_there(client: &Client, namespace: &str, upload: &DynamicObject) -> anyhow::Result<bool> {
     let text = |pointer| upload.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (source, snapshot) = (text("/spec/sourceNamespace"), text("/spec/csiSnapshot/volumeSnapshot"));
+    // Velero's own copy has the name of the DataUpload. Where both are there it died in between, and would trip over this one.
+    let name = upload.metadata.name.as_deref().unwrap_or_default();
+    Ok(has_snapshot(client, source, snapshot).await? && !has_snapshot(client, namespace, name).await?)
+}
+
+async fn has_snapshot(client: &Client, namespace: &str, name: &str) -> anyhow::Result<bool> {
     let gvk = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshot");
     let snapshots: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), source, &ApiResource::from_gvk(&gvk));
-    match timeout(CALL, snapshots.get_metadata(snapshot)).await? {
+        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&gvk));
+    match timeout(CALL, snapshots.get_metadata(name)).await? {
         Ok(_) => Ok(true),
         // Also where the whole kind is gone.
         Err(error) if is_not_found(&error) => Ok(false),
@@ -144,20 +167,30 @@ async fn snapshot_is_there(client: &Client, namespace: &str, name: &str) -> anyh
     }
 }
 
-/// Removes it and waits until it is gone: an agent that begins anew would trip over it.
-async fn gone<K>(client: &Client, namespace: &str, name: &str) -> anyhow::Result<()>
+/// Removes it and waits until it is gone: an agent that begins anew would trip over it. Not what somebody else made of that
+/// name: `owner` is the UID of the mover.
+async fn gone<K>(client: &Client, namespace: &str, name: &str, owner: &str) -> anyhow::Result<()>
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
     let (api, kind): (Api<K>, _) = (Api::namespaced(client.clone(), namespace), K::kind(&()));
-    match timeout(CALL, api.delete(name, &DeleteParams::default())).await? {
+    let found = timeout(CALL, api.get_metadata_opt(name)).await?;
+    let found = found.with_context(|| format!("{kind} {name} cannot be looked at"))?;
+    let is_anothers = |found: &PartialObjectMeta<K>| {
+        let owners = found.owner_references();
+        !owners.is_empty() && owners.iter().all(|of| of.uid != owner)
+    };
+    let Some(found) = found.filter(|found| !is_anothers(found)) else { return Ok(()) };
+    let preconditions = Preconditions { uid: found.uid(), resource_version: None };
+    let params = DeleteParams::default().preconditions(preconditions);
+    match timeout(CALL, api.delete(name, &params)).await? {
         Ok(_) => {}
-        Err(error) if is_not_found(&error) => return Ok(()),
+        Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("{kind} {name} cannot be removed")),
     }
     let waiting = async {
-        while api.get_metadata_opt(name).await?.is_some() {
+        while api.get_metadata_opt(name).await?.is_some_and(|left| left.metadata.uid == found.metadata.uid) {
             sleep(LOOK).await;
         }
         Ok::<_, kube::Error>(())

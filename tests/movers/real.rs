@@ -269,9 +269,6 @@ fn with_berth_the_second_alternative_will_do() {
     assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("node-b"));
     let uploads = ["get", "datauploads", "-n", NAMESPACE];
     let found = [&uploads[..], &["-o", "jsonpath={.items[*].status.phase} {.items[*].status.node}"]].concat();
-    assert_eq!(
-        cluster.kubectl().run(&found).unwrap(),
-        "Completed Completed Completed node-b node-b node-b"
-    );
+    assert_eq!(cluster.kubectl().run(&found).unwrap(), "Completed Completed Completed node-b node-b node-b");
     drop(velero);
 }

@@ -13,7 +13,8 @@ const AGENT: &str = "node-agent";
 /// Long ago: before its configuration was written, and longer than anything takes.
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 /// A node-agent that was away for some time is taken to be gone.
-const LOST: Duration = Duration::from_secs(90);
+/// What cannot begin anew is given up after two minutes.
+const LOST: Duration = Duration::from_secs(210);
 
 /// Cluster-scoped names of one namespace's scene.
 fn apps(namespace: &str) -> String {
@@ -162,6 +163,22 @@ pub fn prepare(plane: &ControlPlane, namespace: &str) {
         kubectl.run(&args).unwrap();
     };
     patch(&["pod", AGENT, "--subresource=status"], &ready);
+    // As a restore holds it.
+    let waits = json!({"status": {"initContainerStatuses": [{
+        "name": "restore-wait", "image": "none", "imageID": "", "ready": false, "restartCount": 0, "state": {"running": {}},
+    }]}});
+    let args = [
+        "patch",
+        "pod",
+        "app",
+        "--subresource=status",
+        "-n",
+        &apps,
+        "--type=merge",
+        "-p",
+        &waits.to_string(),
+    ];
+    kubectl.run(&args).unwrap();
     // Nobody here would take it off once the claim is not in use.
     patch(&["pvc", "lost"], &json!({"metadata": {"finalizers": null}}));
 }

@@ -183,8 +183,8 @@ pub trait DataMover: Resource {
         false
     }
 
-    /// Namespace and name of the pod on whose node it is carried, where only that pod tells the node.
-    fn target_pod(&self) -> Option<(String, String)> {
+    /// The pod on whose node it is carried, where only that pod tells the node.
+    fn target_pod(&self) -> Option<PodReference> {
         None
     }
 }
@@ -302,9 +302,8 @@ impl DataMover for PodVolumeRestore {
         }
     }
 
-    fn target_pod(&self) -> Option<(String, String)> {
-        let pod = self.spec.pod.clone()?;
-        Some((pod.namespace?, pod.name?))
+    fn target_pod(&self) -> Option<PodReference> {
+        self.spec.pod.clone()
     }
 }
 

@@ -8,6 +8,7 @@
 //! stand twice in a term of ours, which means nothing to the scheduler.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use super::term::{Expression, Operator, Term};
 
@@ -167,17 +168,16 @@ pub(super) fn has_others(parts: &[Parts]) -> bool {
 pub(super) fn product(base: &[Term], alternatives: &[Vec<Expression>]) -> Vec<Term> {
     let everywhere = [Term::default()];
     let base = if base.is_empty() { everywhere.as_slice() } else { base };
-    let (mut terms, mut seen) = (Vec::new(), Vec::new());
-    for term in base {
+    let (mut terms, mut seen, mut bases) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    // Where a choice was taken out of many, what is left of them is mostly the same.
+    for term in base.iter().filter(|term| bases.insert(term.sorted())) {
         for alternative in alternatives {
             let mut term = term.clone();
             term.expressions.extend(alternative.iter().cloned());
             if term.is_empty() {
                 return Vec::new();
             }
-            let sorted = term.sorted();
-            if !seen.contains(&sorted) {
-                seen.push(sorted);
+            if seen.insert(term.sorted()) {
                 terms.push(term);
             }
         }

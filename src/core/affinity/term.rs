@@ -114,7 +114,7 @@ pub(super) fn expressions(selector: &label::Selector) -> Vec<Expression> {
 }
 
 /// A `nodeSelectorTerm`. All of it has to hold; of several terms, one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term {
     /// `matchExpressions`
     pub expressions: Vec<Expression>,

@@ -28,7 +28,9 @@ mod reason;
 mod view;
 
 pub use gate::{Refusal, Step, judge};
-pub use orphan::{ANEW_AT_MOST, Hopeless, OUT_AFTER, Remedy, STALLED_AFTER, remedy};
+pub use orphan::{
+    ANEW_AT_MOST, Circumstances, GIVEN_UP_AFTER, Hopeless, OUT_AFTER, Remedy, STALLED_AFTER, remedy,
+};
 pub use plan::{AT_ONCE, Ledger, LedgerWrite, Plan, Recover, Waiting, plan};
 pub use reason::Reason;
 pub use view::{Agent, Limits, Mover, MoverPhase, MoverPod, View};

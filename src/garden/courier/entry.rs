@@ -49,7 +49,8 @@ impl Courier {
     pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
         let hub = self.hub.entries.get(name);
         let found = self.member.entries.get(name);
-        let ended = hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
+        let ended =
+            hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
         let told = carried::told(hub.as_deref().map(Orders::from), ended, &self.settings.seed);
         let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));

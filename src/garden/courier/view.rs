@@ -76,9 +76,8 @@ impl Hub {
         let says = |map: &ConfigMap, key: &str, value: &str| {
             map.data.as_ref().and_then(|data| data.get(key)).is_some_and(|found| found == value)
         };
-        let is_of = |map: &ConfigMap| {
-            says(map, "entry", entry) && uid.is_none_or(|uid| says(map, "uid", uid))
-        };
+        let is_of =
+            |map: &ConfigMap| says(map, "entry", entry) && uid.is_none_or(|uid| says(map, "uid", uid));
         self.tombstones.all().iter().any(|map| is_of(map))
     }
 

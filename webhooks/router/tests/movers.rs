@@ -28,8 +28,8 @@ impl KnownMovers for Arc<Cluster> {
     fn configuration(&self) -> Option<String> {
         Some("node-agent-config".to_owned())
     }
-    fn classes(&self) -> BTreeMap<String, ReclaimPolicy> {
-        BTreeMap::from([("gold".to_owned(), ReclaimPolicy::Delete)])
+    fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
+        Some(BTreeMap::from([("gold".to_owned(), ReclaimPolicy::Delete)]))
     }
 }
 

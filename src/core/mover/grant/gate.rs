@@ -38,11 +38,13 @@ pub fn judge(step: &Step) -> Result<(), Refusal> {
         return Ok(());
     }
     match step.from {
-        Some(MoverPhase::New) if step.granted => Ok(()),
-        Some(MoverPhase::New) if step.to == MoverPhase::Accepted && !step.kind.is_bound() => {
-            Err(Refusal::Conflict)
-        }
-        // Some writers do not look at the phase that they replace: one that has ended would come back.
+        Some(MoverPhase::New) if step.to == MoverPhase::Accepted => match step.granted {
+            true => Ok(()),
+            false if step.kind.is_bound() => Err(Refusal::Forbidden),
+            false => Err(Refusal::Conflict),
+        },
+        // Some writers do not look at the phase that they replace: one that has ended would come back, and one that begins
+        // anew would be Prepared without what was made for it.
         _ => Err(Refusal::Forbidden),
     }
 }
@@ -67,6 +69,7 @@ mod tests {
             (PodVolumeBackup, New, Accepted, false, Err(Refusal::Forbidden)),
             (PodVolumeRestore, New, Accepted, false, Err(Refusal::Forbidden)),
             (DataUpload, New, Prepared, false, Err(Refusal::Forbidden)),
+            (DataUpload, New, Prepared, true, Err(Refusal::Forbidden)),
             (DataUpload, New, Canceled, false, Ok(())),
             (DataUpload, New, New, false, Ok(())),
             (DataUpload, Accepted, Prepared, false, Ok(())),

@@ -13,6 +13,9 @@ pub const OUT_AFTER: SignedDuration = SignedDuration::from_secs(25);
 /// pulled, a node added. Not for ever: the agent may have died before it made all that the pod needs.
 pub const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
+/// What cannot begin anew ends only after this: its agent may be back, with another image to pull.
+pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
 /// How often one may begin anew. Each time it keeps its age and so goes first: where agents keep dying under it, it would
 /// keep all others waiting for ever, and Velero's own time-out begins anew each time as well.
 pub const ANEW_AT_MOST: u32 = 3;
@@ -20,6 +23,8 @@ pub const ANEW_AT_MOST: u32 = 3;
 /// What is done about one that nobody carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
+    /// Nothing yet: it cannot begin anew, and stock Velero goes on with it when its agent is back.
+    Wait,
     /// What was made for it goes, and its phase is New.
     BeginAnew,
     /// Its phase becomes InProgress, for which its pod waits: that moves the data by itself, and says in Events and by its
@@ -37,17 +42,35 @@ pub enum Hopeless {
     SnapshotTaken,
     /// It has, [`ANEW_AT_MOST`] times.
     TooOften,
+    /// The only node that can reach its volume is none of the cluster any more.
+    NodeGone,
 }
 
-/// What helps an orphan. `snapshot_taken`: the snapshot of a DataUpload is no longer where a node-agent looks for it.
-pub fn remedy(mover: &Mover, snapshot_taken: bool) -> Remedy {
+/// What the plan that found an orphan does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The snapshot of a DataUpload is no longer where a node-agent looks for it.
+    pub snapshot_taken: bool,
+    /// There is no such node as it is bound to.
+    pub node_gone: bool,
+    /// See [`super::Recover::for_long`].
+    pub for_long: bool,
+}
+
+/// What helps an orphan.
+pub fn remedy(mover: &Mover, circumstances: Circumstances) -> Remedy {
+    let Circumstances { snapshot_taken, node_gone, for_long } = circumstances;
     let is_running = mover.mover_pod.as_ref().is_some_and(|pod| pod.running);
-    if mover.canceled {
+    if mover.kind.is_bound() && node_gone {
+        // New, it would wait for ever, and its Backup for hours.
+        Remedy::Fail(Hopeless::NodeGone)
+    } else if mover.canceled {
         // Any agent ends it as soon as it is New, and clears away what is left.
         Remedy::BeginAnew
     } else if mover.kind == MoverKind::DataUpload && snapshot_taken {
         match mover.phase {
             MoverPhase::Prepared if is_running => Remedy::LetBegin,
+            _ if !for_long => Remedy::Wait,
             _ => Remedy::Fail(Hopeless::SnapshotTaken),
         }
     } else if mover.begun_anew >= ANEW_AT_MOST {
@@ -68,6 +91,12 @@ pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
         MoverPhase::Prepared => mover.node().is_some_and(|node| is_out(view, node, now)),
         _ => false,
     }
+}
+
+/// Was it one [`GIVEN_UP_AFTER`] less [`OUT_AFTER`] ago already?
+pub(super) fn is_orphan_for_long(view: &View, mover: &Mover, now: Timestamp) -> bool {
+    let before = now.saturating_sub(GIVEN_UP_AFTER.saturating_sub(OUT_AFTER)).unwrap_or(Timestamp::MIN);
+    is_orphan(view, mover, before)
 }
 
 /// Only the agent of the node where its pod is makes it Prepared, whoever accepted it. One that comes with a new node may

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-use super::orphan::{is_orphan, is_out};
+use super::orphan::{is_orphan, is_orphan_for_long, is_out};
 use super::reason::Reason;
 use super::view::{Mover, MoverPhase, View};
 
@@ -54,6 +54,8 @@ pub struct Recover {
     pub mover: usize,
     /// With the annotation: some agent can carry it at once. Without: it stands in line again, by its age.
     pub keeps_place: bool,
+    /// It has been one for [`super::GIVEN_UP_AFTER`].
+    pub for_long: bool,
 }
 
 /// A data mover that waits.
@@ -113,8 +115,9 @@ fn wake_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     for (i, mover) in movers(view, order) {
         if is_orphan(view, mover, now) {
-            plan.recover
-                .push(Recover { mover: i, keeps_place: can_go(view, mover).is_ok() && !mover.canceled });
+            let keeps_place = can_go(view, mover).is_ok() && !mover.canceled;
+            let for_long = is_orphan_for_long(view, mover, now);
+            plan.recover.push(Recover { mover: i, keeps_place, for_long });
         }
     }
     if view.ledger.is_none() {
@@ -223,7 +226,8 @@ impl<'v> Walk<'v> {
         if !keeps_place {
             self.surplus = self.surplus.saturating_sub(1);
         }
-        self.plan.recover.push(Recover { mover: i, keeps_place });
+        let for_long = is_orphan_for_long(self.view, mover, self.now);
+        self.plan.recover.push(Recover { mover: i, keeps_place, for_long });
         self.loads(mover);
     }
 

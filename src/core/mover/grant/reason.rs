@@ -12,7 +12,7 @@ pub enum Reason {
     NoPlace { places: usize, taken: usize, by: Arc<[String]> },
     /// Nobody could carry it: its node has no ready agent, or no node has.
     NoAgent { node: Option<String> },
-    /// Its pod is on no node yet.
+    /// Its pod does not wait for the restore on a node yet.
     NoNode,
     /// The data paths of its node are taken, and others that wait could go at once.
     NodeFull { node: String },
@@ -53,7 +53,7 @@ impl fmt::Display for Reason {
             }
             Self::NoAgent { node: Some(node) } => write!(f, "node {node} has no ready node-agent"),
             Self::NoAgent { node: None } => f.write_str("no node has a ready node-agent"),
-            Self::NoNode => f.write_str("its pod is on no node yet"),
+            Self::NoNode => f.write_str("its pod does not wait for it on a node yet"),
             Self::NodeFull { node } => write!(f, "node {node} is full and others can go first"),
         }
     }
@@ -77,7 +77,7 @@ mod tests {
             (full(1, 2, &["a", "b"]), "2 places are taken, 1 allowed: by a, b"),
             (Reason::NoAgent { node: Some(node()) }, "node n3 has no ready node-agent"),
             (Reason::NoAgent { node: None }, "no node has a ready node-agent"),
-            (Reason::NoNode, "its pod is on no node yet"),
+            (Reason::NoNode, "its pod does not wait for it on a node yet"),
             (Reason::NodeFull { node: node() }, "node n3 is full and others can go first"),
             (Reason::Next, "nothing: it goes next"),
         ] {

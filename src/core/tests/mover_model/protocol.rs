@@ -127,8 +127,9 @@ impl<const N: usize> Movers<N> {
         let revoke = decided.revoke.iter().map(|i| write(i, Patch::Revoke));
         let grant = decided.grant.iter().map(|i| write(i, Patch::Grant));
         let recover = decided.recover.iter();
-        let recover = recover
-            .map(|Recover { mover, keeps_place }| write(mover, Patch::Recover { keeps_place: *keeps_place }));
+        let recover = recover.map(|Recover { mover, keeps_place, .. }| {
+            write(mover, Patch::Recover { keeps_place: *keeps_place })
+        });
         let mut writes: Vec<Write> = revoke.chain(recover).chain(grant).collect();
         let listed = decided.ledger.uids.iter().map(|uid| bit(uid.parse().unwrap())).sum();
         let uids = (!decided.retire_ledger).then_some(listed);

@@ -3,7 +3,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::orphan::{ANEW_AT_MOST, Hopeless, OUT_AFTER, Remedy, remedy};
+use super::super::orphan::{
+    ANEW_AT_MOST, Circumstances, GIVEN_UP_AFTER, Hopeless, OUT_AFTER, Remedy, remedy,
+};
 use super::super::view::{Agent, Limits, MoverPod};
 use super::*;
 use crate::label::Selector;
@@ -197,7 +199,7 @@ fn one_on_a_node_without_an_agent_waits_and_blocks_nobody() {
         [
             "1 lost: node n9 has no ready node-agent",
             "2 down: node n3 has no ready node-agent",
-            "3 unscheduled: its pod is on no node yet"
+            "3 unscheduled: its pod does not wait for it on a node yet"
         ]
     );
 }
@@ -367,6 +369,22 @@ fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
     view
 }
 
+/// Which are recovered, and whether each keeps its place.
+fn recovered(plan: &Plan) -> Vec<(usize, bool)> {
+    plan.recover.iter().map(|recover| (recover.mover, recover.keeps_place)).collect()
+}
+
+#[test]
+fn one_whose_agent_is_away_for_long_is_told_from_one_whose_agent_may_be_back() {
+    for (since, expected) in [(OUT_AFTER, false), (GIVEN_UP_AFTER, true)] {
+        for ago in [since.as_secs(), since.as_secs() + 60] {
+            let expected = expected || ago >= GIVEN_UP_AFTER.as_secs();
+            let plan = planned(&orphaned(out(NOW - ago), None));
+            assert_eq!(plan.recover[0].for_long, expected, "{ago}");
+        }
+    }
+}
+
 #[test]
 fn one_whose_agent_is_away_begins_anew() {
     let (short, long) = (out(NOW - OUT_AFTER.as_secs() + 1), out(NOW - OUT_AFTER.as_secs()));
@@ -388,9 +406,8 @@ fn one_whose_agent_is_away_begins_anew() {
         (ready(), Some((Some("n9"), false)), true),
     ] {
         let plan = planned(&orphaned(agent, pod));
-        let expected: Vec<_> =
-            expected.then_some(Recover { mover: 0, keeps_place: true }).into_iter().collect();
-        assert_eq!(plan.recover, expected, "{agent:?} {pod:?}");
+        let expected: Vec<_> = expected.then_some((0, true)).into_iter().collect();
+        assert_eq!(recovered(&plan), expected, "{agent:?} {pod:?}");
     }
 }
 
@@ -429,7 +446,7 @@ fn one_that_is_bound_to_the_dead_agent_gives_its_place_up() {
             let mut view = view([holder, upload("du", 2, MoverPhase::Prepared), new_upload("next", 3)]);
             view.agents.insert("n3".to_owned(), out(0));
             let plan = planned(&view);
-            assert_eq!(plan.recover, [Recover { mover: 0, keeps_place: false }]);
+            assert_eq!(recovered(&plan), [(0, false)]);
             // Not before it is seen to have gone.
             assert_eq!(plan.grant, Vec::<usize>::new());
         }
@@ -486,9 +503,8 @@ fn one_that_is_prepared_is_left_to_the_agent_of_its_node() {
         ("n2", out(NOW - OUT_AFTER.as_secs()), true),
     ] {
         view.agents.insert(node.to_owned(), agent);
-        let expected: Vec<_> =
-            expected.then_some(Recover { mover: 0, keeps_place: true }).into_iter().collect();
-        assert_eq!(planned(&view).recover, expected, "{node} {agent:?}");
+        let expected: Vec<_> = expected.then_some((0, true)).into_iter().collect();
+        assert_eq!(recovered(&planned(&view)), expected, "{node} {agent:?}");
     }
 }
 
@@ -517,15 +533,23 @@ fn what_helps_an_orphan() {
         (PodVolumeBackup, Prepared, true, false, Remedy::BeginAnew),
         (PodVolumeRestore, Accepted, false, false, Remedy::BeginAnew),
     ] {
+        let text = format!("{kind} {phase:?} {is_running}");
         let pod = MoverPod { running: is_running, ..MoverPod::default() };
         let orphan = Mover { mover_pod: Some(pod), ..mover(kind, "m", 1, phase) };
-        assert_eq!(remedy(&orphan, snapshot_taken), expected, "{kind} {phase:?} {is_running}");
+        let for_long = Circumstances { snapshot_taken, for_long: true, ..Circumstances::default() };
+        assert_eq!(remedy(&orphan, for_long), expected, "{text}");
+        // What could end well is not ended at once.
+        let soon = Circumstances { for_long: false, ..for_long };
+        assert_eq!(remedy(&orphan, soon), if expected == taken { Remedy::Wait } else { expected }, "{text}");
         // An agent ends it, and knows how to clear up.
         let canceled = Mover { canceled: true, begun_anew: ANEW_AT_MOST, ..orphan.clone() };
-        assert_eq!(remedy(&canceled, snapshot_taken), Remedy::BeginAnew);
+        assert_eq!(remedy(&canceled, for_long), Remedy::BeginAnew);
+        let nowhere = Circumstances { node_gone: true, ..for_long };
+        let ended = if kind.is_bound() { Remedy::Fail(Hopeless::NodeGone) } else { expected };
+        assert_eq!(remedy(&orphan, nowhere), ended, "{text}");
         let again = Mover { begun_anew: ANEW_AT_MOST, ..orphan };
         let expected = if expected == Remedy::BeginAnew { often } else { expected };
-        assert_eq!(remedy(&again, snapshot_taken), expected, "{kind} {phase:?} {is_running}, again");
+        assert_eq!(remedy(&again, for_long), expected, "{text}, again");
     }
 }
 
