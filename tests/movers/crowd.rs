@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, ensure_in_order, wait_for_gate};
 use crate::admission::program;
+use crate::support::Kubectl;
 use crate::support::csi::define_snapshots;
 use crate::support::lag::Lag;
 use crate::support::movers::{Agents, History, KINDS, Kind, SOURCE, Work, spec};
@@ -88,6 +89,7 @@ impl Crowd {
         let mut berth = Berth::start(plane, options).unwrap();
         let mut second = berth.start_another_controller("controller-2").unwrap();
         berth.plane().apply(scenery(self.limit)).unwrap();
+        NODES.iter().for_each(|node| hold_for_restore(berth.kubectl(), &application(node)));
         let history = History::start(berth.plane(), NAMESPACE).unwrap();
         let agents = Agents::start(berth.plane(), NAMESPACE, &NODES, self.work).unwrap();
         wait_for_gate(berth.kubectl());
@@ -154,10 +156,24 @@ fn scenery(limit: usize) -> Vec<Value> {
     ];
     objects.extend(NODES.map(|node| {
         json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("application-{node}"), "namespace": SOURCE},
+            "metadata": {"name": application(node), "namespace": SOURCE},
             "spec": {"nodeName": node, "containers": [{"name": "application", "image": "none"}]}})
     }));
     objects
+}
+
+fn application(node: &str) -> String {
+    format!("application-{node}")
+}
+
+/// What a restore waits for: the pod is held by its first container.
+fn hold_for_restore(kubectl: &Kubectl, pod: &str) {
+    let waits = json!({"status": {"initContainerStatuses": [{
+        "name": "restore-wait", "image": "none", "imageID": "", "ready": false, "restartCount": 0, "state": {"running": {}},
+    }]}})
+    .to_string();
+    let args = ["patch", "pod", pod, "-n", SOURCE, "--subresource=status", "--type=merge", "-p", &waits];
+    kubectl.run(&args).unwrap();
 }
 
 /// Several clients, each with its share of every kind.
@@ -166,8 +182,7 @@ fn create(plane: &ControlPlane, count: usize) {
     let one = async |client: &Client, i: usize| -> anyhow::Result<()> {
         let kind = KINDS[i % KINDS.len()];
         let node = NODES[i / KINDS.len() % NODES.len()];
-        let pod =
-            json!({"kind": "Pod", "namespace": SOURCE, "name": format!("application-{node}"), "uid": node});
+        let pod = json!({"kind": "Pod", "namespace": SOURCE, "name": application(node)});
         let name = format!("{}-{i:04}", kind.plural());
         let volume = if kind == Kind::DataUpload { "snapshot" } else { name.as_str() };
         let object = json!({
