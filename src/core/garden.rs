@@ -8,6 +8,7 @@
 //! - [`fault`]: what a store's refusal means.
 //! - [`operation`]: what an extensions object asks for.
 //! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
+//! - [`leave`]: how long the hub's word counts that data may go.
 //! - [`location`]: the storage location that an entry yields.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`migration`]: from a bucket of a cluster's own into a shared one.
@@ -23,6 +24,7 @@ pub mod executor;
 pub mod fault;
 pub mod handover;
 pub mod hub;
+pub mod leave;
 pub mod life;
 pub mod location;
 pub mod lock;

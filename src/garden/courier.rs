@@ -2,13 +2,15 @@
 //! up. Storage locations are made of entries, and the hub hears that the seed is alive.
 //!
 //! Freeze, decide ([`berth_core::garden::handover`]), act, one step for each object, and look again. Nothing is remembered:
-//! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said.
+//! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said; but data
+//! is removed only while it says so.
 
 mod entry;
 mod handover;
 mod heartbeat;
 mod known;
 mod location;
+mod orders;
 mod view;
 mod write;
 
@@ -26,6 +28,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::Clients;
+use crate::garden::leave::Leave;
 use crate::telemetry::chain;
 use view::{Hub, Member};
 use write::Failure;
@@ -57,14 +60,16 @@ pub struct Courier {
     hub: Hub,
     member: Member,
     changes: Arc<watch::Sender<u64>>,
+    /// What the hub says may be removed.
+    leave: Arc<Leave>,
 }
 
 impl Courier {
-    pub fn new(settings: Settings, hub_clients: Clients, clients: Clients) -> Self {
+    pub fn new(settings: Settings, hub_clients: Clients, clients: Clients, leave: Arc<Leave>) -> Self {
         let changes = Arc::new(watch::Sender::default());
         let hub = Hub::new(&settings.garden_namespace, &changes);
         let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
-        Self { settings, hub_clients, clients, hub, member, changes }
+        Self { settings, hub_clients, clients, hub, member, changes, leave }
     }
 
     /// For ever, while this process leads.

@@ -1,5 +1,6 @@
 //! Acts on BackupBuckets and BackupEntries of Gardener's extensions API in its own cluster: makes buckets, and removes
-//! buckets and directories with all that is in them. It needs no hub: a gardenlet's objects are as good.
+//! buckets and directories with all that is in them. It needs no hub: a gardenlet's objects are as good. What was made for a
+//! hub it removes only as long as that hub says so: its deletion may be an old one.
 //!
 //! State is in the objects. Whoever begins first writes a status with the resourceVersion that it decided on, so what is
 //! out of date is found out before a store is called; what was left half done is done again, and nothing in it minds.
@@ -30,6 +31,7 @@ use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
 use crate::client::{is_conflict, is_not_found};
+use crate::garden::leave::Leave;
 use crate::storage::bucket::Bucket;
 use crate::telemetry::chain;
 use extension::{Extension, view};
@@ -48,6 +50,8 @@ pub struct Executor {
     pub watch: Client,
     /// Namespace of the Secrets that are followed.
     pub namespace: String,
+    /// What may be removed for a hub. `None`: nobody here asks one.
+    pub leave: Option<Arc<Leave>>,
 }
 
 impl Executor {
@@ -65,6 +69,7 @@ impl Executor {
             known: controller.store(),
             retries: Arc::clone(&retries),
             released: Mutex::default(),
+            leave: self.leave.clone(),
         });
         let known = controller.store();
         // Keys that were changed may be the right ones: who failed tries at once.
@@ -106,6 +111,7 @@ struct Context<K: Extension> {
     /// UIDs of objects that no longer need their Secret, which the watch may not show yet. Whoever lets go of a Secret holds
     /// it: of two that go at once one must see that it is the last.
     released: Mutex<HashSet<String>>,
+    leave: Option<Arc<Leave>>,
 }
 
 async fn reconcile<K: Extension>(
@@ -134,7 +140,7 @@ async fn reconcile<K: Extension>(
     let operation = match next(&view(&object, not_before), now) {
         Next::Do(operation) => operation,
         Next::Unconfirmed => {
-            return Task::new(&context, object, Operation::Delete).wait_for_leave().await;
+            return Task::new(&context, object, Operation::Delete).wait_for_confirmation().await;
         }
         Next::Rest(until) => return Ok(at(until, now)),
     };

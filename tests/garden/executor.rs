@@ -138,6 +138,27 @@ fn data_goes_only_when_its_removal_is_confirmed() {
     assert_eq!(site.count("confirmed", "sure"), 0);
 }
 
+/// This agent has no hub that it could ask.
+#[test]
+fn what_was_made_for_a_hub_is_not_removed_without_its_word() {
+    let site = Site::shared();
+    site.make_bucket("carried");
+    site.make_entry("old", "carried");
+    site.fill("carried", "old/", 2);
+    for label in ["garden.berth.dev/seed=ship", "garden.berth.dev/hub-uid=0123"] {
+        site.kubectl().run(&["label", ENTRIES, "old", label]).unwrap();
+    }
+    site.delete(ENTRIES, "old");
+    let waiting = site.becomes(ENTRIES, "old", "Pending");
+    let said = waiting["status"]["lastOperation"]["description"].as_str().unwrap();
+    assert!(said.contains("as Seed ship") && said.contains("--hub-kubeconfig"), "{said}");
+    assert_eq!(site.count("carried", "old"), 2);
+    // It can be given up all the same.
+    site.annotate(ENTRIES, "old", "gardener.cloud/operation=migrate");
+    site.is_gone(ENTRIES, "old");
+    assert_eq!(site.count("carried", "old"), 2);
+}
+
 #[test]
 fn what_another_cluster_takes_over_is_let_go_and_taken_up_untouched() {
     let site = Site::shared();

@@ -259,6 +259,48 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     }
 }
 
+/// An old deletion in a member cluster says nothing of what is in that directory by now.
+#[test]
+fn who_comes_back_late_removes_nothing_of_a_new_entry() {
+    let hub = Hub::start("late", &["--deletion-grace-period=1s"]);
+    let _report = hub.plane.report_on_panic();
+    let (berth, mut agent) = member(&hub, "ship");
+    hub.enter("ship--1", "ship");
+    hub.entry("ship--1", "usable", is_usable);
+    back_up(&berth, "first", "ship--1");
+    let other = ControlPlane::start().unwrap();
+    super::site::define_velero(&other).unwrap();
+    define_member(&other).unwrap();
+    hub.register("tug");
+    let mut tug = start_agent(&hub.plane, &other, "tug").unwrap();
+
+    // As it was asked to: it comes to nothing of it.
+    agent.kill().unwrap();
+    berth
+        .kubectl()
+        .run(&["annotate", ENTRIES, "ship--1", "confirmation.gardener.cloud/deletion=true"])
+        .unwrap();
+    berth.kubectl().run(&["delete", ENTRIES, "ship--1", "--wait=false"]).unwrap();
+    hub.delete("ship--1");
+    hub.entry("ship--1", "gone", Value::is_null);
+    let record = hub.tombstone("ship--1");
+    assert_eq!(record["who"], "tug", "{record:#}");
+
+    // Another cluster's by now.
+    hub.enter("ship--1", "tug");
+    let again = hub.entry("ship--1", "placed", |e| e["status"]["lastOperation"]["state"] == "Succeeded");
+    assert_eq!(again["spec"]["bucketName"], record["bucket"]);
+    let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("ship--1/velero/backups/new");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("velero-backup.json"), "{}").unwrap();
+    agent.restart().unwrap();
+    for (kind, namespace) in [(ENTRIES, ""), (LOCATIONS, "velero")] {
+        becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
+    }
+    assert_eq!(files(&folder), 1, "it is not its own");
+    tug.ensure_runs().unwrap();
+}
+
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
     let mut hub = Hub::start("killed", &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);

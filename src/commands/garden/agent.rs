@@ -1,5 +1,7 @@
 //! `berth garden agent`: in a member cluster. One leads, the others wait.
 
+use std::sync::Arc;
+
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
@@ -7,6 +9,7 @@ use crate::args::garden::AgentArgs;
 use crate::client::Clients;
 use crate::garden::courier::{Courier, Settings};
 use crate::garden::executor::Executor;
+use crate::garden::leave::Leave;
 use crate::leader::{Candidate, identity};
 use crate::{health, shutdown};
 
@@ -16,14 +19,14 @@ const LEASE: &str = "berth-garden-agent";
 pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(args.kubeconfig.as_deref()).await?;
-    let courier = match (&args.hub_kubeconfig, &args.seed) {
+    let hub = match (&args.hub_kubeconfig, &args.seed) {
         (Some(kubeconfig), Some(seed)) => {
             let settings = Settings {
                 seed: seed.clone(),
                 namespace: args.namespace.clone(),
                 garden_namespace: args.garden_namespace.clone(),
             };
-            Some(Courier::new(settings, Clients::new(Some(kubeconfig)).await?, clients.clone()))
+            Some((settings, Clients::new(Some(kubeconfig)).await?))
         }
         // What a gardenlet or a person writes is acted on all the same.
         _ => None,
@@ -38,7 +41,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, courier.as_ref()) => {}
+            () = lead(&args, &clients, hub.as_ref()) => {}
             // What is half done is ended by the next one: nobody waits for it.
             () = stop.cancelled() => {
                 candidate.release().await;
@@ -50,16 +53,18 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that only one may do. For ever; dropped at once when leadership is lost.
-async fn lead(args: &AgentArgs, clients: &Clients, courier: Option<&Courier>) {
+/// Everything that only one may do. For ever; dropped at once when leadership is lost, with all that was seen and said by then.
+async fn lead(args: &AgentArgs, clients: &Clients, hub: Option<&(Settings, Clients)>) {
+    let leave = hub.map(|_| Arc::new(Leave::default()));
     let executor = Executor {
         call: clients.call.clone(),
         watch: clients.watch.clone(),
         namespace: args.garden_namespace.clone(),
+        leave: leave.clone(),
     };
     let carrying = async {
-        if let Some(courier) = courier {
-            courier.run().await;
+        if let (Some((settings, hub)), Some(leave)) = (hub, leave) {
+            Courier::new(settings.clone(), hub.clone(), clients.clone(), leave).run().await;
         }
     };
     tokio::join!(executor.run(), carrying);

@@ -1,10 +1,10 @@
 //! Buckets and entries: down, and what becomes of them up.
 
-use berth_api::garden::carried::{self, Freight, Orders, entry_secret};
+use berth_api::garden::carried::{self, Freight, entry_secret};
 use berth_api::garden::report::{Problem, Report, says_the_same, with_condition};
 use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
 use berth_api::keys;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::Courier;
@@ -14,13 +14,15 @@ use super::write::{Desk, Failure};
 impl Courier {
     pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {
         let hub = self.hub.buckets.get(name);
-        let told = carried::told(hub.as_deref().map(Orders::from), false, &self.settings.seed);
+        let found = self.member.buckets.get(name);
+        let api = |_: &BackupBucket| Api::all(self.hub_clients.call.clone());
+        let told = self.told(hub.as_deref(), found.as_ref().map(|found| found.meta()), false, api).await?;
         let none = BackupBucketStatus::default();
         let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
         let parcel = Parcel {
             name,
             told,
-            found: self.member.buckets.get(name),
+            found,
             secret: carried::bucket_secret(name),
             credentials: hub.as_ref().map(|hub| self.hub.credentials(hub)),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
@@ -49,9 +51,11 @@ impl Courier {
     pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
         let hub = self.hub.entries.get(name);
         let found = self.member.entries.get(name);
-        let ended =
-            hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
-        let told = carried::told(hub.as_deref().map(Orders::from), ended, &self.settings.seed);
+        let ended = hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
+        let api = |hub: &BackupEntry| {
+            Api::namespaced(self.hub_clients.call.clone(), &hub.namespace().unwrap_or_default())
+        };
+        let told = self.told(hub.as_deref(), found.as_ref().map(|found| found.meta()), ended, api).await?;
         let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
         let location = self.location(name, hub.as_deref(), bucket.as_deref()).await?;

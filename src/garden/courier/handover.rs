@@ -202,7 +202,7 @@ impl Courier {
                 desk.annotate(found, asked).await?;
             }
             (Step::Release, Some(found)) => self.release(parcel, desk, found).await?,
-            // Its spec is frozen; leave that people give meanwhile, and new keys, must reach it.
+            // Its spec is frozen; what people annotate meanwhile, and new keys, must reach it.
             (Step::Leave, Some(found))
                 if parcel.told == Told::Remove && matches!(held, Held::Going { .. }) =>
             {
@@ -236,7 +236,9 @@ impl Courier {
         wanted.meta_mut().finalizers = None;
         if carried::lacks(found.meta(), wanted.meta()) {
             carried::ask_to_reconcile(wanted.meta_mut(), Timestamp::now());
-            desk.annotate(found, json!(wanted.annotations())).await?;
+            // Leave is for the hub's object that it is labelled for, which may have come back with another UID.
+            let metadata = json!({"labels": wanted.labels(), "annotations": wanted.annotations()});
+            desk.patch(found, metadata, json!({})).await?;
         }
         Ok(())
     }

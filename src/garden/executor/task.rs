@@ -7,7 +7,7 @@ use berth_api::garden::{LastError, LastOperation};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::garden::fault::Fault;
 use berth_core::garden::operation::{Operation, Request, done_at, pause};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
@@ -18,7 +18,11 @@ use tracing::{info, warn};
 
 use super::extension::{Extension, Outcome, Problem, Record, operation_type, requested_at};
 use super::{Context, secret};
+use crate::garden::leave::{during, may_go};
 use crate::storage::bucket::StoreError;
+
+/// When it is looked again whether a hub has said its word.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 
 /// Objects whose last operation failed or waits: how often, and when it is tried again. Forgotten with the process:
 /// then all are tried at once.
@@ -73,16 +77,39 @@ impl<'a, K: Extension> Task<'a, K> {
     }
 
     /// Data stays where it is until somebody says that it may go.
-    pub(super) async fn wait_for_leave(mut self) -> Result<Action, kube::Error> {
+    pub(super) async fn wait_for_confirmation(mut self) -> Result<Action, kube::Error> {
         let description = format!(
             "its data stays until its removal is confirmed: annotate {}=true",
             keys::CONFIRM_DELETION
         );
+        self.wait(description).await?;
+        Ok(Action::await_change())
+    }
+
+    /// Said once.
+    async fn wait(&mut self, description: String) -> Result<(), kube::Error> {
         let last = self.object.status().and_then(|status| status.last_operation.as_ref());
         if last.is_none_or(|last| last.description != description) {
             self.tell(OperationState::Pending, 0, description, None).await?;
         }
-        Ok(Action::await_change())
+        Ok(())
+    }
+
+    /// The hub that it was made for has not said lately that its data is to go.
+    fn hub_is_silent(&self) -> String {
+        let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
+        match self.context.leave {
+            Some(_) => {
+                format!(
+                    "its data stays until the hub says again that Seed {seed} is to remove it; it is asked all the time"
+                )
+            }
+            None => format!(
+                "its data stays: it was made for a hub, as Seed {seed}, and nobody here asks that hub. Start berth garden agent \
+                 with --hub-kubeconfig and --seed; or, if there is no such hub any more, take the label {} off",
+                keys::CARRIED_FOR
+            ),
+        }
     }
 
     /// Another cluster takes over: nothing is touched but what we put on objects.
@@ -119,11 +146,20 @@ impl<'a, K: Extension> Task<'a, K> {
             self.release(&[]).await?;
             return Ok(None);
         }
+        let (leave, metadata) = (self.context.leave.as_deref(), self.object.meta().clone());
+        let may_go = || may_go(leave, &metadata);
+        let again = || Timestamp::now().saturating_add(ASK_AGAIN).unwrap_or(Timestamp::MAX);
+        let silent = self.hub_is_silent();
+        if !may_go() {
+            self.wait(silent).await?;
+            return Ok(Some(again()));
+        }
         let progress = self.object.status().and_then(|status| status.last_operation.as_ref());
         let progress = progress.filter(|last| last.kind == operation_type(Operation::Delete));
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
-        let outcome = K::tear_down(&mut self).await;
+        let outcome = during(may_go, K::tear_down(&mut self)).await;
+        let outcome = outcome.unwrap_or_else(|| Ok(Outcome::Waits { description: silent, again: again() }));
         let again = self.end(outcome).await?;
         if self.is_done() {
             self.release(&[]).await?;
