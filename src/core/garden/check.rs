@@ -19,7 +19,7 @@ use crate::violation::{Field, Violations};
 /// What was found in one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Whatever becomes of other objects.
+    /// Whatever other objects come later.
     pub faults: Violations,
     /// Other objects make a fault of it; that may change any moment.
     pub blamed: Violations,

@@ -46,7 +46,10 @@ fn record(entry: &BackupEntry, bucket: Option<&BackupBucket>, end: End, now: Tim
     let status = entry.status.clone().unwrap_or_default();
     let annotation = |key: &str| entry.annotations().get(key).cloned();
     let reason = match end {
-        End::Forgotten => annotation(keys::FORGET_DATA).map(|why| format!("its data was left alone: {why}")),
+        End::Forgotten => Some(match annotation(keys::FORGET_DATA) {
+            Some(why) => format!("its data was left alone: {why}"),
+            None => "the directory of its name is another entry's, and was left alone".to_owned(),
+        }),
         End::Removed => annotation(keys::FORCE_DELETION).map(|why| format!("its grace was skipped: {why}")),
     };
     let mut data = BTreeMap::from([

@@ -59,7 +59,8 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
                 "namespace \"{}\" has an entry of this name, and both would have the same directory: choose another name",
                 other.namespace
             );
-            found.blame(name(), message);
+            // Whatever else comes: a copy into another namespace would take the directory over.
+            found.faults.push(name(), message);
         }
     }
     warn_of_locked_data(old, new, view, &mut found);

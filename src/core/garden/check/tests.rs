@@ -336,6 +336,9 @@ fn an_entry_gets_a_bucket_that_fits_its_seed() {
     assert_eq!(judge(&again), "| 0", "it had its place before the hub was restored");
     let restored = entry::check(None, &entry("new", "nobody", ""), false, &view()).of_a_restore();
     assert_eq!(said(&restored), "| 1", "others may come later");
+    let held = Entry { namespace: "another".to_owned(), ..entry("a", "eu-1", "main-eu") };
+    let restored = entry::check(None, &held, false, &view()).of_a_restore();
+    assert_eq!(said(&restored), "metadata.name | 0", "two of one name share a directory, whoever makes them");
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub struct EntryPlan {
 pub enum End {
     /// Its data is gone.
     Removed,
-    /// Its data was left alone.
+    /// Its data was left alone, as somebody said; or the directory of its name was never its own.
     Forgotten,
 }
 
@@ -109,6 +109,8 @@ struct Walk<'v> {
     wanted: Vec<Option<BTreeSet<Store>>>,
     /// UIDs in each bucket, as they are to be.
     places: Vec<Vec<String>>,
+    /// By name: the entry whose directory that is.
+    holders: HashMap<&'v str, usize>,
     /// By entry, what it is to be in.
     target: Vec<Option<usize>>,
     /// By entry.
@@ -133,6 +135,7 @@ impl<'v> Walk<'v> {
                 .map(|one| Some(wanted(&one.profile, seeds()).ok()?.stores))
                 .collect(),
             places: vec![Vec::new(); view.buckets.len()],
+            holders: HashMap::new(),
             target: vec![None; view.entries.len()],
             waiting: vec![None; view.entries.len()],
             plan: Plan::default(),

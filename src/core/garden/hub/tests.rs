@@ -328,6 +328,81 @@ fn two_entries_of_one_name_never_share_a_directory() {
     assert!(world.why(second).contains("namespace garden-dev"), "{}", world.why(second));
 }
 
+/// A copy in another namespace: as Velero restores it there, or as a hub had both before names were looked at.
+fn copy(world: &mut World, of: usize, is_claimed: bool) -> usize {
+    let original = world.view.entries[of].clone();
+    world.made += 1;
+    world.view.entries.push(Entry {
+        namespace: "a-copy".to_owned(),
+        uid: format!("uid-copy-{}", world.made),
+        created_at: at(world.second),
+        deleted_at: None,
+        is_claimed,
+        status: EntryStatus {
+            released_at: None,
+            ..if is_claimed { original.status.clone() } else { EntryStatus::default() }
+        },
+        ..original
+    });
+    world.view.entries.len() - 1
+}
+
+#[test]
+fn what_a_copy_says_of_its_place_gives_it_none() {
+    for is_claimed in [false, true] {
+        let mut world = World::new(None, &["one", "two"]);
+        let original = world.entry("same", None);
+        world.settle();
+        // Of the same age, and first by its namespace.
+        let copied = copy(&mut world, original, is_claimed);
+        world.settle();
+        let uid = world.view.entries[original].uid.clone();
+        assert_eq!(world.view.buckets[0].status.allocated, [uid], "{is_claimed}");
+        assert!(world.why(copied).contains("namespace garden-dev"), "{}", world.why(copied));
+        assert_eq!(world.view.entries[copied].status.seed, None, "nobody acts on it");
+
+        // It goes, and nothing of the directory goes with it.
+        world.delete(copied);
+        world.view.entries[copied].is_claimed = true;
+        world.view.entries[copied].status.released_at = Some(at(world.second));
+        let plan = world.plan();
+        let planned = plan.entries.iter().find(|one| one.entry == copied).unwrap();
+        assert_eq!(planned.end, Some(End::Forgotten), "{is_claimed}");
+        assert_eq!(planned.status.as_ref().unwrap().released_at, None);
+        world.settle();
+        assert_eq!(world.view.entries.len(), 1);
+        assert_eq!((world.used(), world.view.entries[0].status.released_at), (vec![1], None));
+    }
+}
+
+#[test]
+fn who_holds_a_name_holds_it_until_it_is_gone() {
+    let mut world = World::new(None, &["one"]);
+    let original = world.entry("same", None);
+    world.settle();
+    let copied = copy(&mut world, original, true);
+    // The bucket's own record counts for more than age, and a finalizer for more than what an entry says.
+    world.view.entries[copied].created_at = at(-9);
+    world.settle();
+    assert!(world.why(copied).contains("namespace garden-dev"), "{}", world.why(copied));
+    let mut restored = world.clone();
+    restored.view.buckets[0].status = BucketStatus::default();
+    restored.view.entries[copied].is_claimed = false;
+    restored.settle();
+    assert!(restored.why(copied).contains("namespace garden-dev"), "{}", restored.why(copied));
+    // The original is deleted: its data is its own until it is gone; then there is place for the other one.
+    world.delete(original);
+    world.settle();
+    assert!(world.view.entries[original].status.earliest_deletion.is_some());
+    assert!(world.why(copied).contains("namespace garden-dev"), "{}", world.why(copied));
+    world.pass(HOUR + 1);
+    world.settle();
+    assert_eq!(world.view.entries.len(), 1);
+    assert_eq!(world.view.entries[0].namespace, "a-copy");
+    assert_eq!(world.view.buckets[0].status.allocated, [world.view.entries[0].uid.clone()]);
+    assert_eq!(world.view.entries[0].status.seed.as_deref(), Some("one"));
+}
+
 #[test]
 fn a_bucket_that_cannot_be_made_is_waited_for_and_a_refused_name_is_left() {
     let state = |world: &mut World, state| {
@@ -642,5 +717,55 @@ proptest! {
         let held: usize = world.used().iter().sum();
         let here = world.view.entries.iter().filter(|entry| entry.is_claimed).count();
         prop_assert_eq!(held, here);
+    }
+}
+
+proptest! {
+    /// However entries are copied and deleted, and wherever a hub dies: of several of one name one has a place, only that one's
+    /// data goes, and in the end every name has one.
+    #[test]
+    fn a_directory_has_one_entry_whatever_happens(
+        steps in prop::collection::vec((step(), prop::option::of((0usize..9, any::<bool>()))), 1..40)
+    ) {
+        let mut world = World::new(None, &["one"]);
+        for (step, copied) in steps {
+            if let Some((of, is_claimed)) = copied.filter(|(of, _)| *of < world.view.entries.len()) {
+                copy(&mut world, of, is_claimed);
+            }
+            match step {
+                Step::Create(number) => drop(world.entry(&format!("e{number}"), None)),
+                Step::Delete(index) => if let Some(entry) = world.view.entries.get_mut(index) {
+                    entry.deleted_at.get_or_insert(at(world.second));
+                    if !entry.is_claimed {
+                        world.view.entries.remove(index);
+                    }
+                },
+                Step::Act(happens) => {
+                    let mut dice = happens.into_iter().cycle();
+                    let plan = world.plan();
+                    world.act(&plan, || dice.next().unwrap_or(true));
+                }
+                Step::Execute => world.execute(),
+                Step::Pass(seconds) => world.pass(seconds),
+                Step::Leave | Step::Return => {}
+            }
+            let listed: BTreeSet<&String> =
+                world.view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
+            let placed: Vec<&Entry> =
+                world.view.entries.iter().filter(|entry| listed.contains(&entry.uid)).collect();
+            let names: BTreeSet<&String> = placed.iter().map(|entry| &entry.name).collect();
+            prop_assert_eq!(names.len(), placed.len(), "{:?}", placed);
+            for entry in world.view.entries.iter().filter(|entry| entry.status.released_at.is_some()) {
+                prop_assert!(listed.contains(&entry.uid), "{:?}", entry);
+            }
+        }
+        world.execute();
+        world.settle();
+        for entry in world.view.entries.iter().filter(|entry| entry.deleted_at.is_none()) {
+            let others = world.view.entries.iter().filter(|other| other.name == entry.name && other.uid != entry.uid);
+            let is_placed = world.view.buckets.iter().any(|bucket| bucket.status.allocated.contains(&entry.uid));
+            prop_assert!(is_placed || others.count() > 0, "{entry:?}");
+            prop_assert_eq!(is_placed, entry.status.seed.is_some());
+        }
     }
 }

@@ -8,12 +8,20 @@ use crate::garden::hub::reason::Waiting;
 use crate::garden::hub::view::{Bucket, Entry, EntryStatus, OperationKind};
 use crate::garden::life::{self, Deletion, Fate};
 
+/// What is in the directory of its name is another one's: nobody is to touch that for its sake.
+fn give_up(e: usize, entry: &Entry) -> EntryPlan {
+    let status = EntryStatus { seed: None, released_at: None, ..entry.status.clone() };
+    let status = (status != entry.status).then_some(status);
+    EntryPlan { entry: e, claim: None, status, end: Some(End::Forgotten) }
+}
+
 impl<'v> Walk<'v> {
     pub(super) fn look_at_entries(&mut self) {
         for (e, entry) in self.view.entries.iter().enumerate() {
             let planned = match entry.deleted_at {
                 // Without our finalizer it never had a place, or its end is on record.
                 Some(_) if !entry.is_claimed => continue,
+                Some(_) if !self.holds_name(e, entry) => give_up(e, entry),
                 Some(at) => self.look_at_deleted(e, entry, at),
                 None => self.look_at_entry(e, entry),
             };
@@ -33,6 +41,9 @@ impl<'v> Walk<'v> {
         let found = &entry.status;
         let operation = match (self.waiting.get(e), target) {
             (Some(Some(Waiting::Making)), _) => found.operation.clone(),
+            (Some(Some(why @ Waiting::NameTaken { .. })), _) => {
+                Some(pending(OperationKind::Create, why.to_string()))
+            }
             // It has a place that nobody knows any more: whoever acts on it goes on.
             (Some(Some(_)), None) if entry.is_claimed => kept(found.operation.as_ref()),
             (Some(Some(why)), None) => Some(pending(OperationKind::Create, why.to_string())),
@@ -41,8 +52,10 @@ impl<'v> Walk<'v> {
             _ => kept(found.operation.as_ref()),
         };
         let status = EntryStatus {
-            // Nobody else has any use for it.
-            seed: target.map(|_| entry.seed.clone()).or_else(|| found.seed.clone()),
+            // Nobody else has any use for it; and nobody for what is in another one's directory.
+            seed: target
+                .map(|_| entry.seed.clone())
+                .or_else(|| found.seed.clone().filter(|_| self.holds_name(e, entry))),
             earliest_deletion: None,
             released_at: None,
             operation,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{NewBucket, Walk};
 use crate::garden::Store;
 use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::Bucket;
+use crate::garden::hub::view::{Bucket, Entry};
 use crate::garden::name::Stem;
 use crate::garden::placement::{self, Candidate, Standing};
 use crate::garden::quota::room;
@@ -14,10 +14,13 @@ use crate::garden::quota::room;
 const MOST_REFUSED: usize = 3;
 
 impl<'v> Walk<'v> {
-    /// Whoever has a place keeps it: as its bucket says, as it says itself, or both.
+    /// Whoever has a place keeps it: as its bucket says, as it says itself, or both. Of several of one name only the holder of
+    /// that name, whatever the others say: their directories would be one.
     pub(super) fn keep_places(&mut self) {
         let by_uid: HashMap<&str, usize> =
             self.view.entries.iter().enumerate().map(|(i, entry)| (entry.uid.as_str(), i)).collect();
+        // By entry: the bucket that lists it, where that is the one it is in.
+        let mut listed: Vec<Option<usize>> = vec![None; self.view.entries.len()];
         for (b, bucket) in self.view.buckets.iter().enumerate() {
             for uid in &bucket.status.allocated {
                 let Some(entry) = by_uid.get(uid.as_str()).copied() else {
@@ -33,20 +36,46 @@ impl<'v> Walk<'v> {
                     // Whoever gave it this place could not tell it any more. A bucket that goes takes nobody in.
                     None => known.deleted_at.is_none() && !bucket.is_deleted,
                 };
-                if is_here && self.target.get(entry).is_some_and(Option::is_none) {
-                    self.put(entry, b);
+                if let Some(place) = listed.get_mut(entry).filter(|place| is_here && place.is_none()) {
+                    *place = Some(b);
                 }
             }
         }
+        self.find_holders(&listed);
         for (e, entry) in self.view.entries.iter().enumerate() {
-            let Some(b) = entry.bucket.as_deref().and_then(|name| self.buckets.get(name).copied()) else {
+            if !self.holds_name(e, entry) {
                 continue;
-            };
+            }
+            let named = entry.bucket.as_deref().and_then(|name| self.buckets.get(name).copied());
             let says_so = entry.is_claimed || entry.placed_in == entry.bucket;
-            if says_so && self.target.get(e).is_some_and(Option::is_none) {
+            let place = listed.get(e).copied().flatten().or(named.filter(|_| says_so));
+            if let Some(b) = place {
                 self.put(e, b);
             }
         }
+    }
+
+    /// What a bucket lists was given its place here; a finalizer of ours says so of this hub, too; what an entry says itself
+    /// may be a copy's.
+    fn find_holders(&mut self, listed: &[Option<usize>]) {
+        let precedence = |e: usize, entry: &'v Entry| {
+            let is_listed = listed.get(e).is_some_and(Option::is_some);
+            let says_so = entry.bucket.is_some() && entry.placed_in == entry.bucket;
+            let (created, namespace) = (entry.created_at, &entry.namespace);
+            (!is_listed, !entry.is_claimed, !says_so, created, namespace)
+        };
+        for (e, entry) in self.view.entries.iter().enumerate() {
+            let holder = self.holders.entry(&entry.name).or_insert(e);
+            let before = self.view.entries.get(*holder);
+            if before.is_some_and(|before| precedence(e, entry) < precedence(*holder, before)) {
+                *holder = e;
+            }
+        }
+    }
+
+    /// Is the directory of this name its own?
+    pub(super) fn holds_name(&self, e: usize, entry: &Entry) -> bool {
+        self.holders.get(entry.name.as_str()) == Some(&e)
     }
 
     fn keep(&mut self, bucket: usize, uid: &str) {
@@ -71,27 +100,24 @@ impl<'v> Walk<'v> {
 
     /// Entries without a place, oldest first; those whose name somebody has wait for it.
     fn homeless(&mut self) -> Vec<usize> {
-        let precedence = |e: &usize| {
-            let entry = self.view.entries.get(*e);
-            let is_placed = self.target.get(*e).is_some_and(Option::is_some);
-            (!is_placed, entry.map(|entry| (entry.created_at, &entry.namespace, &entry.name)))
-        };
-        let mut line: Vec<usize> = (0..self.view.entries.len()).collect();
-        line.sort_by_cached_key(|e| precedence(e));
-        let mut names: HashMap<&str, &str> = HashMap::new();
         let mut homeless = Vec::new();
-        for e in line {
-            let Some(entry) = self.view.entries.get(e) else { continue };
-            let holder = *names.entry(&entry.name).or_insert(&entry.namespace);
+        for (e, entry) in self.view.entries.iter().enumerate() {
             if self.target.get(e).is_some_and(Option::is_some) || entry.deleted_at.is_some() {
                 continue;
             }
-            if holder == entry.namespace {
+            if self.holds_name(e, entry) {
                 homeless.push(e);
             } else {
-                self.wait(e, Waiting::NameTaken { namespace: holder.to_owned() });
+                let holder = self.holders.get(entry.name.as_str()).and_then(|e| self.view.entries.get(*e));
+                let namespace = holder.map(|holder| holder.namespace.clone()).unwrap_or_default();
+                self.wait(e, Waiting::NameTaken { namespace });
             }
         }
+        let age = |e: &usize| {
+            let entry = self.view.entries.get(*e);
+            entry.map(|entry| (entry.created_at, &entry.namespace, &entry.name))
+        };
+        homeless.sort_by_cached_key(age);
         homeless
     }
 
