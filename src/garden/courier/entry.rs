@@ -49,7 +49,7 @@ impl Courier {
     }
 
     pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
-        let hub = self.hub.entries.get(name);
+        let hub = self.hub.entry(name);
         let found = self.member.entries.get(name);
         let ended = hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
         let api = |hub: &BackupEntry| {

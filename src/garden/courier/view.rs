@@ -71,6 +71,17 @@ impl Hub {
         );
     }
 
+    /// The entry of that name. Of several, in as many namespaces, one has the directory: the one that was given a place, and a
+    /// seed to act on it.
+    pub fn entry(&self, name: &str) -> Option<Arc<BackupEntry>> {
+        let lacks = |entry: &Arc<BackupEntry>| {
+            let is_claimed = entry.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER);
+            let seed = entry.status.as_ref().and_then(|status| status.seed.as_ref());
+            (!is_claimed, seed.is_none())
+        };
+        self.entries.named(name).into_iter().min_by_key(lacks)
+    }
+
     /// Is the end of an entry of that name on record: of any, or of the one with this UID?
     pub fn has_tombstone(&self, entry: &str, uid: Option<&str>) -> bool {
         let says = |map: &ConfigMap, key: &str, value: &str| {
