@@ -101,7 +101,7 @@ pub enum Fate {
     Lost,
     /// Somebody is to remove it.
     Go,
-    /// Nobody is to do anything, and nobody is there who would have to let go: it is put on record.
+    /// Nobody is to do anything, and nobody is there who would have to let go, or could be told where: it is put on record.
     Forget,
     /// It is put on record.
     Gone,
@@ -112,7 +112,7 @@ pub fn fate(deletion: &Deletion, now: Timestamp) -> Fate {
     let Deletion { at, grace, is_forced, is_forgotten, is_kept, is_released, is_removed } = *deletion;
     match grace {
         _ if is_removed => Fate::Gone,
-        _ if is_forgotten && !is_kept => Fate::Forget,
+        _ if is_forgotten && (!is_kept || grace.is_none()) => Fate::Forget,
         None => Fate::Lost,
         _ if is_released || is_forced || is_forgotten => Fate::Go,
         Some(grace) => match whole(at.saturating_add(grace).unwrap_or(Timestamp::MAX)) {
@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(fate(&orphan, at(0)), Fate::Forget);
         let lost = Deletion { grace: None, is_forced: true, is_released: true, ..DELETION };
         assert_eq!(fate(&lost, at(9999)), Fate::Lost);
+        assert_eq!(fate(&Deletion { is_forgotten: true, ..lost }, at(0)), Fate::Forget, "whoever is there");
         let short = Deletion { grace: Some(SignedDuration::from_millis(1500)), ..DELETION };
         assert_eq!(fate(&short, at(1)), Fate::Stay { until: at(2) });
     }
