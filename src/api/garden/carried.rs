@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_core::garden::handover::{Held, Told};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use super::operation::{OperationState, OperationType};
@@ -72,11 +72,18 @@ impl<'a> From<&'a BackupEntry> for Orders<'a> {
         let status = entry.status.as_ref();
         Self {
             seed: status.and_then(|s| s.seed.as_deref()),
-            is_released: entry.metadata.deletion_timestamp.is_some()
-                && status.is_some_and(|s| s.released_at.is_some()),
+            is_released: is_leave_for(
+                entry.metadata.deletion_timestamp.as_ref(),
+                status.and_then(|s| s.released_at.as_ref()),
+            ),
             is_removed: is_removed(status.and_then(|s| s.last_operation.as_ref())),
         }
     }
+}
+
+/// Leave that is older than the deletion was for another one, before the hub was restored.
+fn is_leave_for(deleted: Option<&Time>, released: Option<&Time>) -> bool {
+    deleted.zip(released).is_some_and(|(deleted, released)| released.0 >= deleted.0)
 }
 
 /// Where the member's object is in its life. `finalizer`: that of whoever executes.
@@ -207,8 +214,6 @@ pub(super) fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a 
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -255,6 +260,20 @@ mod tests {
                 wanted,
                 "{is_deleted} {is_released} {last:?}"
             );
+        }
+    }
+
+    #[test]
+    fn leave_from_before_a_deletion_is_none() {
+        let at = |second| Some(Time(Timestamp::from_second(second).unwrap()));
+        for (deleted, released, is_leave) in [
+            (at(5), at(5), true),
+            (at(5), at(6), true),
+            (at(5), at(4), false),
+            (None, at(6), false),
+            (at(5), None, false),
+        ] {
+            assert_eq!(is_leave_for(deleted.as_ref(), released.as_ref()), is_leave);
         }
     }
 

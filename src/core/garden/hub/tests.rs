@@ -465,6 +465,28 @@ fn data_outlives_its_entry_for_its_grace_and_leaves_a_place() {
     assert_eq!(world.used(), [0]);
 }
 
+/// A hub that was restored has a status of a deletion that it knows nothing of; then its entry is deleted again.
+#[test]
+fn leave_for_an_earlier_deletion_is_no_leave() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    world.view.entries[entry].status.released_at = Some(at(0));
+    world.view.entries[entry].status.operation = Some(Operation {
+        kind: OperationKind::Delete,
+        state: OperationState::Succeeded,
+        description: String::new(),
+    });
+    world.pass(60);
+    world.delete(entry);
+    world.settle();
+    let status = &world.view.entries[entry].status;
+    assert_eq!((status.released_at, status.earliest_deletion), (None, Some(at(60 + HOUR))));
+    world.pass(HOUR + 1);
+    let plan = world.plan();
+    assert_eq!(plan.entries[0].status.as_ref().unwrap().released_at, Some(at(61 + HOUR)));
+}
+
 #[test]
 fn force_and_purpose_decide_when_data_goes() {
     let mut world = World::new(None, &["one"]);

@@ -74,14 +74,16 @@ impl<'v> Walk<'v> {
         let bucket = bucket.and_then(|b| self.view.buckets.get(*b));
         let place = bucket.map(|bucket| &bucket.store.place);
         let own = self.members().find(|member| member.seed.name == entry.seed);
+        // Leave from before it was deleted was for another deletion, which a restored hub knows nothing of.
+        let is_released = found.released_at.is_some_and(|released| released >= at);
         let deletion = Deletion {
             at,
             grace: place.map(|place| self.settings.grace.period(&place.provider, entry.purpose)),
             is_forced: entry.is_forced,
             is_forgotten: entry.is_forgotten,
             is_kept: own.is_some_and(|own| own.is_alive(self.now)),
-            is_released: found.released_at.is_some(),
-            is_removed: found.released_at.is_some() && found.operation.as_ref().is_some_and(was_removed),
+            is_released,
+            is_removed: is_released && found.operation.as_ref().is_some_and(was_removed),
         };
         let fate = life::fate(&deletion, self.now);
         let mut status = found.clone();
@@ -90,6 +92,7 @@ impl<'v> Walk<'v> {
                 self.wake(until);
                 status.seed = Some(entry.seed.clone());
                 status.earliest_deletion = Some(until);
+                status.released_at = None;
                 status.operation = Some(pending(OperationKind::Delete, self.grace_text(until, bucket)));
             }
             Fate::Lost => {
@@ -108,8 +111,8 @@ impl<'v> Walk<'v> {
                 }
                 // Nobody: whoever had it may come back.
                 status.seed = acts.map(|member| member.seed.name.clone()).or_else(|| found.seed.clone());
-                if found.released_at.is_none() {
-                    status.released_at = Some(self.second());
+                if !is_released {
+                    status.released_at = Some(self.second().max(at));
                     status.operation = Some(released("its data is to be removed from the store"));
                 }
             }
