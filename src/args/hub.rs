@@ -53,11 +53,18 @@ fn grace(text: &str) -> Result<(For, SignedDuration), String> {
     if whose.is_empty() {
         return Ok((For::default(), period));
     }
-    // Providers may have slashes, too.
-    let with_purpose =
-        whose.rsplit_once('/').and_then(|(provider, last)| Some((provider, Purpose::parse(last)?)));
-    let whose = match with_purpose {
-        Some((provider, purpose)) => For { provider: Some(provider.to_owned()), purpose: Some(purpose) },
+    // Providers may have slashes, too; those have dots before them.
+    let whose = match whose.rsplit_once('/') {
+        Some((provider, last)) => match Purpose::parse(last) {
+            Some(purpose) => For { provider: Some(provider.to_owned()), purpose: Some(purpose) },
+            None if provider.contains('.') && !provider.contains('/') => {
+                For { provider: Some(whose.to_owned()), purpose: None }
+            }
+            None => {
+                let known = Purpose::ALL.map(Purpose::as_str).join(", ");
+                return Err(format!("{last:?} is no purpose: write one of {known}, or leave it out"));
+            }
+        },
         None => For { provider: Some(whose.to_owned()), purpose: None },
     };
     Ok((whose, period))
@@ -82,6 +89,9 @@ mod tests {
             ("berth.dev/filesystem/testing=2h", of("berth.dev/filesystem", Some(Purpose::Testing)), hours(2)),
         ] {
             assert_eq!(grace(text), Ok((whose, period)), "{text}");
+        }
+        for wrong in ["aws/prodution=2h", "berth.dev/filesystem/prodution=2h", "aws/=2h"] {
+            assert!(grace(wrong).unwrap_err().contains("evaluation, testing"), "{wrong}");
         }
         assert!(grace("aws=soon").is_err() && grace("-1h").is_err());
     }
