@@ -21,7 +21,6 @@ use std::time::Duration;
 use berth_api::garden::carried::is_ours;
 use berth_api::keys;
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -111,9 +110,10 @@ impl Courier {
         let entries = names([
             self.hub.entries.all().iter().map(|entry| entry.name_any()).collect(),
             ours(&self.member.entries.all()),
-            ours(&self.member.locations.all()),
+            // Those, too, that people led into an entry's directory.
+            entries_of(&self.member.locations.all()),
             // The last that is left of a location.
-            self.member.location_secrets.all().iter().filter_map(|secret| entry_of(secret)).collect(),
+            entries_of(&self.member.location_secrets.all()),
         ]);
         let buckets = stream::iter(buckets)
             .map(async |name| self.settled("bucket", &name, self.bucket(&name).await))
@@ -147,8 +147,8 @@ fn ours<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> BTreeSet<String> {
     objects.iter().filter(|object| is_ours(object.meta())).map(|object| object.name_any()).collect()
 }
 
-fn entry_of(secret: &Secret) -> Option<String> {
-    secret.labels().get(keys::BACKUP_ENTRY).cloned()
+fn entries_of<K: ResourceExt>(objects: &[Arc<K>]) -> BTreeSet<String> {
+    objects.iter().filter_map(|object| object.labels().get(keys::BACKUP_ENTRY).cloned()).collect()
 }
 
 fn names<const N: usize>(sets: [BTreeSet<String>; N]) -> BTreeSet<String> {

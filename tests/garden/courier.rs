@@ -444,3 +444,93 @@ fn an_entry_that_is_another_clusters_by_now_is_only_read_here() {
     })
     .unwrap();
 }
+
+/// Its name says nothing: what was made for the earlier one goes, and the new one's cluster is another.
+#[test]
+fn what_was_made_for_an_earlier_entry_of_that_name_goes_with_it() {
+    let (hub, member) = played();
+    let name = "courier-again";
+    in_good_days(hub, member, name);
+    let uid = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap()["metadata"]["uid"].clone();
+    apply(hub, &record_of_end(name, uid.as_str().unwrap())).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
+    let mut again = entry(name, name);
+    again["spec"]["seedName"] = json!("other");
+    apply(hub, &again).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "other"}})).unwrap();
+
+    becomes(member, (LOCATIONS, name, "velero"), "gone", Value::is_null).unwrap();
+    becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "gone", Value::is_null).unwrap();
+    becomes(member, (ENTRIES, name, ""), "to be given up", |object| {
+        object["metadata"]["annotations"]["gardener.cloud/operation"] == "migrate"
+    })
+    .unwrap();
+    executed(member, ENTRIES, name, "Migrate", "Succeeded", json!({}));
+    let_go(member, ENTRIES, name);
+    becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
+}
+
+#[test]
+fn an_entry_that_is_placed_elsewhere_does_not_lead_its_cluster_away_from_its_data() {
+    let (hub, member) = played();
+    let (name, other) = ("courier-stray", "courier-stray-2");
+    in_good_days(hub, member, name);
+    let before = get(member, ENTRIES, name, "").unwrap().unwrap();
+    // A hub that was restored to before it was made; then somebody makes it again.
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
+    make_bucket(hub, other, "ship");
+    make_entry(hub, name, other);
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "in Error", |object| {
+        object["status"]["lastOperation"]["state"] == "Error"
+    })
+    .unwrap();
+    let description = told["status"]["lastError"]["description"].as_str().unwrap();
+    assert!(description.contains("again with spec.bucketName: courier-stray"), "{description}");
+    let now = get(member, ENTRIES, name, "").unwrap().unwrap();
+    assert_eq!((&now["metadata"]["uid"], &now["spec"]), (&before["metadata"]["uid"], &before["spec"]));
+    let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+    assert_eq!(location["spec"]["objectStorage"]["bucket"], name);
+    assert_eq!(location["spec"]["accessMode"], "ReadWrite");
+}
+
+#[test]
+fn a_location_that_was_led_into_a_directory_shares_its_life() {
+    let (hub, member) = played();
+    let (name, led) = ("courier-led", "courier-led-default");
+    in_good_days(hub, member, name);
+    let location = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {
+            "name": led, "namespace": "velero", "labels": {"garden.berth.dev/backup-entry": name},
+        },
+        "spec": {
+            "provider": "aws", "config": {"region": "theirs"},
+            "objectStorage": {"bucket": name, "prefix": format!("{name}/velero")},
+        },
+    });
+    apply(member, &location).unwrap();
+    let of_it = json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": led, "namespace": "velero", "labels": {"velero.io/storage-location": led}},
+        "spec": {"storageLocation": led},
+    });
+    apply(member, &of_it).unwrap();
+    let is = |mode: &'static str| {
+        move |location: &Value| location["spec"]["accessMode"].as_str().unwrap_or("ReadWrite") == mode
+    };
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "other"}})).unwrap();
+    becomes(member, (LOCATIONS, led, "velero"), "read-only", is("ReadOnly")).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "ship"}})).unwrap();
+    let back = becomes(member, (LOCATIONS, led, "velero"), "written to again", is("ReadWrite")).unwrap();
+    assert_eq!(back["spec"]["config"], json!({"region": "theirs"}), "that is its own");
+
+    hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS, "--wait=false"]).unwrap();
+    becomes(member, (LOCATIONS, led, "velero"), "read-only", is("ReadOnly")).unwrap();
+    let released = json!({"status": {"releasedAt": Timestamp::now()}});
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &released).unwrap();
+    becomes(member, (LOCATIONS, led, "velero"), "gone", Value::is_null).unwrap();
+    becomes(member, ("backups.velero.io", led, "velero"), "gone", Value::is_null).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
+}

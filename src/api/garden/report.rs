@@ -124,6 +124,18 @@ pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Remove
     (report, removed(status).unwrap_or_default())
 }
 
+/// What is to be said of an object that somebody else's keeps from being removed, and that may be forgotten.
+pub fn let_be(description: &str, now: Timestamp) -> Report {
+    let last_operation = LastOperation {
+        description: description.to_owned(),
+        last_update_time: Time(now),
+        progress: 100,
+        state: OperationState::Succeeded,
+        kind: OperationType::Delete,
+    };
+    Report { last_operation, last_error: None, observed_generation: None }
+}
+
 /// What is gone from the store so far.
 pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     let told: &Value = status?.provider_status.as_ref()?;

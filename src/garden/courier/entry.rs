@@ -1,15 +1,20 @@
 //! Buckets and entries: down, and what becomes of them up.
 
 use berth_api::garden::carried::{self, Freight, entry_secret};
+use berth_api::garden::location as wire;
 use berth_api::garden::report::{Problem, Report, says_the_same, with_condition};
 use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
 use berth_api::keys;
+use jiff::Timestamp;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::Courier;
 use super::handover::{Before, Parcel};
+use super::location::{Told, elsewhere};
 use super::write::{Desk, Failure};
+use crate::telemetry::chain;
 
 impl Courier {
     pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {
@@ -27,6 +32,8 @@ impl Courier {
             credentials: hub.as_ref().map(|hub| self.hub.credentials(hub)),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
             waits: false,
+            uid: hub.as_ref().and_then(|hub| hub.uid()),
+            elsewhere: None,
         };
         let desk = Desk { api: Api::all(self.clients.call.clone()), known: &self.member.buckets };
         let before = Before {
@@ -51,14 +58,25 @@ impl Courier {
     pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
         let hub = self.hub.entry(name);
         let found = self.member.entries.get(name);
-        let ended = hub.is_none() && found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata));
+        let ended = found.as_ref().is_some_and(|found| self.has_ended(name, &found.metadata, hub.as_deref()));
         let api = |hub: &BackupEntry| {
             Api::namespaced(self.hub_clients.call.clone(), &hub.namespace().unwrap_or_default())
         };
-        let told = self.told(hub.as_deref(), found.as_ref().map(|found| found.meta()), ended, api).await?;
+        // What was made for one that has ended goes its own way first, whatever has its name by now.
+        let shown = hub.as_deref().filter(|_| !ended);
+        let told = self.told(shown, found.as_ref().map(|found| found.meta()), ended, api).await?;
         let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
-        let location = self.location(name, hub.as_deref(), bucket.as_deref()).await?;
+        let location = match self.location(name, hub.as_deref(), bucket.as_deref()).await {
+            // What is wrong there is told there, and keeps nothing else from going on.
+            Err(failure) if !failure.is_conflict() => {
+                let why = chain(&failure);
+                warn!(name, error = why, "its storage location could not be looked after");
+                let condition = wire::without_location(wire::reason::UNAVAILABLE, &why, Timestamp::now());
+                Told { is_away: false, condition: Some(condition) }
+            }
+            location => location?,
+        };
         let none = BackupEntryStatus::default();
         let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
         let missing = bucket_name.as_ref().filter(|_| bucket.is_none()).map(|bucket| {
@@ -66,6 +84,8 @@ impl Courier {
                 "spec.bucketName: there is no BackupBucket {bucket} in the hub: create it again"
             )))
         });
+        let elsewhere =
+            hub.as_ref().zip(found.as_ref()).and_then(|(hub, found)| elsewhere(&found.spec.bucket_name, hub));
         let parcel = Parcel {
             name,
             told,
@@ -74,6 +94,8 @@ impl Courier {
             credentials: bucket.as_ref().map(|bucket| self.hub.credentials(bucket)).or(missing),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
             waits: !location.is_away,
+            uid: hub.as_ref().and_then(|hub| hub.uid()),
+            elsewhere,
         };
         let desk = Desk { api: Api::all(self.clients.call.clone()), known: &self.member.entries };
         let before = Before {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use berth_api::extensions::{Extension, ExtensionStatus};
-use berth_api::garden::carried::{self, Freight, MIGRATE};
+use berth_api::garden::carried::{self, Freight, MIGRATE, hub_uid};
 use berth_api::garden::report::{self, Problem, Report};
 use berth_api::garden::{LastError, LastOperation, Removed};
 use berth_api::keys;
@@ -39,6 +39,10 @@ pub struct Parcel<'a, E> {
     pub forgets: bool,
     /// Data is not to go yet, for the sake of something else.
     pub waits: bool,
+    /// Of the hub's object.
+    pub uid: Option<String>,
+    /// Why what is here cannot become what the hub wants.
+    pub elsewhere: Option<Problem>,
 }
 
 /// What came of it, as far as the hub should hear.
@@ -63,9 +67,26 @@ where
     E: Extension + Resource<DynamicType = ()>,
 {
     fn held(&self) -> Held {
-        self.found
-            .as_ref()
-            .map_or(Held::Absent, |found| carried::held(found.meta(), found.common(), E::FINALIZER))
+        let Some(found) = &self.found else { return Held::Absent };
+        let is_its = || hub_uid(found.meta()).is_none_or(|uid| self.uid.as_deref() == Some(uid));
+        match carried::held(found.meta(), found.common(), E::FINALIZER) {
+            // What is gone is what another one of this name had.
+            Held::Done { gone: true } => Held::Done { gone: is_its() },
+            held => held,
+        }
+    }
+
+    /// The hub's object and what is here have nothing to do with each other, for what is here is somebody else's or somewhere
+    /// else: why.
+    fn is_strange(&self) -> Option<Failure> {
+        let found = self.found.as_ref()?;
+        if !carried::is_ours(found.meta()) {
+            return Some(Failure::foreign::<E>(&found.name_any()));
+        }
+        // What is done with goes as it is; what was given up, too.
+        let is_kept = matches!(self.held(), Held::Live { let_go: false })
+            || self.told == Told::Remove && matches!(self.held(), Held::Going { .. });
+        self.elsewhere.clone().filter(|_| is_kept).map(Failure::Elsewhere)
     }
 
     fn status(&self) -> Option<&ExtensionStatus> {
@@ -92,7 +113,16 @@ impl Courier {
             report: Some(report::failed(problem, deleting, before.last_operation, now)),
             removed: None,
         };
-        match self.step(&parcel, desk, wanted).await {
+        let strange = parcel.is_strange().filter(|_| matches!(parcel.told, Told::Keep | Told::Remove));
+        if strange.is_some() && deleting && parcel.forgets {
+            let report = report::let_be("it was left alone, and so was its data", now);
+            return Ok(Outcome { report: Some(report), removed: None });
+        }
+        let stepped = match strange {
+            Some(strange) => Err(strange),
+            None => self.step(&parcel, desk, wanted).await,
+        };
+        match stepped {
             Ok(None) => {}
             Ok(Some(problem)) => return Ok(failed(&problem)),
             Err(failure) if failure.is_conflict() => return Err(failure),
@@ -100,6 +130,7 @@ impl Courier {
                 // The hub's status is where people look.
                 let problem = match &failure {
                     Failure::Foreign { .. } => Problem::of_configuration(chain(&failure)),
+                    Failure::Elsewhere(problem) => problem.clone(),
                     Failure::Api { .. } => Problem { description: chain(&failure), codes: Vec::new() },
                 };
                 tracing::warn!(name = parcel.name, error = problem.description, "could not be carried down");
@@ -143,8 +174,8 @@ impl Courier {
         E: Serialize + DeserializeOwned + Send + 'static,
     {
         let ordered = matches!(parcel.told, Told::Keep | Told::Remove);
-        if let Some(found) = parcel.found.as_ref().filter(|found| !carried::is_ours(found.meta())) {
-            return if ordered { Err(Failure::foreign::<E>(&found.name_any())) } else { Ok(None) };
+        if parcel.found.as_ref().is_some_and(|found| !carried::is_ours(found.meta())) {
+            return Ok(None);
         }
         let held = parcel.held();
         let step = next(parcel.told, held);

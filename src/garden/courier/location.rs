@@ -1,14 +1,17 @@
 //! The storage location of an entry: made, kept, and taken away in the right order.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::garden::carried::{Freight, hub_uid, is_ours, lacks};
+use berth_api::garden::carried::{Freight, Orders, hub_uid, is_ours, lacks};
 use berth_api::garden::location::{self as wire, reason, secret_name, takes_credentials};
 use berth_api::garden::operation::{OperationState, OperationType};
+use berth_api::garden::report::Problem;
 use berth_api::garden::{BackupBucket, BackupEntry, Condition};
 use berth_api::keys;
+use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::garden::location::{Life, is_default, wanted};
+use berth_core::garden::location::{Access, Life, is_default, wanted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -37,47 +40,72 @@ impl Courier {
         bucket: Option<&BackupBucket>,
     ) -> Result<Told, Failure> {
         let found = self.member.locations.get(name);
-        let ours = found.clone().filter(|found| is_made_for(found, name));
-        // Its credentials go last, and after the location itself.
-        let ended = entry.is_none()
-            && match &ours {
-                Some(ours) => self.has_ended(name, ours.meta()),
-                None => self.hub.has_tombstone(name, None),
-            };
-        let Some(life) = self.life(entry, ended) else {
-            // A hub that knows nothing of it has not said that it is to go.
-            return Ok(Told { is_away: ours.is_none(), condition: None });
-        };
+        let labelled = |location: &Arc<BackupStorageLocation>| is_of(location, name);
+        // Its own one, and those that were led into its directory.
+        let (own, led): (Vec<_>, Vec<_>) = self
+            .member
+            .locations
+            .all()
+            .into_iter()
+            .filter(labelled)
+            .filter(|location| !is_ours(location.meta()) || location.name_any() == name)
+            .partition(|location| is_ours(location.meta()));
+        let all = [own.as_slice(), led.as_slice()].concat();
+        let own = own.into_iter().next();
+        let secret = self.member.location_secrets.get(&secret_name(name));
+        let is_over = |metadata: &ObjectMeta| self.has_ended(name, metadata, entry);
+        let over: Vec<_> = all.iter().filter(|location| is_over(location.meta())).cloned().collect();
+        if !over.is_empty() || secret.as_ref().is_some_and(|secret| is_over(secret.meta())) {
+            let is_away = self.take_away(name, &over).await?;
+            // Of whatever has the name by now it is looked after that.
+            return Ok(Told { is_away: is_away && entry.is_none(), condition: None });
+        }
+        // A hub that knows nothing of it has not said that it is to go.
+        let Some(entry) = entry else { return Ok(Told { is_away: own.is_none(), condition: None }) };
         let now = Timestamp::now();
         let without = |why, message: &str| Some(wire::without_location(why, message, now));
-        if life == Life::Elsewhere && ours.is_none() {
+        let life = self.life(entry);
+        if life == Life::Going {
+            let is_known = !all.is_empty() || secret.is_some() || entry.spec.seed_name == self.settings.seed;
+            let is_away = !is_known || self.take_away(name, &all).await?;
+            return Ok(Told { is_away, condition: without(reason::REMOVED, "") });
+        }
+        let ready = bucket.is_some_and(was_made) && entry_was_made(entry);
+        // Before anything that may fail: who may write there depends on nothing else.
+        if let Some(access) = wanted(life, ready, true) {
+            self.set_access(entry, &all, access).await?;
+        }
+        if life == Life::Elsewhere && own.is_none() {
             return Ok(Told { is_away: true, condition: None });
         }
-        if found.is_some() && ours.is_none() {
+        if found.is_some() && own.is_none() {
             let message = format!(
                 "BackupStorageLocation {name} in namespace {} is somebody else's: rename or delete it",
                 self.settings.namespace
             );
             return Ok(Told { is_away: true, condition: without(reason::NAME_TAKEN, &message) });
         }
-        let ready = bucket.is_some_and(was_made) && entry.is_some_and(entry_was_made);
-        let Some(access) = wanted(life, ready, ours.is_some()) else {
-            if life == Life::Going {
-                let is_away = self.take_away(name, ours.as_deref()).await?;
-                return Ok(Told { is_away, condition: without(reason::REMOVED, "") });
-            }
-            let had = entry.is_some_and(has_condition);
+        let Some(access) = wanted(life, ready, own.is_some()) else {
+            let had = has_condition(entry);
             return Ok(Told {
                 is_away: true,
                 condition: had.then(|| without(reason::BUCKET_NOT_READY, "")).flatten(),
             });
         };
+        let own = self.member.locations.get(name).filter(|_| own.is_some());
         // Where the hub lacks something, what is there goes on as it is.
-        let (Some(entry), Some(bucket)) = (entry, bucket) else {
-            return Ok(Told { is_away: false, condition: ours.map(|found| wire::condition(&found, now)) });
+        let Some(bucket) = bucket else {
+            return Ok(Told { is_away: false, condition: own.map(|found| wire::condition(&found, now)) });
         };
+        let led_away = own.as_ref().and_then(|found| elsewhere(&found.spec.object_storage.bucket, entry));
+        if let Some(problem) = led_away {
+            return Ok(Told {
+                is_away: false,
+                condition: without(reason::BUCKET_NOT_READY, &problem.description),
+            });
+        }
         let mut digest =
-            ours.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST)).cloned();
+            own.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST)).cloned();
         if let Ok(credentials) = self.hub.credentials(bucket) {
             if takes_credentials(&bucket.spec.provider) {
                 let file = match wire::cloud_file(&credentials) {
@@ -92,7 +120,12 @@ impl Courier {
                     }
                 };
                 let data = [(wire::CLOUD.to_owned(), file.into_bytes())].into();
-                let labels = [(keys::CARRIED_FOR, self.settings.seed.as_str()), (keys::BACKUP_ENTRY, name)];
+                let uid = entry.uid().unwrap_or_default();
+                let labels = [
+                    (keys::CARRIED_FOR, self.settings.seed.as_str()),
+                    (keys::BACKUP_ENTRY, name),
+                    (keys::HUB_UID, uid.as_str()),
+                ];
                 keep_secret(&self.location_secrets(), &secret_name(name), &labels, &data).await?;
             }
             digest = Some(digest_of(&credentials));
@@ -106,7 +139,7 @@ impl Courier {
             digest: digest.as_deref().unwrap_or_default(),
         };
         let location = wire::location(entry, bucket, access, is_default(asked, another), freight);
-        self.keep_location(ours, &location).await?;
+        self.keep_location(own, &location).await?;
         let kept = self.member.locations.get(name);
         let condition = kept.map(|kept| wire::condition(&kept, now));
         // What was not asked yet is told once there is an answer.
@@ -114,30 +147,53 @@ impl Courier {
         Ok(Told { is_away: false, condition: condition.filter(is_news) })
     }
 
-    /// Has the hub a record of the end of the entry that this was made for?
-    pub(super) fn has_ended(&self, name: &str, metadata: &ObjectMeta) -> bool {
-        hub_uid(metadata).is_some_and(|uid| self.hub.has_tombstone(name, Some(uid)))
+    /// Was this made for an entry that has ended, and is on record in the hub? `entry`: the one of that name that is there.
+    pub(super) fn has_ended(&self, name: &str, metadata: &ObjectMeta, entry: Option<&BackupEntry>) -> bool {
+        let uid =
+            hub_uid(metadata).filter(|uid| entry.is_none_or(|e| e.metadata.uid.as_deref() != Some(uid)));
+        uid.is_some_and(|uid| self.hub.has_tombstone(name, uid))
     }
 
-    /// `None`: the hub says nothing of it.
-    fn life(&self, entry: Option<&BackupEntry>, ended: bool) -> Option<Life> {
-        let Some(entry) = entry else { return ended.then_some(Life::Going) };
+    fn life(&self, entry: &BackupEntry) -> Life {
         let status = entry.status.as_ref();
         let last = status.and_then(|status| status.last_operation.as_ref());
         let migrates =
             last.is_some_and(|op| op.kind == OperationType::Migrate && op.state != OperationState::Succeeded);
-        let is_deleted = entry.metadata.deletion_timestamp.is_some();
-        Some(if is_deleted && status.is_some_and(|status| status.released_at.is_some()) {
+        if Orders::from(entry).is_released {
             Life::Going
         } else if entry.spec.seed_name != self.settings.seed {
             Life::Elsewhere
-        } else if is_deleted {
+        } else if entry.metadata.deletion_timestamp.is_some() {
             Life::Grace
         } else if migrates {
             Life::Migrating
         } else {
             Life::Live
-        })
+        }
+    }
+
+    async fn set_access(
+        &self,
+        entry: &BackupEntry,
+        locations: &[Arc<BackupStorageLocation>],
+        access: Access,
+    ) -> Result<(), Failure> {
+        let mode = match access {
+            Access::ReadWrite => AccessMode::ReadWrite,
+            Access::ReadOnly => AccessMode::ReadOnly,
+        };
+        let uid = entry.uid().unwrap_or_default();
+        for location in locations {
+            // By this its end is told apart from that of another entry of the same name.
+            let is_marked = is_ours(location.meta()) || hub_uid(location.meta()) == Some(&uid);
+            if location.spec.access_mode.unwrap_or(AccessMode::ReadWrite) == mode && is_marked {
+                continue;
+            }
+            let labels = if is_marked { json!({}) } else { json!({keys::HUB_UID: uid}) };
+            let change = json!({"spec": {"accessMode": mode}});
+            self.locations().patch(location, json!({"labels": labels}), change).await?;
+        }
+        Ok(())
     }
 
     async fn keep_location(
@@ -163,23 +219,28 @@ impl Courier {
         desk.apply(wanted).await
     }
 
-    /// Location first, so that nothing new goes there and no sync brings back what is removed next; then its Backups; its
+    /// Locations first, so that nothing new goes there and no sync brings back what is removed next; then their Backups; the
     /// credentials last. `true`: all of it is gone.
-    async fn take_away(&self, name: &str, ours: Option<&BackupStorageLocation>) -> Result<bool, Failure> {
-        if let Some(location) = ours {
-            info!(name, "taking the storage location away");
+    async fn take_away(&self, name: &str, locations: &[Arc<BackupStorageLocation>]) -> Result<bool, Failure> {
+        for location in locations {
+            info!(name, location = location.name_any(), "taking a storage location away");
             self.locations().delete(location).await?;
         }
-        let selector = format!("{}={name}", keys::STORAGE_LOCATION);
+        let mut theirs: BTreeSet<String> = locations.iter().map(|location| location.name_any()).collect();
+        // What was left when it was taken away; unless somebody else's has its name.
+        theirs.extend(self.member.locations.get(name).is_none().then(|| name.to_owned()));
         let backups = ApiResource::erase::<Backup>(&());
         let repositories =
             ApiResource::from_gvk(&GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
         let mut left = 0;
-        for kind in [backups, repositories] {
-            left += self.remove_all(&kind, &selector).await?;
+        for location in theirs {
+            let selector = format!("{}={location}", keys::STORAGE_LOCATION);
+            for kind in [&backups, &repositories] {
+                left += self.remove_all(kind, &selector).await?;
+            }
         }
         // What was there a moment ago is looked for again.
-        if ours.is_some() || left > 0 {
+        if !locations.is_empty() || left > 0 {
             return Ok(false);
         }
         if let Some(secret) = self.member.location_secrets.get(&secret_name(name)) {
@@ -227,8 +288,18 @@ impl Courier {
     }
 }
 
-fn is_made_for(location: &BackupStorageLocation, entry: &str) -> bool {
-    is_ours(location.meta()) && location.labels().get(keys::BACKUP_ENTRY).is_some_and(|of| of == entry)
+fn is_of(location: &BackupStorageLocation, entry: &str) -> bool {
+    location.labels().get(keys::BACKUP_ENTRY).is_some_and(|of| of == entry)
+}
+
+/// What is here in bucket `found` does not follow an entry that was given a place in another one: its data would stay behind.
+pub(super) fn elsewhere(found: &str, entry: &BackupEntry) -> Option<Problem> {
+    let wanted = entry.spec.bucket_name.as_deref().filter(|wanted| *wanted != found)?;
+    Some(Problem::of_configuration(format!(
+        "spec.bucketName: its data is in bucket {found}, and the hub has placed it in {wanted}: delete it in the hub with the \
+         annotation {}, and create it again with spec.bucketName: {found}",
+        keys::FORGET_DATA
+    )))
 }
 
 /// Has it ever been there? One that has a passing fault was.

@@ -82,14 +82,12 @@ impl Hub {
         self.entries.named(name).into_iter().min_by_key(lacks)
     }
 
-    /// Is the end of an entry of that name on record: of any, or of the one with this UID?
-    pub fn has_tombstone(&self, entry: &str, uid: Option<&str>) -> bool {
+    /// Is the end of the entry of that name and UID on record?
+    pub fn has_tombstone(&self, entry: &str, uid: &str) -> bool {
         let says = |map: &ConfigMap, key: &str, value: &str| {
             map.data.as_ref().and_then(|data| data.get(key)).is_some_and(|found| found == value)
         };
-        let is_of =
-            |map: &ConfigMap| says(map, "entry", entry) && uid.is_none_or(|uid| says(map, "uid", uid));
-        self.tombstones.all().iter().any(|map| is_of(map))
+        self.tombstones.all().iter().any(|map| says(map, "entry", entry) && says(map, "uid", uid))
     }
 
     /// # Errors

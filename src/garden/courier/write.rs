@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use berth_api::garden::carried::is_ours;
+use berth_api::garden::carried::{is_ours, lacks};
+use berth_api::garden::report::Problem;
 use berth_api::keys::FIELD_MANAGER;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -25,6 +26,8 @@ pub enum Failure {
         "{kind} {name} in the member cluster is somebody else's: rename one of the two, or delete that one"
     )]
     Foreign { kind: String, name: String },
+    #[error("{}", .0.description)]
+    Elsewhere(Problem),
 }
 
 impl Failure {
@@ -126,11 +129,13 @@ pub async fn keep_secret(
     data: &Credentials,
 ) -> Result<(), Failure> {
     let data = data.iter().map(|(key, value)| (key.clone(), ByteString(value.clone()))).collect();
-    if desk.known.get(name).is_some_and(|found| found.data.clone().unwrap_or_default() == data) {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
+    let is_so =
+        |found: &Secret| found.data.clone().unwrap_or_default() == data && !lacks(&found.metadata, &metadata);
+    if desk.known.get(name).is_some_and(|found| is_so(&found)) {
         return Ok(());
     }
     desk.ensure_ours(name).await?;
-    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
     desk.apply(&Secret { metadata, data: Some(data), ..Secret::default() }).await
 }
