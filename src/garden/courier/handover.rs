@@ -109,8 +109,10 @@ impl Courier {
     {
         let deleting = parcel.told == Told::Remove;
         let now = Timestamp::now();
+        // In grace the hub speaks, and would say its own again.
+        let is_heard = !before.is_deleted || deleting;
         let failed = |problem: &Problem| Outcome {
-            report: Some(report::failed(problem, deleting, before.last_operation, now)),
+            report: is_heard.then(|| report::failed(problem, deleting, before.last_operation, now)),
             removed: None,
         };
         let strange = parcel.is_strange().filter(|_| matches!(parcel.told, Told::Keep | Told::Remove));
