@@ -26,7 +26,7 @@ const ENTRIES: u32 = 500;
 
 pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
     let bucket = open(task).await?;
-    let was_made = task.record.made == Some(true);
+    let was_made = *task.record.made.get_or_insert(false);
     let created = if was_made && bucket.exists().await? { Created::Already } else { bucket.create().await? };
     let mut warnings = bucket.configure().await?;
     let name = task.object.name_any();
@@ -66,7 +66,7 @@ pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Pro
     let bucket = Arc::new(open(task).await?);
     match bucket.delete().await {
         Err(error) if error.fault == Fault::NotEmpty => {}
-        removed => return Ok(gone(&name, removed?)),
+        removed => return gone(task, &name, removed?),
     }
     // What is no object may be in the way.
     let everything =
@@ -92,15 +92,21 @@ pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Pro
     } else {
         bucket.sweep(everything.prefix()).await?;
     }
-    Ok(gone(&name, bucket.delete().await?))
+    // Whoever removed it meanwhile: it was there.
+    task.record.made = Some(true);
+    gone(task, &name, bucket.delete().await?)
 }
 
-fn gone(name: &str, removed: Removed) -> Outcome {
+fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: Removed) -> Result<Outcome, Problem> {
     let how = match removed {
         Removed::Now => "was removed",
-        Removed::WasAbsent => "was gone already",
+        Removed::WasAbsent => {
+            // What could not be made here, nobody else made.
+            task.believe_it_gone(name, task.record.made.is_some())?;
+            "was gone already"
+        }
     };
-    Outcome::Done { description: format!("bucket {name} {how}") }
+    Ok(Outcome::Done { description: format!("bucket {name} {how}") })
 }
 
 async fn open(task: &Task<'_, BackupBucket>) -> Result<Bucket, Problem> {

@@ -35,6 +35,7 @@ pub async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem
             format!("there is no bucket {bucket} yet, or no longer; the directory has nowhere to be");
         return Err(StoreError::new(Fault::NoSuchBucket, message).into());
     }
+    task.record.made = Some(true);
     Ok(Outcome::Done { description: format!("directory {} of bucket {bucket}", scope.prefix()) })
 }
 
@@ -48,11 +49,21 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
     }
     let bucket = Arc::new(open(task).await?);
     match empty(task, &bucket, &scope).await {
-        Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => Ok(Outcome::Done {
-            description: format!("there is no bucket {bucket_name}: its objects were gone already"),
-        }),
+        Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
+            let bucket = bucket_here(task).await?;
+            let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
+            task.believe_it_gone(&bucket_name, was_seen)?;
+            Ok(Outcome::Done {
+                description: format!("there is no bucket {bucket_name}: its objects were gone already"),
+            })
+        }
         done => done,
     }
+}
+
+async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {
+    let buckets: Api<BackupBucket> = Api::all(task.client());
+    buckets.get_opt(&task.object.spec.bucket_name).await
 }
 
 fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {
@@ -66,11 +77,7 @@ async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
     let config = match &spec.provider_config {
         Some(config) => Some(config.clone()),
         // The same store as the bucket's, if that is known here. Whether the bucket is well does not matter.
-        None => {
-            let buckets: Api<BackupBucket> = Api::all(task.client());
-            let bucket = buckets.get_opt(&spec.bucket_name).await?;
-            bucket.and_then(|bucket| bucket.spec.provider_config)
-        }
+        None => bucket_here(task).await?.and_then(|bucket| bucket.spec.provider_config),
     };
     Ok(Bucket::open(&spec.kind, &spec.bucket_name, &spec.region, &store_config(config.as_ref())?, &secret)?)
 }

@@ -153,7 +153,7 @@ impl Extension for BackupEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
-    /// The bucket was there.
+    /// The bucket was there, an entry's, too. `false`: it was tried to make it.
     pub made: Option<bool>,
     /// It was somebody else's, and is to be left alone.
     pub name_taken: Option<bool>,

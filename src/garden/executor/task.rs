@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use berth_api::garden::operation::OperationState;
-use berth_api::garden::{LastError, LastOperation};
+use berth_api::garden::{LastError, LastOperation, carried};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::garden::fault::Fault;
 use berth_core::garden::operation::{Operation, Request, done_at, pause};
@@ -154,8 +154,15 @@ impl<'a, K: Extension> Task<'a, K> {
             self.wait(silent).await?;
             return Ok(Some(again()));
         }
-        let progress = self.object.status().and_then(|status| status.last_operation.as_ref());
-        let progress = progress.filter(|last| last.kind == operation_type(Operation::Delete));
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        let was_set_up = last.is_some_and(|last| {
+            let kinds = [Operation::Create, Operation::Reconcile, Operation::Restore].map(operation_type);
+            last.state == OperationState::Succeeded && kinds.contains(&last.kind)
+        });
+        if was_set_up {
+            self.record.made = Some(true);
+        }
+        let progress = last.filter(|last| last.kind == operation_type(Operation::Delete));
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
         let outcome = during(may_go, K::tear_down(&mut self)).await;
@@ -285,6 +292,24 @@ impl<'a, K: Extension> Task<'a, K> {
         }});
         self.object = self.api.patch(&self.object.name_any(), &params(), &Patch::Merge(patch)).await?;
         Ok(())
+    }
+
+    /// That there is no such bucket says that it is gone where it was once seen. A seed that was chosen for it without having
+    /// seen it may ask another store than the one it is in.
+    pub fn believe_it_gone(&self, bucket: &str, was_seen: bool) -> Result<(), StoreError> {
+        if was_seen || self.record.made == Some(true) || !carried::is_ours(self.object.meta()) {
+            return Ok(());
+        }
+        let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
+        Err(StoreError::new(
+            Fault::NoSuchBucket,
+            format!(
+                "the store that Seed {seed} reaches knows no bucket {bucket}, and it was never seen from here: set spec.reaches of \
+                 that Seed to the stores that it really reaches; or, if the bucket is gone, annotate the hub's object with \
+                 {}=<why>",
+                keys::FORGET_DATA
+            ),
+        ))
     }
 
     /// Its keys are needed as long as it is there.
