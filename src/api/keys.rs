@@ -97,6 +97,8 @@ pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
 pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
 /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: its name.
 pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
+/// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and when it last said so.
+pub const MIGRATED_BY: &str = "garden.berth.dev/migrated-by";
 /// Label of whatever a member cluster holds for its hub: the seed's name. What lacks it is somebody else's.
 pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
 /// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for one of the hub: that one's UID. A record of

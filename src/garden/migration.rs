@@ -1,12 +1,14 @@
 //! From a bucket of a cluster's own into its directory of a shared one. Each step can be the last before a crash: what is done
 //! is on record ([`record`]), and done again is the same.
 //!
-//! A location keeps its name, for Backups name it; what it leads to is changed in one write.
+//! A location keeps its name, for Backups name it; what it leads to is changed in one write. One run at a time: [`claim`], and,
+//! where the store can make a write depend on what was read, the record. Both are asked before anything is removed.
 
+mod claim;
 mod copy;
 mod record;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use berth_api::velero::{
     Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec,
 };
 use berth_core::garden::migration::{
-    Counts, Item, Items, Listed, Phase, Status, expired, gate, record as note, relist,
+    Counts, Items, Listed, Obstacle, Phase, Status, ensure_not_emptied, expire, gate, leftovers,
+    record as note, relist,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -26,7 +29,9 @@ use object_store::ObjectStoreExt;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::leader::identity;
 use crate::storage::{OpenError, Opener};
+use claim::{Claim, ClaimError};
 use copy::{Directory, copy};
 use record::{Head, Record, RecordError};
 
@@ -58,10 +63,14 @@ pub enum MigrationError {
     Remove(String, &'static str, #[source] object_store::Error),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error(
         "{count} objects could not be copied; nothing was overwritten and nothing is lost. Run it again. {first}"
     )]
     NotCopied { count: usize, first: String },
+    #[error("{0}")]
+    Emptied(Obstacle),
     #[error("backups cannot go to the shared bucket yet:\n{0}")]
     Gate(String),
     #[error("{0} backups still run after {1} s: run it again when they have ended")]
@@ -117,14 +126,31 @@ impl Migration {
 
     /// From wherever it is to the cut-over; with `retire`, to an empty source. `tell` hears of each phase.
     pub async fn run(&self, retire: bool, tell: &impl Fn(&str)) -> Result<Summary, MigrationError> {
+        self.location(&self.from).await?;
+        let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
+        let done = tokio::select! {
+            done = self.run_alone(retire, &claim, tell) => done,
+            lost = claim.keep() => Err(lost.into()),
+        };
+        claim.release().await;
+        done
+    }
+
+    async fn run_alone(
+        &self,
+        retire: bool,
+        claim: &Claim,
+        tell: &impl Fn(&str),
+    ) -> Result<Summary, MigrationError> {
         let to = self.entry_location().await?;
         let opener = Opener::new(self.client.clone(), &self.namespace);
         let shared = open(&opener, &to).await?;
         let mut record = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
             Some(record) => record,
-            None => self.plan(&opener, &to, tell).await?,
+            None => self.plan(&opener, &to, claim, tell).await?,
         };
         self.ensure_ours(record.head())?;
+        record.take_over(claim.run()).await?;
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
         loop {
@@ -133,13 +159,13 @@ impl Migration {
                 Phase::Planned => {}
                 Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
                 Phase::Quiescing => self.quiesce(tell).await?,
-                Phase::Delta => self.copy_the_rest(&places, &mut record, tell).await?,
+                Phase::Delta => self.copy_the_rest(&places, &mut record, claim, tell).await?,
                 Phase::CutOver => {
                     self.cut_over(&head.destination, tell).await?;
                     if !retire {
                         break;
                     }
-                    self.retire(&places.source, &record.items(), tell).await?;
+                    self.retire(&places.source, &mut record, claim, tell).await?;
                 }
                 Phase::Retired => break,
             }
@@ -156,6 +182,7 @@ impl Migration {
         &self,
         opener: &Opener,
         to: &BackupStorageLocation,
+        claim: &Claim,
         tell: &impl Fn(&str),
     ) -> Result<Record, MigrationError> {
         let from = self.location(&self.from).await?;
@@ -164,7 +191,7 @@ impl Migration {
         relist(&mut items, list(&places.source, "source").await?);
         let counts = Counts::of(&items);
         tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
-        let head = Head::new(&self.from, from.spec, to.spec.clone(), Timestamp::now());
+        let head = Head::new(&self.from, from.spec, to.spec.clone(), claim.run(), Timestamp::now());
         let store = Arc::clone(places.destination.store());
         Ok(Record::create(store, &self.entry, head, items).await?)
     }
@@ -249,34 +276,28 @@ impl Migration {
         &self,
         places: &Places,
         record: &mut Record,
+        claim: &Claim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let mut last = Vec::new();
         for _ in 0..LISTINGS {
             let mut items = record.items();
-            let news = relist(&mut items, list(&places.source, "source").await?);
+            let source = list(&places.source, "source").await?;
+            ensure_not_emptied(&items, &source).map_err(MigrationError::Emptied)?;
+            let news = relist(&mut items, source);
             if news > 0 {
                 tell(&format!("{news} more objects since"));
                 record.replace(items).await?;
             }
             self.copy_all(places, record, tell).await?;
-            let items = record.items();
+            let mut items = record.items();
             let source = list(&places.source, "source").await?;
-            for key in expired(&items, &source) {
-                // Backups that expired at the source would come back to life.
-                let path = places.destination.path(&key);
-                let removed = match path {
-                    Ok(path) => places.destination.store().delete(&path).await,
-                    Err(error) => Err(error),
-                };
-                match removed {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                    Err(error) => return Err(MigrationError::Remove(key, "destination", error)),
-                }
-            }
-            let items = without_expired(items, &source);
+            expire(&mut items, &source).map_err(MigrationError::Emptied)?;
+            // Another run may have ended all of this while this one slept, and emptied the source: written before, removed after.
+            record.confirm().await?;
             record.replace(items.clone()).await?;
             let there = list(&places.destination, "destination").await?;
+            remove(&places.destination, "destination", &leftovers(&items, &there), claim).await?;
             let there = there.into_iter().map(|(key, listed)| (key, listed.size)).collect();
             match gate(&items, &source, &there) {
                 Ok(()) => return Ok(()),
@@ -336,25 +357,20 @@ impl Migration {
     async fn retire(
         &self,
         source: &Directory,
-        items: &Items,
+        record: &mut Record,
+        claim: &Claim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
+        let items = record.items();
         let listing = list(source, "source").await?;
         let copied = |key: &String, listed: &Listed| {
             items.get(key).is_some_and(|item| item.status == Status::Copied && item.listed == *listed)
         };
         let (gone, kept): (Vec<_>, Vec<_>) =
             listing.into_iter().partition(|(key, listed)| copied(key, listed));
-        for (key, _) in &gone {
-            let removed = match source.path(key) {
-                Ok(path) => source.store().delete(&path).await,
-                Err(error) => Err(error),
-            };
-            match removed {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(MigrationError::Remove(key.clone(), "source", error)),
-            }
-        }
+        let gone: Vec<String> = gone.into_iter().map(|(key, _)| key).collect();
+        record.confirm().await?;
+        remove(source, "source", &gone, claim).await?;
         tell(&format!("{} objects are removed at the source", gone.len()));
         match kept.first() {
             None => Ok(()),
@@ -418,15 +434,28 @@ impl Migration {
     }
 }
 
-fn without_expired(items: Items, source: &BTreeMap<String, Listed>) -> Items {
-    let gone: BTreeSet<String> = expired(&items, source).into_iter().collect();
-    let mark = |(key, mut item): (String, Item)| {
-        if gone.contains(&key) {
-            item.status = Status::NotFound;
+/// Nobody else is at it: asked of the API server at first, and of the clock for each object.
+async fn remove(
+    directory: &Directory,
+    which: &'static str,
+    keys: &[String],
+    claim: &Claim,
+) -> Result<(), MigrationError> {
+    if !keys.is_empty() {
+        claim.renew().await?;
+    }
+    for key in keys {
+        claim.ensure()?;
+        let removed = match directory.path(key) {
+            Ok(path) => directory.store().delete(&path).await,
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(MigrationError::Remove(key.clone(), which, error)),
         }
-        (key, item)
-    };
-    items.into_iter().map(mark).collect()
+    }
+    Ok(())
 }
 
 /// Do both lead to the same directory?
@@ -460,7 +489,7 @@ fn is_running(backup: &Backup) -> bool {
 }
 
 async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {
-    let store = opener.open(location).await;
+    let store = opener.open_existing(location).await;
     let store = store.map_err(|error| MigrationError::Open(location.name_any(), error))?;
     Ok(Directory::new(store, location.spec.object_storage.prefix.as_deref()))
 }

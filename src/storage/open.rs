@@ -1,6 +1,7 @@
 //! Opens a BackupStorageLocation as an object store.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,23 @@ impl Opener {
             FILESYSTEM_PROVIDER => folder(config, bucket),
             other => Err(OpenError::Provider(other.to_owned())),
         }
+    }
+
+    /// As [`Self::open`], but a folder has to be there: one that is not mounted must not be taken for an empty one.
+    ///
+    /// # Errors
+    /// As there; and when the folder is missing.
+    pub async fn open_existing(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<Arc<DynObjectStore>, OpenError> {
+        if location.spec.provider == FILESYSTEM_PROVIDER {
+            let none = BTreeMap::new();
+            let config = location.spec.config.as_ref().unwrap_or(&none);
+            let folder = folder_path(config, &location.spec.object_storage.bucket)?;
+            std::fs::read_dir(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
+        }
+        self.open(location).await
     }
 
     async fn s3(
@@ -175,11 +193,15 @@ impl Opener {
 }
 
 fn folder(config: &BTreeMap<String, String>, bucket: &str) -> Result<Arc<DynObjectStore>, OpenError> {
-    let path = config.get("path").filter(|p| p.starts_with('/'));
-    let path =
-        path.ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
-    let folder = std::path::Path::new(path).join(bucket);
+    let folder = folder_path(config, bucket)?;
     std::fs::create_dir_all(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
     let store = LocalFileSystem::new_with_prefix(&folder).map_err(OpenError::Build)?;
     Ok(Arc::new(store.with_automatic_cleanup(true)))
+}
+
+fn folder_path(config: &BTreeMap<String, String>, bucket: &str) -> Result<PathBuf, OpenError> {
+    let path = config.get("path").filter(|p| p.starts_with('/'));
+    let path =
+        path.ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
+    Ok(Path::new(path).join(bucket))
 }

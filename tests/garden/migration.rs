@@ -236,3 +236,45 @@ fn what_is_there_already_is_not_overwritten() {
     let (ok, _, stderr) = site.migrate(&[]);
     assert!(ok, "{stderr}");
 }
+
+/// To a process of this machine.
+fn signal(child: &std::process::Child, name: &str) {
+    let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success(), "{name}");
+}
+
+#[test]
+fn a_run_that_slept_while_another_ended_removes_nothing() {
+    let site = Site::start("migrate-slept");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 300));
+    let before = runtime.block_on(contents(&own, ""));
+    let shared = site.shared();
+    let prefix = format!("{ENTRY}/velero");
+    let mut sleeper =
+        site.command(&["--at-once=1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("some objects to be copied", PATIENCE, || {
+        anyhow::ensure!(sleeper.try_wait()?.is_none(), "it ended before it could sleep");
+        let copied = runtime.block_on(contents(&shared, &prefix)).len();
+        Ok((copied >= 50).then_some(()))
+    })
+    .unwrap();
+    // Awake, it is in nobody's hands but its own.
+    let (ok, _, stderr) = site.migrate(&[]);
+    assert!(!ok && stderr.contains("is migrating from location old already"), "{stderr}");
+    signal(&sleeper, "-STOP");
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(ok, "{stdout}{stderr}");
+    assert!(runtime.block_on(contents(&own, "")).is_empty());
+    signal(&sleeper, "-CONT");
+    let output = sleeper.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(stderr.contains("no longer held") || stderr.contains("somebody else is migrating"), "{stderr}");
+    assert!(runtime.block_on(contents(&shared, &prefix)) == before, "all of it is where it was moved to");
+    let location = site.location("old");
+    assert!(location["metadata"]["annotations"]["garden.berth.dev/migrated-by"].is_null(), "{location:#}");
+}

@@ -1,6 +1,8 @@
 //! Moving a cluster's backups from a bucket of its own into its directory of a shared one: what has been copied is on record
 //! for each object, so that it can be interrupted anywhere, and nothing at the destination is ever overwritten.
 
+pub mod claim;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -42,6 +44,11 @@ pub struct Item {
 impl Item {
     fn new(listed: Listed) -> Self {
         Self { listed, status: Status::None, checksum: None, attempts: 0, error: None }
+    }
+
+    /// Is what is at the destination there because we put it there?
+    fn is_ours(&self) -> bool {
+        self.checksum.is_some()
     }
 }
 
@@ -176,6 +183,8 @@ pub enum Obstacle {
     NotThere(String),
     /// A backup of which a file is at the destination, and another is gone from the source: it cannot be restored.
     Torn(String),
+    /// Nothing is left at the source, of so many objects that were there: a folder that is not mounted looks the same.
+    Emptied(usize),
 }
 
 impl fmt::Display for Obstacle {
@@ -187,6 +196,12 @@ impl fmt::Display for Obstacle {
             Self::Torn(backup) => {
                 write!(f, "backup {backup} has lost files at the source while it was copied: delete it")
             }
+            Self::Emptied(copied) => write!(
+                f,
+                "nothing is left at the source, where {copied} objects were copied from, and nothing is removed for \
+                 that: is it the same bucket, is its folder mounted? If all of it has really expired, there is nothing \
+                 to move: remove the record of the migration and the copies, or leave the location where it is"
+            ),
         }
     }
 }
@@ -230,13 +245,32 @@ pub fn gate(
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
-/// What expired at the source while it was copied, and would come back to life at the destination: to be removed there.
-pub fn expired(items: &Items, source: &BTreeMap<String, Listed>) -> Vec<String> {
-    items
-        .iter()
-        .filter(|(key, item)| item.status == Status::Copied && !source.contains_key(*key))
-        .map(|(key, _)| key.clone())
-        .collect()
+/// Marks what expired at the source while it was copied, for it would come back to life at the destination. On record first:
+/// what is marked is removed afterwards, see [`leftovers`], however often that is interrupted.
+///
+/// # Errors
+/// When nothing is there at all: that is no reason to remove anything.
+pub fn expire(items: &mut Items, source: &BTreeMap<String, Listed>) -> Result<(), Obstacle> {
+    ensure_not_emptied(items, source)?;
+    let gone =
+        items.iter_mut().filter(|(key, item)| item.status == Status::Copied && !source.contains_key(*key));
+    gone.for_each(|(_, item)| item.status = Status::NotFound);
+    Ok(())
+}
+
+/// # Errors
+/// When nothing is left of what was copied.
+pub fn ensure_not_emptied(items: &Items, source: &BTreeMap<String, Listed>) -> Result<(), Obstacle> {
+    let copied = items.values().filter(|item| item.is_ours()).count();
+    if source.is_empty() && copied > 0 { Err(Obstacle::Emptied(copied)) } else { Ok(()) }
+}
+
+/// What we put at the destination, is there, and is on record as gone from the source: to be removed there.
+pub fn leftovers<T>(items: &Items, destination: &BTreeMap<String, T>) -> Vec<String> {
+    let is_left = |key: &String, item: &Item| {
+        item.status == Status::NotFound && item.is_ours() && destination.contains_key(key)
+    };
+    items.iter().filter(|(key, item)| is_left(key, item)).map(|(key, _)| key.clone()).collect()
 }
 
 /// The backup that a file belongs to, by Velero's layout.

@@ -42,6 +42,9 @@ pub struct Head {
     pub destination: BackupStorageLocationSpec,
     pub phase: WirePhase,
     pub started_at: Timestamp,
+    /// Who wrote it last. Another one's write fails then, if only for this.
+    #[serde(default)]
+    pub run: String,
     pub shards: usize,
 }
 
@@ -50,6 +53,7 @@ impl Head {
         location: &str,
         source: BackupStorageLocationSpec,
         destination: BackupStorageLocationSpec,
+        run: &str,
         now: Timestamp,
     ) -> Self {
         Self {
@@ -59,6 +63,7 @@ impl Head {
             destination,
             phase: WirePhase::Planned,
             started_at: now,
+            run: run.to_owned(),
             shards: 0,
         }
     }
@@ -229,6 +234,17 @@ impl Record {
 
     pub async fn enter(&mut self, phase: Phase) -> Result<(), RecordError> {
         self.head.value.phase = phase.into();
+        self.confirm().await
+    }
+
+    /// From here on whoever read it before cannot write it any more.
+    pub async fn take_over(&mut self, run: &str) -> Result<(), RecordError> {
+        self.head.value.run = run.to_owned();
+        self.confirm().await
+    }
+
+    /// Writes the head as it is known: that fails where somebody else did, and is done before anything is removed.
+    pub async fn confirm(&mut self) -> Result<(), RecordError> {
         let path = self.folder.clone().join("migration.json");
         let mode = mode(self.head.version.clone());
         self.head.version = write(&self.store, &path, &self.head.value, mode).await?;
@@ -316,9 +332,15 @@ async fn write(
         let options = PutOptions { mode, ..PutOptions::default() };
         store.put_opts(path, PutPayload::from(bytes.clone()), options)
     };
-    let written = match put(mode).await {
-        // A folder cannot replace a version; nor can some stores.
-        Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => put(PutMode::Overwrite).await,
+    let written = match put(mode.clone()).await {
+        // A folder cannot replace a version; nor can some stores. There the mark on the location decides, and what was changed
+        // a while ago is at least not written over.
+        Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {
+            if let PutMode::Update(read) = &mode {
+                ensure_is(store, path, read).await?;
+            }
+            put(PutMode::Overwrite).await
+        }
         written => written,
     };
     match written {
@@ -327,5 +349,17 @@ async fn write(
             Err(RecordError::Another(path.clone()))
         }
         Err(error) => Err(RecordError::Write(path.clone(), error)),
+    }
+}
+
+async fn ensure_is(
+    store: &Arc<DynObjectStore>,
+    path: &Path,
+    read: &UpdateVersion,
+) -> Result<(), RecordError> {
+    match store.head(path).await {
+        Ok(found) if found.e_tag == read.e_tag => Ok(()),
+        Ok(_) | Err(Error::NotFound { .. }) => Err(RecordError::Another(path.clone())),
+        Err(error) => Err(RecordError::Read(path.clone(), error)),
     }
 }

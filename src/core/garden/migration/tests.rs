@@ -76,9 +76,45 @@ fn a_backup_may_expire_but_not_lose_a_file() {
     items.get_mut("backups/x/x.tar.gz").unwrap().status = Status::NotFound;
     let there = sizes(&objects);
     assert_eq!(gate(&items, &BTreeMap::new(), &there), Ok(()), "it has expired");
-    assert_eq!(expired(&items, &BTreeMap::new()), ["backups/x/velero-backup.json"]);
+    assert_eq!(
+        expire(&mut items.clone(), &BTreeMap::new()),
+        Err(Obstacle::Emptied(2)),
+        "but not if that was all there was: it may be gone from sight only"
+    );
     let told = gate(&items, &listing(&objects[1..]), &there).unwrap_err();
     assert_eq!(told, [Obstacle::Torn("x".into())]);
+}
+
+#[test]
+fn what_expired_is_on_record_before_it_goes_and_goes_however_often_that_is_interrupted() {
+    let mut items = copied(&[("a", 1), ("b", 2), ("c", 3)]);
+    let foreign = listing(&[("theirs", 1)]);
+    relist(&mut items, foreign);
+    assert!(record(items.get_mut("theirs").unwrap(), Attempt::Missing));
+    let source = listing(&[("a", 1)]);
+    let there = sizes(&[("a", 1), ("b", 2), ("theirs", 1)]);
+    assert_eq!(leftovers(&items, &there), [""; 0], "nothing is on record as gone");
+    assert_eq!(expire(&mut items, &source), Ok(()));
+    assert_eq!(items["b"].status, Status::NotFound);
+    assert_eq!(leftovers(&items, &there), ["b"], "c is not there, and what we did not put there is not ours");
+    assert_eq!(expire(&mut items, &source), Ok(()), "a second time");
+    assert_eq!(leftovers(&items, &there), ["b"]);
+}
+
+#[test]
+fn a_source_that_is_empty_all_at_once_removes_nothing() {
+    let mut items = copied(&[("a", 1), ("b", 2)]);
+    let before = items.clone();
+    let refused = expire(&mut items, &BTreeMap::new()).unwrap_err();
+    assert_eq!(refused, Obstacle::Emptied(2));
+    assert!(refused.to_string().contains("is its folder mounted?"), "{refused}");
+    assert_eq!(items, before);
+    // Nor is what is on record as gone already, once there is nothing to compare it with.
+    items.values_mut().for_each(|item| item.status = Status::NotFound);
+    assert_eq!(expire(&mut items, &BTreeMap::new()), Err(Obstacle::Emptied(2)));
+    let mut untouched = Items::new();
+    relist(&mut untouched, listing(&[("a", 1)]));
+    assert_eq!(expire(&mut untouched, &BTreeMap::new()), Ok(()), "nothing was copied");
 }
 
 #[test]
@@ -124,12 +160,15 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(gate(&items, &last, &there), Ok(()));
-        for key in expired(&items, &last) {
+        let is_emptied = last.is_empty() && items.values().any(Item::is_ours);
+        prop_assert_eq!(expire(&mut items, &last).is_err(), is_emptied);
+        if is_emptied { return Ok(()); }
+        for key in leftovers(&items, &there) {
             there.remove(&key);
         }
+        prop_assert_eq!(gate(&items, &last, &there), Ok(()));
         let wanted: BTreeMap<String, u64> = last.iter().map(|(k, l)| (k.clone(), l.size)).collect();
-        prop_assert!(wanted.iter().all(|(key, size)| there.get(key) == Some(size)));
+        prop_assert_eq!(there, wanted);
     }
 
     #[test]

@@ -1,0 +1,172 @@
+//! The mark on the location by which of two who migrate from it one goes on: an annotation, each write of it with the version
+//! that was read. When it counts, [`berth_core::garden::migration::claim`] says.
+
+use std::time::Instant;
+
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::velero::BackupStorageLocation;
+use berth_core::garden::migration::claim::{RENEW, Step, is_held, step};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::client::is_conflict;
+use crate::telemetry::chain;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    #[error("failed to write the annotation by which location {0} is held")]
+    Api(String, #[source] Box<kube::Error>),
+    #[error("{by} is migrating from location {location} already: let one of the two end")]
+    Busy { location: String, by: String },
+    #[error(
+        "location {location} is no longer held for this run ({why}); it removed nothing since: run it again when no other does"
+    )]
+    Lost { location: String, why: String },
+}
+
+pub struct Claim {
+    api: Api<BackupStorageLocation>,
+    location: String,
+    run: String,
+    last: Mutex<Last>,
+}
+
+/// When it was last renewed, by two clocks: one of them goes on while the machine sleeps.
+struct Last {
+    mark: String,
+    since: (Instant, Timestamp),
+}
+
+impl Claim {
+    /// Waits for as long as it takes to see whether somebody else's mark is alive.
+    pub async fn take(
+        api: Api<BackupStorageLocation>,
+        location: &str,
+        run: &str,
+        tell: &impl Fn(&str),
+    ) -> Result<Self, ClaimError> {
+        let mut first: Option<(String, Instant)> = None;
+        loop {
+            let since = now();
+            let found = get(&api, location).await?;
+            let mark = found.annotations().get(keys::MIGRATED_BY);
+            let watched = first.as_ref().map(|(_, at)| at.elapsed()).unwrap_or_default();
+            let seen = first.as_ref().map(|(mark, _)| mark.as_str());
+            match step(mark.map(String::as_str), seen, length(watched)) {
+                Step::Refuse => {
+                    let by = mark.map(String::as_str).unwrap_or_default().to_owned();
+                    return Err(ClaimError::Busy { location: location.to_owned(), by });
+                }
+                Step::Watch => {
+                    if let (None, Some(mark)) = (&first, mark) {
+                        tell(&format!("{mark} was migrating from here: waiting for a sign of life"));
+                        first = Some((mark.clone(), Instant::now()));
+                    }
+                    sleep(RENEW.unsigned_abs()).await;
+                }
+                Step::Take => {
+                    let mark = format!("{run} {}", since.1);
+                    if write(&api, &found, Some(&mark)).await? {
+                        let last = Mutex::new(Last { mark, since });
+                        return Ok(Self { api, location: location.to_owned(), run: run.to_owned(), last });
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Still the one? Asked before anything is removed.
+    pub fn ensure(&self) -> Result<(), ClaimError> {
+        let (instant, time) = self.last.lock().since;
+        let by_time = Timestamp::now().duration_since(time);
+        if is_held(length(instant.elapsed())) && is_held(by_time) {
+            return Ok(());
+        }
+        Err(self.lost(format!("it said nothing for {by_time:.0}")))
+    }
+
+    /// Says so again; fails when somebody else has it, or took it away.
+    pub async fn renew(&self) -> Result<(), ClaimError> {
+        loop {
+            let since = now();
+            let found = get(&self.api, &self.location).await?;
+            let expected = self.last.lock().mark.clone();
+            match found.annotations().get(keys::MIGRATED_BY) {
+                Some(mark) if *mark == expected => {}
+                Some(other) => return Err(self.lost(format!("{other} took over"))),
+                None => return Err(self.lost(format!("annotation {} was removed", keys::MIGRATED_BY))),
+            }
+            let mark = format!("{} {}", self.run, since.1);
+            if write(&self.api, &found, Some(&mark)).await? {
+                *self.last.lock() = Last { mark, since };
+                return Ok(());
+            }
+        }
+    }
+
+    /// Goes on saying so; ends when that cannot be done any more.
+    pub async fn keep(&self) -> ClaimError {
+        loop {
+            sleep(RENEW.unsigned_abs()).await;
+            match self.renew().await {
+                Ok(()) => {}
+                Err(ClaimError::Api(_, error)) => {
+                    if self.ensure().is_err() {
+                        return self.lost(chain(&*error));
+                    }
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// So that the next one need not wait. If that fails, it waits.
+    pub async fn release(self) {
+        let Ok(found) = get(&self.api, &self.location).await else { return };
+        if found.annotations().get(keys::MIGRATED_BY) == Some(&self.last.lock().mark) {
+            let _ = write(&self.api, &found, None).await;
+        }
+    }
+
+    fn lost(&self, why: String) -> ClaimError {
+        ClaimError::Lost { location: self.location.clone(), why }
+    }
+}
+
+fn now() -> (Instant, Timestamp) {
+    (Instant::now(), Timestamp::now())
+}
+
+fn length(elapsed: std::time::Duration) -> SignedDuration {
+    SignedDuration::try_from(elapsed).unwrap_or(SignedDuration::MAX)
+}
+
+async fn get(api: &Api<BackupStorageLocation>, location: &str) -> Result<BackupStorageLocation, ClaimError> {
+    api.get(location).await.map_err(|error| ClaimError::Api(location.to_owned(), Box::new(error)))
+}
+
+/// `false`: it has changed since it was read.
+async fn write(
+    api: &Api<BackupStorageLocation>,
+    found: &BackupStorageLocation,
+    mark: Option<&str>,
+) -> Result<bool, ClaimError> {
+    let change = json!({"metadata": {
+        "resourceVersion": found.resource_version(),
+        "annotations": {keys::MIGRATED_BY: mark},
+    }});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch(&found.name_any(), &params, &Patch::Merge(&change)).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_conflict(&error) => Ok(false),
+        Err(error) => Err(ClaimError::Api(found.name_any(), Box::new(error))),
+    }
+}
