@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::garden::carried::hub_uid;
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{
     Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec,
 };
+use berth_core::garden::migration::standing::{Found, Leads, Standing, standing};
 use berth_core::garden::migration::{
-    Counts, Items, Listed, Obstacle, Phase, Status, ensure_not_emptied, expire, gate, leftovers,
-    record as note, relist,
+    Counts, Items, Listed, Obstacle, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
+    record as note, relist, retirement,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -55,6 +57,22 @@ pub enum MigrationError {
     Same(String),
     #[error("the entry's directory is being filled from location {0}: end that first")]
     Other(String),
+    #[error(
+        "the entry's directory was somewhere else when its migration began (bucket {0}): end that with the settings of then, or \
+         remove the record in _berth/{1}/migration of the bucket, and it begins anew"
+    )]
+    Moved(String, String),
+    #[error(
+        "location {0} leads neither to where it was (bucket {1}) nor to the entry's directory: lead it back there, or remove the \
+         record in _berth/{2}/migration of the shared bucket, and it begins anew from where it leads now"
+    )]
+    Astray(String, String, String),
+    #[error(
+        "location {0} and its old place are the same directory of the same bucket, by two addresses: nothing is removed there"
+    )]
+    OneBucket(String),
+    #[error("not all of the old place of location {0} can be emptied; what stays there:\n{1}")]
+    NotRetired(String, String),
     #[error("BackupStorageLocation {0}")]
     Open(String, #[source] OpenError),
     #[error("the {0} cannot be listed")]
@@ -111,9 +129,10 @@ impl Migration {
         let opener = Opener::new(self.client.clone(), &self.namespace);
         let shared = open(&opener, &to).await?;
         let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
-        if let Some(record) = &found {
-            self.ensure_ours(record.head())?;
-        }
+        let found = match found {
+            Some(record) => self.goes_on(record.head(), &from, &to)?.map(|_| record),
+            None => None,
+        };
         let source = found.as_ref().map_or(&from.spec, |record| &record.head().source);
         let places = self.places(&opener, source, &to.spec).await?;
         let listing = list(&places.source, "source").await?;
@@ -126,7 +145,9 @@ impl Migration {
 
     /// From wherever it is to the cut-over; with `retire`, to an empty source. `tell` hears of each phase.
     pub async fn run(&self, retire: bool, tell: &impl Fn(&str)) -> Result<Summary, MigrationError> {
+        // Whatever else is wrong is told before anybody waits for anybody.
         self.location(&self.from).await?;
+        self.entry_location().await?;
         let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
         let done = tokio::select! {
             done = self.run_alone(retire, &claim, tell) => done,
@@ -145,12 +166,22 @@ impl Migration {
         let to = self.entry_location().await?;
         let opener = Opener::new(self.client.clone(), &self.namespace);
         let shared = open(&opener, &to).await?;
-        let mut record = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
-            Some(record) => record,
-            None => self.plan(&opener, &to, claim, tell).await?,
+        let from = self.location(&self.from).await?;
+        let (mut record, phase) = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
+            Some(record) => match self.goes_on(record.head(), &from, &to)? {
+                Some(phase) => (record, phase),
+                None => {
+                    tell(&set_aside(record.head(), &self.entry, &entry_uid(&to)));
+                    (self.plan(&opener, (&from, &to), Some(record), claim, tell).await?, Phase::Planned)
+                }
+            },
+            None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, Phase::Planned),
         };
-        self.ensure_ours(record.head())?;
         record.take_over(claim.run()).await?;
+        if phase != record.head().phase() {
+            tell("the location is not there yet: what came since is copied first");
+            record.enter(phase).await?;
+        }
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
         loop {
@@ -165,7 +196,7 @@ impl Migration {
                     if !retire {
                         break;
                     }
-                    self.retire(&places.source, &mut record, claim, tell).await?;
+                    self.retire(&places, &mut record, claim, tell).await?;
                 }
                 Phase::Retired => break,
             }
@@ -181,26 +212,53 @@ impl Migration {
     async fn plan(
         &self,
         opener: &Opener,
-        to: &BackupStorageLocation,
+        (from, to): (&BackupStorageLocation, &BackupStorageLocation),
+        earlier: Option<Record>,
         claim: &Claim,
         tell: &impl Fn(&str),
     ) -> Result<Record, MigrationError> {
-        let from = self.location(&self.from).await?;
         let places = self.places(opener, &from.spec, &to.spec).await?;
         let mut items = Items::new();
         relist(&mut items, list(&places.source, "source").await?);
         let counts = Counts::of(&items);
         tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
-        let head = Head::new(&self.from, from.spec, to.spec.clone(), claim.run(), Timestamp::now());
+        let (source, destination) = (from.spec.clone(), to.spec.clone());
+        let head = Head::new(&entry_uid(to), &self.from, source, destination, claim.run(), Timestamp::now());
         let store = Arc::clone(places.destination.store());
-        Ok(Record::create(store, &self.entry, head, items).await?)
+        Ok(Record::create(store, &self.entry, head, items, earlier).await?)
     }
 
-    fn ensure_ours(&self, head: &Head) -> Result<(), MigrationError> {
-        if head.location == self.from {
-            return Ok(());
+    /// From which phase; `None`: the record is of something else, and is begun anew.
+    fn goes_on(
+        &self,
+        head: &Head,
+        from: &BackupStorageLocation,
+        to: &BackupStorageLocation,
+    ) -> Result<Option<Phase>, MigrationError> {
+        let leads = if leads_to(&from.spec, &head.destination) {
+            Leads::ToDestination
+        } else if leads_to(&from.spec, &head.source) {
+            Leads::ToSource
+        } else {
+            Leads::Elsewhere
+        };
+        let found = Found {
+            is_of_entry: head.entry_uid == entry_uid(to),
+            is_of_location: head.location == self.from,
+            is_in_place: leads_to(&head.destination, &to.spec),
+            leads,
+            phase: head.phase(),
+        };
+        let bucket = |spec: &BackupStorageLocationSpec| spec.object_storage.bucket.clone();
+        match standing(&found) {
+            Standing::GoOn(phase) => Ok(Some(phase)),
+            Standing::Earlier | Standing::Over => Ok(None),
+            Standing::Another => Err(MigrationError::Other(head.location.clone())),
+            Standing::Moved => Err(MigrationError::Moved(bucket(&head.destination), self.entry.clone())),
+            Standing::Astray => {
+                Err(MigrationError::Astray(self.from.clone(), bucket(&head.source), self.entry.clone()))
+            }
         }
-        Err(MigrationError::Other(head.location.clone()))
     }
 
     async fn copy_all(
@@ -353,32 +411,40 @@ impl Migration {
         self.annotate_hold(None).await
     }
 
-    /// Only what is on record as copied, and is as it was then.
+    /// Only what is on record as copied, is as it was then, and is at the destination now.
     async fn retire(
         &self,
-        source: &Directory,
+        places: &Places,
         record: &mut Record,
         claim: &Claim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
-        let items = record.items();
-        let listing = list(source, "source").await?;
-        let copied = |key: &String, listed: &Listed| {
-            items.get(key).is_some_and(|item| item.status == Status::Copied && item.listed == *listed)
-        };
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            listing.into_iter().partition(|(key, listed)| copied(key, listed));
-        let gone: Vec<String> = gone.into_iter().map(|(key, _)| key).collect();
+        let (source, destination) = (&places.source, &places.destination);
+        if source.prefix() == destination.prefix() && record.is_in(source.store()).await? {
+            return Err(MigrationError::OneBucket(self.from.clone()));
+        }
+        let (here, there) = (list(source, "source").await?, list(destination, "destination").await?);
+        let Retirement { remove: gone, changed, missing } = retirement(&record.items(), &here, &there);
         record.confirm().await?;
         remove(source, "source", &gone, claim).await?;
         tell(&format!("{} objects are removed at the source", gone.len()));
-        match kept.first() {
-            None => Ok(()),
-            Some((first, _)) => Err(MigrationError::Gate(format!(
-                "  {} objects at the source are not as they were copied, and stay: {first}",
-                kept.len()
-            ))),
+        let stays = |keys: &[String], why: &str| {
+            keys.first().map(|first| format!("  {} objects {why}: {first}", keys.len()))
+        };
+        let kept: Vec<String> = [
+            stays(&changed, "that are not as they were copied"),
+            stays(
+                &missing,
+                "that are not at the new place as they were copied (if they expired there, remove them)",
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if kept.is_empty() {
+            return Ok(());
         }
+        Err(MigrationError::NotRetired(self.from.clone(), kept.join("\n")))
     }
 
     async fn location(&self, name: &str) -> Result<BackupStorageLocation, MigrationError> {
@@ -456,6 +522,26 @@ async fn remove(
         }
     }
     Ok(())
+}
+
+/// Of the hub's entry; where no hub is, of the location that stands for it. Another one of the same name has another.
+fn entry_uid(location: &BackupStorageLocation) -> String {
+    let uid = hub_uid(&location.metadata).map(str::to_owned).or_else(|| location.uid());
+    uid.unwrap_or_default()
+}
+
+fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
+    let why = if head.entry_uid == uid {
+        "of a migration that is over".to_owned()
+    } else {
+        format!("of an earlier entry {entry} (UID {:?}, now {uid:?})", head.entry_uid)
+    };
+    let from = &head.source.object_storage;
+    format!(
+        "the record in _berth/{entry}/migration is {why}, from bucket {} {}: it begins anew, and nothing is removed on its word",
+        from.bucket,
+        from.prefix.as_deref().unwrap_or_default()
+    )
 }
 
 /// Do both lead to the same directory?

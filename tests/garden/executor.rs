@@ -44,10 +44,12 @@ fn a_bucket_and_an_entry_live_and_go_as_a_gardenlet_wants_it() {
 
     site.fill("life", "shoot--dev--a--12/", 3);
     site.fill("life", "shoot--dev--a--123/", 2);
+    site.fill("life", "_berth/shoot--dev--a--12/migration/", 2);
     site.delete(ENTRIES, "shoot--dev--a--12");
     site.is_gone(ENTRIES, "shoot--dev--a--12");
     assert_eq!(site.count("life", "shoot--dev--a--12"), 0);
     assert_eq!(site.count("life", "shoot--dev--a--123"), 2, "its name only begins alike");
+    assert_eq!(site.count("life", "_berth"), 0, "what was noted of it goes, too");
 
     // What nobody answers for is not lost with the bucket.
     site.delete(BUCKETS, "life");

@@ -46,6 +46,25 @@ impl Site {
         self.apply(&location);
     }
 
+    /// What an admin does who wants backups at the old place again.
+    fn lead_back(&self) {
+        let mut location = self.s3.location("old", "");
+        location["spec"]["accessMode"] = json!("ReadWrite");
+        let change = json!({"metadata": {"labels": {"garden.berth.dev/backup-entry": null}}, "spec": location["spec"]});
+        let args = ["patch", "backupstoragelocations", "old", "-n", self.berth.namespace(), "--type=merge"];
+        let args = [&args[..], &["-p", &change.to_string()]].concat();
+        self.berth.kubectl().run(&args).unwrap();
+    }
+
+    /// The entry goes, with its directory; not what is noted of it. And another one comes, of the same name.
+    fn replace_entry(&self) {
+        let args = ["delete", "backupstoragelocations", ENTRY, "-n", self.berth.namespace()];
+        self.berth.kubectl().run(&args).unwrap();
+        std::fs::remove_dir_all(self.s3.sibling("shared").join(ENTRY)).unwrap();
+        self.share();
+        self.available(ENTRY);
+    }
+
     fn apply(&self, object: &Value) {
         let args = ["apply", "--server-side", "-n", self.berth.namespace(), "-f", "-"];
         self.berth.kubectl().run_with(&args, &object.to_string()).unwrap();
@@ -277,4 +296,91 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
     assert!(runtime.block_on(contents(&shared, &prefix)) == before, "all of it is where it was moved to");
     let location = site.location("old");
     assert!(location["metadata"]["annotations"]["garden.berth.dev/migrated-by"].is_null(), "{location:#}");
+}
+
+#[test]
+fn nothing_is_removed_on_the_word_of_an_earlier_entrys_record() {
+    let site = Site::start("migrate-earlier");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 5));
+    let before = runtime.block_on(contents(&own, ""));
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok, "{stdout}{stderr}");
+    site.replace_entry();
+    let shared = site.shared();
+    let prefix = format!("{ENTRY}/velero");
+    assert!(
+        !runtime.block_on(contents(&shared, &format!("_berth/{ENTRY}"))).is_empty(),
+        "the record is there"
+    );
+    // It leads to what is gone: the only copy is at the old place.
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(!ok && stderr.contains("is where the entry's is already"), "{stdout}{stderr}");
+    assert!(stdout.contains("nothing is removed on its word"), "{stdout}");
+    assert!(runtime.block_on(contents(&own, "")) == before);
+    // Led back, all of it is copied again before anything goes.
+    site.lead_back();
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(ok, "{stdout}{stderr}");
+    assert!(stdout.contains("5 objects with"), "{stdout}");
+    assert!(runtime.block_on(contents(&shared, &prefix)) == before);
+    assert!(runtime.block_on(contents(&own, "")).is_empty());
+    // That is over. A location that leads elsewhere again is moved again.
+    site.lead_back();
+    runtime.block_on(own.put(&Path::from("kopia/default/late"), PutPayload::from("late"))).unwrap();
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok && stdout.contains("of a migration that is over"), "{stdout}{stderr}");
+    assert!(runtime.block_on(contents(&shared, &prefix)).contains_key("kopia/default/late"));
+}
+
+#[test]
+fn what_is_not_at_the_new_place_stays_at_the_old_one() {
+    let site = Site::start("migrate-retire");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 5));
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok, "{stdout}{stderr}");
+    let gone = Path::from(format!("{ENTRY}/velero/kopia/default/p00003"));
+    runtime.block_on(site.shared().delete(&gone)).unwrap();
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(!ok, "{stdout}");
+    assert!(stderr.contains("1 objects that are not at the new place as they were copied"), "{stderr}");
+    let left: Vec<String> = runtime.block_on(contents(&own, "")).into_keys().collect();
+    assert_eq!(left, ["kopia/default/p00003"]);
+}
+
+#[test]
+fn a_location_that_was_led_back_is_looked_at_again_and_an_empty_source_is_no_order() {
+    let site = Site::start("migrate-back");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (own, runtime) = (site.s3.store().unwrap(), runtime());
+    runtime.block_on(fill(&own, 5));
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok, "{stdout}{stderr}");
+    site.lead_back();
+    let before = runtime.block_on(contents(&own, ""));
+    let late = Path::from("kopia/default/late");
+    runtime.block_on(own.put(&late, PutPayload::from("late"))).unwrap();
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(ok && stdout.contains("1 more objects since"), "{stdout}{stderr}");
+    let shared = site.shared();
+    let prefix = format!("{ENTRY}/velero");
+    let moved = runtime.block_on(contents(&shared, &prefix));
+    assert_eq!(moved.len(), before.len() + 1);
+
+    site.lead_back();
+    for key in runtime.block_on(contents(&own, "")).into_keys() {
+        runtime.block_on(own.delete(&Path::from(key))).unwrap();
+    }
+    let (ok, stdout, stderr) = site.migrate(&[]);
+    assert!(!ok && stderr.contains("nothing is left at the source"), "{stdout}{stderr}");
+    assert!(runtime.block_on(contents(&shared, &prefix)) == moved);
 }

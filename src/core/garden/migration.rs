@@ -2,6 +2,7 @@
 //! for each object, so that it can be interrupted anywhere, and nothing at the destination is ever overwritten.
 
 pub mod claim;
+pub mod standing;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -271,6 +272,36 @@ pub fn leftovers<T>(items: &Items, destination: &BTreeMap<String, T>) -> Vec<Str
         item.status == Status::NotFound && item.is_ours() && destination.contains_key(key)
     };
     items.iter().filter(|(key, item)| is_left(key, item)).map(|(key, _)| key.clone()).collect()
+}
+
+/// What may be removed at the source, by fresh listings of both ends; the rest stays there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retirement {
+    pub remove: Vec<String>,
+    /// Not copied, or changed since.
+    pub changed: Vec<String>,
+    /// Copied, and not at the destination any more, or not in that size.
+    pub missing: Vec<String>,
+}
+
+pub fn retirement(
+    items: &Items,
+    source: &BTreeMap<String, Listed>,
+    destination: &BTreeMap<String, Listed>,
+) -> Retirement {
+    let mut found = Retirement::default();
+    for (key, listed) in source {
+        let is_copied =
+            items.get(key).is_some_and(|item| item.status == Status::Copied && item.listed == *listed);
+        let is_there = destination.get(key).is_some_and(|there| there.size == listed.size);
+        let list = match (is_copied, is_there) {
+            (true, true) => &mut found.remove,
+            (true, false) => &mut found.missing,
+            (false, _) => &mut found.changed,
+        };
+        list.push(key.clone());
+    }
+    found
 }
 
 /// The backup that a file belongs to, by Velero's layout.

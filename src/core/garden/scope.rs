@@ -5,6 +5,9 @@
 /// (source: Gardener's control-plane migration).
 pub const SOURCE: &str = "source-";
 
+/// Directory of a bucket for what berth itself notes of entries, each in a directory of its name. No entry has this name.
+pub const NOTES: &str = "_berth";
+
 /// Keys that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope(String);
@@ -29,6 +32,7 @@ impl Scope {
     pub fn of_entry(name: &str, recorded: Option<&str>) -> Result<Self, ScopeError> {
         let segment = name.strip_prefix(SOURCE).unwrap_or(name);
         let is_segment = !matches!(segment, "" | "." | "..")
+            && segment != NOTES
             && !segment.contains(|c: char| matches!(c, '/' | '\\') || c.is_control() || c.is_whitespace());
         if !is_segment {
             return Err(ScopeError::NotOneSegment(name.to_owned()));
@@ -38,6 +42,11 @@ impl Scope {
             Some(recorded) => Err(ScopeError::NotAsRecorded { wanted, recorded: recorded.to_owned() }),
             None => Ok(Self(wanted)),
         }
+    }
+
+    /// What berth noted of the entry whose directory this is; `None`: it is none's.
+    pub fn notes(&self) -> Option<Self> {
+        (!self.0.is_empty() && !self.0.starts_with(NOTES)).then(|| Self(format!("{NOTES}/{}", self.0)))
     }
 
     /// All of a bucket. `named`: the value of the annotation by which somebody wants it emptied.
@@ -79,9 +88,22 @@ mod tests {
 
     #[test]
     fn what_is_not_one_directory_is_refused() {
-        for name in
-            ["", ".", "..", "source-", "source-.", "source-..", "a/b", "/", "a/", "/a", "a\\b", "a\n", "a b"]
-        {
+        for name in [
+            "",
+            ".",
+            "..",
+            "source-",
+            "source-.",
+            "source-..",
+            "a/b",
+            "/",
+            "a/",
+            "/a",
+            "a\\b",
+            "a\n",
+            "a b",
+            "_berth",
+        ] {
             assert!(matches!(Scope::of_entry(name, None), Err(ScopeError::NotOneSegment(_))), "{name:?}");
         }
     }
@@ -92,6 +114,16 @@ mod tests {
             let refused = Scope::of_entry("a", Some(recorded));
             assert!(matches!(refused, Err(ScopeError::NotAsRecorded { .. })), "{recorded:?}");
         }
+    }
+
+    #[test]
+    fn notes_are_of_one_entry() {
+        let notes = |name: &str| Scope::of_entry(name, None).ok().and_then(|scope| scope.notes());
+        assert_eq!(notes("a--1").map(|s| s.0), Some("_berth/a--1/".to_owned()));
+        assert_eq!(notes("source-a--1").map(|s| s.0), Some("_berth/a--1/".to_owned()));
+        assert!(notes("a--1").is_some_and(|s| s.covers("_berth/a--1/x") && !s.covers("_berth/a--12/x")));
+        assert_eq!(notes("a--1").and_then(|s| s.notes()), None);
+        assert_eq!(Scope::of_bucket("b", "b").ok().and_then(|scope| scope.notes()), None);
     }
 
     #[test]
@@ -111,6 +143,8 @@ mod tests {
                 prop_assert!(prefix.len() > 1 && prefix.ends_with('/'));
                 prop_assert_eq!(prefix.matches('/').count(), 1);
                 prop_assert!(!matches!(prefix, "./" | "../"));
+                let notes = scope.notes().map(|notes| notes.0);
+                prop_assert_eq!(notes, Some(format!("_berth/{prefix}")));
                 prop_assert!(recorded.is_none_or(|recorded| recorded == prefix));
             }
         }

@@ -57,6 +57,11 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
                 description: format!("there is no bucket {bucket_name}: its objects were gone already"),
             })
         }
+        Ok(Outcome::Done { description }) => {
+            let Some(notes) = scope.notes() else { return Ok(Outcome::Done { description }) };
+            let kept = clear(&bucket, &notes).await?;
+            Ok(kept.map_or(Outcome::Done { description }, |kept| waits(task, kept)))
+        }
         done => done,
     }
 }
@@ -64,6 +69,17 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
 async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {
     let buckets: Api<BackupBucket> = Api::all(task.client());
     buckets.get_opt(&task.object.spec.bucket_name).await
+}
+
+/// Removes what nobody counts. Gives what the store keeps.
+async fn clear(bucket: &Arc<Bucket>, scope: &Scope) -> Result<Option<Kept>, StoreError> {
+    let mut purge = Purge::new(Arc::clone(bucket), scope.clone());
+    while purge.step().await? {}
+    let kept = purge.kept().await?;
+    if kept.is_none() {
+        bucket.sweep(scope.prefix()).await?;
+    }
+    Ok(kept)
 }
 
 fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {

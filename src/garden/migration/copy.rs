@@ -34,6 +34,10 @@ impl Directory {
         &self.store
     }
 
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// By key relative to it.
     pub async fn list(&self) -> object_store::Result<BTreeMap<String, Listed>> {
         let prefix = (!self.prefix.is_empty()).then(|| Path::parse(&self.prefix)).transpose()?;

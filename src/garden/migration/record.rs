@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use berth_api::velero::BackupStorageLocationSpec;
 use berth_core::garden::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use berth_core::garden::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
@@ -34,6 +35,9 @@ pub enum RecordError {
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     pub version: u32,
+    /// Of whom the directory is, under whatever name: see [`crate::garden::migration`].
+    #[serde(default)]
+    pub entry_uid: String,
     /// Name of the location whose backups are moved; it keeps it.
     pub location: String,
     /// As it was before.
@@ -50,6 +54,7 @@ pub struct Head {
 
 impl Head {
     pub fn new(
+        entry_uid: &str,
         location: &str,
         source: BackupStorageLocationSpec,
         destination: BackupStorageLocationSpec,
@@ -58,6 +63,7 @@ impl Head {
     ) -> Self {
         Self {
             version: VERSION,
+            entry_uid: entry_uid.to_owned(),
             location: location.to_owned(),
             source,
             destination,
@@ -202,12 +208,13 @@ impl Record {
         Ok(Some(Self { store, folder, head, shards: all }))
     }
 
-    /// The head comes last: without it there is no migration.
+    /// The head comes last: without it there is no migration. `earlier`: what is no longer of any use, and is replaced.
     pub async fn create(
         store: Arc<DynObjectStore>,
         entry: &str,
         mut head: Head,
         items: Items,
+        earlier: Option<Self>,
     ) -> Result<Self, RecordError> {
         let folder = folder(entry);
         head.shards = shards(items.len());
@@ -224,8 +231,23 @@ impl Record {
             record.save_shard(i).await?;
         }
         let path = record.folder.clone().join("migration.json");
-        record.head.version = write(&record.store, &path, &record.head.value, PutMode::Create).await?;
+        let mode_of_head = earlier.map_or(PutMode::Create, |earlier| mode(earlier.head.version));
+        record.head.version = write(&record.store, &path, &record.head.value, mode_of_head).await?;
         Ok(record)
+    }
+
+    /// Is the bucket of this store the one that the record is in, by whatever address?
+    pub async fn is_in(&self, store: &Arc<DynObjectStore>) -> Result<bool, RecordError> {
+        let found = read::<Head>(store, &self.folder.clone().join("migration.json")).await;
+        let ours = &self.head.value;
+        match found {
+            Ok(found) => Ok(found.is_some_and(|found| {
+                found.value.run == ours.run && found.value.started_at == ours.started_at
+            })),
+            // Something of somebody else's.
+            Err(RecordError::Parse(..)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub fn head(&self) -> &Head {
@@ -295,7 +317,7 @@ impl Record {
 
 /// Not in the entry's directory: whoever backs up there would take it for something strange.
 fn folder(entry: &str) -> Path {
-    Path::from_iter(["_berth", entry, "migration"])
+    Path::from_iter([NOTES, entry, "migration"])
 }
 
 fn shard_path(folder: &Path, i: usize) -> Path {

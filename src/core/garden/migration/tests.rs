@@ -118,6 +118,18 @@ fn a_source_that_is_empty_all_at_once_removes_nothing() {
 }
 
 #[test]
+fn nothing_goes_at_the_source_that_is_not_at_the_destination() {
+    let items = copied(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+    let source = listing(&[("a", 1), ("b", 2), ("c", 3), ("d", 5), ("new", 1)]);
+    let there = listing(&[("a", 1), ("c", 9), ("d", 5), ("new", 1)]);
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let wanted =
+        Retirement { remove: names(&["a"]), changed: names(&["d", "new"]), missing: names(&["b", "c"]) };
+    assert_eq!(retirement(&items, &source, &there), wanted);
+    assert!(retirement(&items, &source, &BTreeMap::new()).remove.is_empty(), "its only copy");
+}
+
+#[test]
 fn phases_follow_one_another() {
     let mut phase = Phase::Planned;
     let mut seen = vec![phase];
