@@ -184,13 +184,20 @@ impl Migration {
         }
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
+        let begun_at = record.head().phase();
         loop {
             let phase = record.head().phase();
             match phase {
                 Phase::Planned => {}
                 Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
                 Phase::Quiescing => self.quiesce(tell).await?,
-                Phase::Delta => self.copy_the_rest(&places, &mut record, claim, tell).await?,
+                Phase::Delta => {
+                    // Somebody may have let backups go on since.
+                    if phase == begun_at {
+                        self.quiesce(tell).await?;
+                    }
+                    self.copy_the_rest(&places, &mut record, claim, tell).await?;
+                }
                 Phase::CutOver => {
                     self.cut_over(&head.destination, tell).await?;
                     if !retire {
@@ -307,9 +314,17 @@ impl Migration {
         Err(MigrationError::NotCopied { count: failed.len(), first: format!("{first}: {why}") })
     }
 
-    /// Backups wait, those that run end, and then nobody may write at the source.
+    /// Backups wait, those that run end, and then nobody may write at the source. Those that began before they knew are waited
+    /// for afterwards.
     async fn quiesce(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
         self.annotate_hold(Some(HELD_FOR)).await?;
+        self.wait_until_none_runs(tell).await?;
+        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await?;
+        sleep(LOOK).await;
+        self.wait_until_none_runs(tell).await
+    }
+
+    async fn wait_until_none_runs(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         let began = Instant::now();
         loop {
@@ -319,7 +334,7 @@ impl Migration {
             });
             let running = running.count();
             if running == 0 {
-                break;
+                return Ok(());
             }
             if began.elapsed() > self.patience {
                 return Err(MigrationError::Running(running, self.patience.as_secs()));
@@ -327,7 +342,6 @@ impl Migration {
             tell(&format!("{running} backups still run"));
             sleep(LOOK).await;
         }
-        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await
     }
 
     async fn copy_the_rest(

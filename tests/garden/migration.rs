@@ -382,5 +382,6 @@ fn a_location_that_was_led_back_is_looked_at_again_and_an_empty_source_is_no_ord
     }
     let (ok, stdout, stderr) = site.migrate(&[]);
     assert!(!ok && stderr.contains("nothing is left at the source"), "{stdout}{stderr}");
+    assert_eq!(site.location("old")["spec"]["accessMode"], "ReadOnly", "nobody writes while it is looked at");
     assert!(runtime.block_on(contents(&shared, &prefix)) == moved);
 }
