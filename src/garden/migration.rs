@@ -20,8 +20,8 @@ use berth_api::velero::{
 };
 use berth_core::garden::migration::standing::{Found, Leads, Standing, standing};
 use berth_core::garden::migration::{
-    Counts, Items, Listed, Obstacle, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
-    record as note, relist, retirement,
+    Attempt, Counts, Items, Listed, Obstacle, Phase, Retirement, Status, ensure_not_emptied, expire, gate,
+    leftovers, record as note, relist, retirement,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -286,6 +286,26 @@ impl Migration {
                 if batch.is_empty() {
                     break;
                 }
+                // On record before anything is there: what a run that was killed left could not be told from somebody else's. Those
+                // of this batch go by what was on record before it, for somebody may still put something there.
+                let begun: Vec<String> = stream::iter(&batch)
+                    .filter(|(_, item)| std::future::ready(item.is_to_begin()))
+                    .map(async |(key, _)| {
+                        places.destination.is_free(key).await.unwrap_or_default().then(|| key.clone())
+                    })
+                    .buffer_unordered(self.at_once)
+                    .filter_map(std::future::ready)
+                    .collect()
+                    .await;
+                for key in &begun {
+                    if let Some(item) = items.get_mut(key) {
+                        item.begun = true;
+                    }
+                }
+                if !begun.is_empty() {
+                    record.save_shard(i).await?;
+                }
+                let Some(items) = record.shard(i) else { break };
                 let attempts: Vec<_> = stream::iter(batch)
                     .map(async |(key, item)| {
                         let attempt = copy(&places.source, &places.destination, &key, &item).await;
@@ -296,6 +316,8 @@ impl Migration {
                     .await;
                 for (key, attempt) in attempts {
                     let Some(item) = items.get_mut(&key) else { continue };
+                    // Gone before anything was written.
+                    item.begun &= attempt != Attempt::Missing || !begun.contains(&key);
                     let may_retry = note(item, attempt);
                     if item.status == Status::None {
                         let tries = failed.entry(key).or_insert(0);

@@ -37,6 +37,8 @@ pub struct Item {
     /// SHA-256 of what we last put at the destination and found there, hexadecimal. While it is not copied (again): that, and
     /// nothing else, may be replaced.
     pub checksum: Option<String>,
+    /// We began to put it there, where nothing was, and did not come to look at what arrived: that may be replaced, too.
+    pub begun: bool,
     pub attempts: u32,
     /// Why it is not copied, once that was tried.
     pub error: Option<String>,
@@ -44,12 +46,22 @@ pub struct Item {
 
 impl Item {
     fn new(listed: Listed) -> Self {
-        Self { listed, status: Status::None, checksum: None, attempts: 0, error: None }
+        Self { listed, status: Status::None, checksum: None, begun: false, attempts: 0, error: None }
     }
 
     /// Is what is at the destination there because we put it there?
-    fn is_ours(&self) -> bool {
-        self.checksum.is_some()
+    pub fn is_ours(&self) -> bool {
+        self.checksum.is_some() || self.begun
+    }
+
+    /// May what is there, with this checksum, be replaced?
+    pub fn may_replace(&self, there: &str) -> bool {
+        self.begun || self.checksum.as_deref() == Some(there)
+    }
+
+    /// Is it to be put on record as begun before it is copied? Not while nobody knows whose what is there is.
+    pub fn is_to_begin(&self) -> bool {
+        self.status == Status::None && !self.is_ours()
     }
 }
 
@@ -119,7 +131,8 @@ pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
             Some(item) if item.listed == listed && item.status != Status::NotFound => {}
             Some(item) => {
                 let checksum = item.checksum.take();
-                *item = Item { attempts: item.attempts, checksum, ..Item::new(listed) };
+                let (attempts, begun) = (item.attempts, item.begun);
+                *item = Item { attempts, checksum, begun, ..Item::new(listed) };
                 news += 1;
             }
             None => {
@@ -152,6 +165,7 @@ pub fn record(item: &mut Item, attempt: Attempt) -> bool {
         Attempt::Same { checksum } => {
             item.status = Status::Copied;
             item.checksum = Some(checksum);
+            item.begun = false;
             true
         }
         Attempt::Missing => {
@@ -160,6 +174,7 @@ pub fn record(item: &mut Item, attempt: Attempt) -> bool {
         }
         Attempt::Taken { source, destination } => {
             item.status = Status::None;
+            item.begun = false;
             item.error = Some(format!(
                 "something else is there already: SHA-256 {destination}, at the source {source}"
             ));

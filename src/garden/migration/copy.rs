@@ -64,6 +64,15 @@ impl Directory {
         Ok(Path::parse(path)?)
     }
 
+    /// Is nothing there?
+    pub async fn is_free(&self, key: &str) -> object_store::Result<bool> {
+        match self.store.head(&self.path(key)?).await {
+            Ok(_) => Ok(false),
+            Err(Error::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// SHA-256 of an object, hexadecimal; `None`: there is none.
     async fn checksum(&self, key: &str) -> object_store::Result<Option<String>> {
         match self.store.get(&self.path(key)?).await {
@@ -94,7 +103,7 @@ async fn try_copy(
             return Ok(Attempt::Same { checksum: here });
         }
         // What an earlier copy of ours put there has changed at the source since. Anything else is somebody's.
-        if item.checksum.as_ref() != Some(&there) {
+        if !item.may_replace(&there) {
             return Ok(Attempt::Taken { source: here, destination: there });
         }
     }

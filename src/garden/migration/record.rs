@@ -125,6 +125,8 @@ struct WireItem {
     status: WireStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    begun: bool,
     attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -149,6 +151,7 @@ impl From<&Item> for WireItem {
                 Status::NotFound => WireStatus::NotFound,
             },
             checksum: item.checksum.clone(),
+            begun: item.begun,
             attempts: item.attempts,
             error: item.error.clone(),
         }
@@ -165,6 +168,7 @@ impl From<WireItem> for Item {
                 WireStatus::NotFound => Status::NotFound,
             },
             checksum: item.checksum,
+            begun: item.begun,
             attempts: item.attempts,
             error: item.error,
         }

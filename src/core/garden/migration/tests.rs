@@ -118,6 +118,25 @@ fn a_source_that_is_empty_all_at_once_removes_nothing() {
 }
 
 #[test]
+fn what_was_begun_and_not_looked_at_may_be_replaced_and_nothing_else() {
+    let mut item = Item::new(listed(1));
+    assert!(item.is_to_begin() && !item.may_replace("x"));
+    item.begun = true;
+    let mut items: Items = [("a".to_owned(), item)].into();
+    relist(&mut items, listing(&[("a", 2)]));
+    assert!(items["a"].may_replace("what an earlier copy left there"));
+    let mut gone = items.clone();
+    assert!(record(gone.get_mut("a").unwrap(), Attempt::Missing));
+    assert_eq!(leftovers(&gone, &sizes(&[("a", 1)])), ["a"], "half of what nobody has any more");
+    let item = items.get_mut("a").unwrap();
+    assert!(record(item, same()));
+    assert!(item.may_replace("c") && !item.may_replace("x") && !item.is_to_begin());
+    let mut taken = Item { begun: true, ..Item::new(listed(1)) };
+    assert!(!record(&mut taken, Attempt::Taken { source: "s".into(), destination: "d".into() }));
+    assert!(!taken.may_replace("d"));
+}
+
+#[test]
 fn nothing_goes_at_the_source_that_is_not_at_the_destination() {
     let items = copied(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
     let source = listing(&[("a", 1), ("b", 2), ("c", 3), ("d", 5), ("new", 1)]);
