@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::carried::hub_uid;
+use berth_api::garden::carried::{hub_uid, is_ours};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{
@@ -53,6 +53,11 @@ pub enum MigrationError {
     Api(&'static str, #[source] Box<kube::Error>),
     #[error("there is no BackupStorageLocation {0} in namespace {1}{2}")]
     NoLocation(String, String, &'static str),
+    #[error(
+        "location {0} is kept for the hub (label {1}), which would lead it back: name one of this cluster's own; an entry moves \
+         with its Seed"
+    )]
+    Carried(String, &'static str),
     #[error("location {0} is where the entry's is already")]
     Same(String),
     #[error("the entry's directory is being filled from location {0}: end that first")]
@@ -125,7 +130,7 @@ struct Places {
 impl Migration {
     /// What would be done; writes nothing.
     pub async fn survey(&self) -> Result<Summary, MigrationError> {
-        let (from, to) = (self.location(&self.from).await?, self.entry_location().await?);
+        let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = Opener::new(self.client.clone(), &self.namespace);
         let shared = open(&opener, &to).await?;
         let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
@@ -146,7 +151,7 @@ impl Migration {
     /// From wherever it is to the cut-over; with `retire`, to an empty source. `tell` hears of each phase.
     pub async fn run(&self, retire: bool, tell: &impl Fn(&str)) -> Result<Summary, MigrationError> {
         // Whatever else is wrong is told before anybody waits for anybody.
-        self.location(&self.from).await?;
+        self.own_location().await?;
         self.entry_location().await?;
         let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
         let done = tokio::select! {
@@ -166,7 +171,7 @@ impl Migration {
         let to = self.entry_location().await?;
         let opener = Opener::new(self.client.clone(), &self.namespace);
         let shared = open(&opener, &to).await?;
-        let from = self.location(&self.from).await?;
+        let from = self.own_location().await?;
         let (mut record, phase) = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
             Some(record) => match self.goes_on(record.head(), &from, &to)? {
                 Some(phase) => (record, phase),
@@ -486,6 +491,15 @@ impl Migration {
     async fn location(&self, name: &str) -> Result<BackupStorageLocation, MigrationError> {
         let found = self.locations().get_opt(name).await.map_err(api_error("get the storage location"))?;
         found.ok_or_else(|| MigrationError::NoLocation(name.to_owned(), self.namespace.clone(), ""))
+    }
+
+    /// Not one of the hub's.
+    async fn own_location(&self) -> Result<BackupStorageLocation, MigrationError> {
+        let found = self.location(&self.from).await?;
+        if is_ours(&found.metadata) {
+            return Err(MigrationError::Carried(self.from.clone(), keys::CARRIED_FOR));
+        }
+        Ok(found)
     }
 
     async fn entry_location(&self) -> Result<BackupStorageLocation, MigrationError> {

@@ -155,6 +155,16 @@ fn backups_move_and_their_location_keeps_its_name() {
     assert!(!ok && stderr.contains("make the entry in the hub first"), "{stderr}");
     site.share();
     site.available(ENTRY);
+    let label = |value: &str| {
+        let args = ["label", "backupstoragelocations", "old", "-n", site.berth.namespace(), value];
+        site.berth.kubectl().run(&args).unwrap();
+    };
+    label("garden.berth.dev/seed=ship");
+    for how in ["--retire", "--dry-run"] {
+        let (ok, _, stderr) = site.migrate(&[how]);
+        assert!(!ok && stderr.contains("location old is kept for the hub"), "{stderr}");
+    }
+    label("garden.berth.dev/seed-");
     let (ok, stdout, stderr) = site.migrate(&["--dry-run"]);
     assert!(ok, "{stderr}");
     assert!(stdout.contains(&format!("to copy         {}\n", before.len())), "{stdout}");
