@@ -95,6 +95,10 @@ pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
 pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
 /// Annotation of a CloudProfile: another provider without a region is let in, with a warning, and yields no bucket.
 pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
+/// Annotation of a CloudProfile: an endpoint or path by which its buckets are to be found from now on, in the same store.
+pub const SAME_STORE: &str = "garden.berth.dev/same-store";
+/// Annotation of a BackupBucket, hub or member: its name, so that it is made again though it was lost.
+pub const MAKE_ANEW: &str = "garden.berth.dev/make-anew";
 /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: its name.
 pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
 /// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and when it last said so.

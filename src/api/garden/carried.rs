@@ -137,7 +137,7 @@ pub fn bucket(hub: &BackupBucket, freight: Freight<'_>) -> extensions::BackupBuc
         region: hub.spec.region.clone(),
         secret_ref: secret_ref(bucket_secret(&name), freight),
     };
-    let pass_on = [keys::EMPTY_BUCKET, keys::FORGET_DATA];
+    let pass_on = &[keys::EMPTY_BUCKET, keys::FORGET_DATA, keys::MAKE_ANEW];
     let metadata =
         metadata(&hub.metadata, freight, [keys::EXTENSION_BUCKET_FINALIZER, keys::GARDEN_FINALIZER], pass_on);
     extensions::BackupBucket { metadata, spec, status: None }
@@ -155,7 +155,7 @@ pub fn entry(hub: &BackupEntry, bucket: &BackupBucket, freight: Freight<'_>) -> 
         bucket_name: bucket.metadata.name.clone().unwrap_or_default(),
         secret_ref: secret_ref(entry_secret(&name), freight),
     };
-    let pass_on = [keys::FORGET_DATA, keys::FORCE_DELETION];
+    let pass_on = &[keys::FORGET_DATA, keys::FORCE_DELETION];
     let metadata =
         metadata(&hub.metadata, freight, [keys::EXTENSION_ENTRY_FINALIZER, keys::GARDEN_FINALIZER], pass_on);
     extensions::BackupEntry { metadata, spec, status: None }
@@ -167,7 +167,7 @@ fn secret_ref(name: String, freight: Freight<'_>) -> SecretReference {
 
 /// With the finalizer of whoever executes from the first moment on: an object that is deleted before it was ever looked at
 /// must not be gone at once, and its data not. Ours keeps the counts until the hub has them.
-fn metadata(hub: &ObjectMeta, freight: Freight<'_>, finalizers: [&str; 2], pass_on: [&str; 2]) -> ObjectMeta {
+fn metadata(hub: &ObjectMeta, freight: Freight<'_>, finalizers: [&str; 2], pass_on: &[&str]) -> ObjectMeta {
     let passed = hub.annotations.iter().flatten().filter(|(key, _)| pass_on.contains(&key.as_str()));
     let mut annotations: BTreeMap<String, String> = passed.map(|(k, v)| (k.clone(), v.clone())).collect();
     annotations.insert(keys::CREDENTIALS_DIGEST.to_owned(), freight.digest.to_owned());

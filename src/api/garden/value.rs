@@ -59,6 +59,7 @@ impl From<&CloudProfile> for garden::Profile {
             regions: wire.spec.constraints.regions.clone(),
             backup,
             allows_cross_provider: keys::is_set(wire.annotations(), keys::ALLOW_CROSS_PROVIDER),
+            same_store: wire.annotations().get(keys::SAME_STORE).cloned(),
         }
     }
 }
@@ -85,6 +86,7 @@ impl From<&BackupBucket> for Bucket {
             owner: wire.annotations().get(keys::CLOUD_PROFILE).cloned(),
             allocated: status.allocated.into_iter().collect(),
             limit: status.limit,
+            is_made: status.observed_generation.is_some(),
             is_terminating: wire.metadata.deletion_timestamp.is_some(),
             has_failed: status.last_operation.is_some_and(|last| last.state == OperationState::Failed),
         }

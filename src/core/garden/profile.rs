@@ -20,6 +20,8 @@ pub struct Profile {
     pub backup: Option<Backup>,
     /// Another provider without a region is let in, and yields no bucket.
     pub allows_cross_provider: bool,
+    /// This endpoint, or path, is another address of the store in which its buckets are: so somebody says.
+    pub same_store: Option<String>,
 }
 
 /// As people wrote it: see the methods of [`Profile`] for what it means.
@@ -66,6 +68,11 @@ impl Profile {
     pub fn backup_provider(&self) -> Option<&str> {
         let backup = self.backup.as_ref()?;
         Some(said(backup.provider.as_ref()).unwrap_or(&self.provider))
+    }
+
+    /// Is this where the buckets have been all along?
+    pub fn is_same_store(&self, address: &str) -> bool {
+        self.same_store.as_deref().is_some_and(|said| said.trim_end_matches('/') == address)
     }
 
     /// The one region of the store, where one is named.

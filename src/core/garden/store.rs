@@ -42,6 +42,15 @@ pub struct StoreConfig {
     pub object_lock: Option<ObjectLock>,
 }
 
+impl StoreConfig {
+    /// What decides in which store a bucket is looked for, by field; empty where it is left out.
+    pub fn addresses(&self) -> [(&'static str, &str); 2] {
+        let [endpoint, path] = [&self.endpoint, &self.path]
+            .map(|address| address.as_deref().unwrap_or_default().trim_end_matches('/'));
+        [("endpoint", endpoint), ("path", path)]
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectLock {
     pub mode: ObjectLockMode,

@@ -18,6 +18,8 @@ pub struct Bucket {
     pub allocated: BTreeSet<String>,
     /// How many it takes. `None`: any number.
     pub limit: Option<u32>,
+    /// It has been there, in the store.
+    pub is_made: bool,
     pub is_terminating: bool,
     /// It will never come about.
     pub has_failed: bool,

@@ -27,9 +27,18 @@ const ENTRIES: u32 = 500;
 pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
     let bucket = open(task).await?;
     let was_made = *task.record.made.get_or_insert(false);
-    let created = if was_made && bucket.exists().await? { Created::Already } else { bucket.create().await? };
-    let mut warnings = bucket.configure().await?;
     let name = task.object.name_any();
+    let is_there = was_made && bucket.exists().await?;
+    if was_made && !is_there && task.object.annotation(keys::MAKE_ANEW) != Some(&*name) {
+        let message = format!(
+            "bucket {name} was made, and is not in the store any more: has the store another address, or do these keys open another \
+             one? Put that right; if what was in it is lost, annotate {}={name}, and an empty one is made",
+            keys::MAKE_ANEW
+        );
+        return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+    }
+    let created = if is_there { Created::Already } else { bucket.create().await? };
+    let mut warnings = bucket.configure().await?;
     if created == Created::New && was_made {
         warnings.push("it had gone from the store, with all that was in it, and was made anew".to_owned());
     }

@@ -27,6 +27,7 @@ pub fn check(
     check_backup(old, new, credentials, view, &mut found);
     if let Some(old) = old.filter(|_| new.faults().is_empty()) {
         check_dependents(old, new, view, &mut found);
+        check_addresses(old, new, view, &mut found);
     }
     found
 }
@@ -102,6 +103,42 @@ fn check_dependents(old: &Profile, new: &Profile, view: &View, found: &mut Findi
             dependents(moved.iter().map(|(entry, ..)| *entry))
         ),
     );
+}
+
+/// Buckets that would be looked for in another store, and not found there.
+fn check_addresses(old: &Profile, new: &Profile, view: &View, found: &mut Findings) {
+    let (Some(before), Some(after)) = (&old.backup, &new.backup) else { return };
+    let buckets: Vec<&str> = view
+        .buckets
+        .values()
+        .filter(|bucket| bucket.is_made && bucket.owner.as_ref() == Some(&new.name))
+        .filter(|bucket| new.backup_provider() == Some(bucket.place.provider.as_str()))
+        .map(|bucket| bucket.name.as_str())
+        .collect();
+    if buckets.is_empty() {
+        return;
+    }
+    let config = Field::root("spec").child("backup").child("providerConfig");
+    for ((name, was), (_, is)) in before.config.addresses().into_iter().zip(after.config.addresses()) {
+        if was == is {
+            continue;
+        }
+        let field = config.child(name);
+        let those = some(buckets.iter().copied(), "bucket", "buckets");
+        if new.is_same_store(is) {
+            found.warn(format!(
+                "{field}: {those} are looked for at \"{is}\" from now on, as its annotation says"
+            ));
+        } else {
+            found.blame(
+                field,
+                format!(
+                    "cannot change while {those} are there, which would be looked for in another store: make another \
+                     CloudProfile for that; if it is the same store by another address, annotate garden.berth.dev/same-store={is}"
+                ),
+            );
+        }
+    }
 }
 
 /// `2 entries (a, b) in 1 bucket`.

@@ -23,6 +23,7 @@ fn profile(name: &str, region: &str) -> Profile {
         regions: vec!["eu".to_owned(), "us".to_owned()],
         backup: Some(Backup { region: text(region), secret: secret(), ..Backup::default() }),
         allows_cross_provider: false,
+        same_store: None,
     }
 }
 
@@ -379,6 +380,39 @@ fn an_entry_keeps_its_bucket_and_moves_only_to_a_seed_that_fits() {
     let mut bare = view();
     bare.seeds.clear();
     assert_eq!(said(&entry::check(Some(&old), &old, false, &bare)), "| 0");
+}
+
+#[test]
+fn filled_buckets_are_not_looked_for_elsewhere() {
+    let at = |endpoint: &str| {
+        let mut one = profile("main", "");
+        one.backup.as_mut().unwrap().config.endpoint = text(endpoint);
+        one
+    };
+    let judge = |new: &Profile, made: bool| {
+        let mut view = view();
+        view.buckets.get_mut("main-eu").unwrap().is_made = made;
+        profile::check(Some(&at("https://store")), new, there().as_ref(), &view)
+    };
+    let refused = judge(&at("https://other"), true);
+    assert_eq!(
+        refused.violations().to_string(),
+        "spec.backup.providerConfig.endpoint: cannot change while 1 bucket (main-eu) are there, which would be looked for in \
+         another store: make another CloudProfile for that; if it is the same store by another address, annotate \
+         garden.berth.dev/same-store=https://other"
+    );
+    assert!(refused.faults.is_empty());
+    assert_eq!(said(&judge(&at("https://other"), false)), "| 0", "nothing was made there yet");
+    assert_eq!(said(&judge(&at("https://store/"), true)), "| 0", "written otherwise");
+    assert_eq!(said(&judge(&at(""), true)), "spec.backup.providerConfig.endpoint | 0");
+    let confirmed = |what: &str| Profile { same_store: text(what), ..at("https://other") };
+    assert_eq!(said(&judge(&confirmed("https://other/"), true)), "| 1");
+    let of_before = said(&judge(&confirmed("https://store"), true));
+    assert_eq!(of_before, "spec.backup.providerConfig.endpoint | 0", "it is about one address");
+    // Other settings come through.
+    let mut trusted = at("https://store");
+    trusted.backup.as_mut().unwrap().config.insecure_skip_tls_verify = Some(false);
+    assert_eq!(said(&judge(&trusted, true)), "| 0");
 }
 
 #[test]

@@ -637,6 +637,24 @@ fn credentials_of_the_profile_are_those_of_its_buckets() {
     assert!(world.view.secrets["renewed"].is_guarded);
 }
 
+#[test]
+fn a_bucket_is_looked_for_elsewhere_only_where_somebody_says_that_it_is_there() {
+    let mut world = World::new(None, &["one"]);
+    world.settle();
+    let before = world.view.buckets[0].store.config.clone();
+    let other = Some("https://other".to_owned());
+    let backup = world.view.profiles[0].profile.backup.as_mut().unwrap();
+    backup.config.endpoint = other.clone();
+    backup.config.force_path_style = Some(true);
+    world.settle();
+    let config = &world.view.buckets[0].store.config;
+    assert_eq!(config.endpoint, before.endpoint);
+    assert_eq!(config.force_path_style, Some(true), "other settings come through");
+    world.view.profiles[0].profile.same_store = other.clone();
+    world.settle();
+    assert_eq!(world.view.buckets[0].store.config.endpoint, other);
+}
+
 /// Somebody made a bucket of his own there.
 #[test]
 fn what_people_made_is_theirs() {

@@ -20,6 +20,7 @@ fn profile(provider: &str, regions: &[&str], backup: Option<(&str, &str)>) -> Pr
             config: StoreConfig::default(),
         }),
         allows_cross_provider: false,
+        same_store: None,
     }
 }
 
@@ -151,6 +152,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
             regions,
             backup,
             allows_cross_provider,
+            same_store: None,
         },
     )
 }

@@ -102,10 +102,20 @@ impl<'v> Walk<'v> {
         let profile = &self.view.profiles.get(owner?)?.profile;
         let backup = profile.backup.as_ref().filter(|_| profile.faults().is_empty())?;
         let is_there = profile.backup_provider() == Some(bucket.store.place.provider.as_str());
-        is_there.then(|| Store {
-            place: bucket.store.place.clone(),
-            secret: backup.secret.clone().unwrap_or_default(),
-            config: backup.config.clone(),
+        is_there.then(|| {
+            let mut config = backup.config.clone();
+            let was = &bucket.store.config;
+            let is_kept = |(of, to): (&(_, &str), &(_, &str))| of.1 == to.1 || profile.is_same_store(to.1);
+            // Let in while nobody could refuse it: what is filled is not looked for in another store.
+            let is_same = was.addresses().iter().zip(&config.addresses()).all(is_kept);
+            if !is_same && bucket.standing().exists() {
+                (config.endpoint, config.path) = (was.endpoint.clone(), was.path.clone());
+            }
+            Store {
+                place: bucket.store.place.clone(),
+                secret: backup.secret.clone().unwrap_or_default(),
+                config,
+            }
         })
     }
 
