@@ -73,7 +73,8 @@ pub enum MigrationError {
     )]
     Astray(String, String, String),
     #[error(
-        "location {0} and its old place are the same directory of the same bucket, by two addresses: nothing is removed there"
+        "location {0} is in the entry's bucket already, and one of the two directories in the other, perhaps by another address: \
+         nothing is moved there"
     )]
     OneBucket(String),
     #[error("not all of the old place of location {0} can be emptied; what stays there:\n{1}")]
@@ -189,6 +190,10 @@ impl Migration {
         }
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
+        // What is copied from a directory into itself would be removed with it; and what others have below it, too.
+        if places.source.overlaps(&places.destination) && record.is_in(places.source.store()).await? {
+            return Err(MigrationError::OneBucket(self.from.clone()));
+        }
         let begun_at = record.head().phase();
         loop {
             let phase = record.head().phase();
@@ -461,9 +466,6 @@ impl Migration {
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let (source, destination) = (&places.source, &places.destination);
-        if source.prefix() == destination.prefix() && record.is_in(source.store()).await? {
-            return Err(MigrationError::OneBucket(self.from.clone()));
-        }
         let (here, there) = (list(source, "source").await?, list(destination, "destination").await?);
         let Retirement { remove: gone, changed, missing } = retirement(&record.items(), &here, &there);
         record.confirm().await?;

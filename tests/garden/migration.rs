@@ -52,7 +52,8 @@ impl Site {
         location["spec"]["accessMode"] = json!("ReadWrite");
         let change = json!({"metadata": {"labels": {"garden.berth.dev/backup-entry": null}}, "spec": location["spec"]});
         let args = ["patch", "backupstoragelocations", "old", "-n", self.berth.namespace(), "--type=merge"];
-        let args = [&args[..], &["-p", &change.to_string()]].concat();
+        let change = change.to_string();
+        let args = [&args[..], &["-p", &change]].concat();
         self.berth.kubectl().run(&args).unwrap();
     }
 
@@ -279,7 +280,8 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
     site.share();
     site.available(ENTRY);
     let (own, runtime) = (site.s3.store().unwrap(), runtime());
-    runtime.block_on(fill(&own, 300));
+    // So many that it is still at it when another one has looked twice.
+    runtime.block_on(fill(&own, 3000));
     let before = runtime.block_on(contents(&own, ""));
     let shared = site.shared();
     let prefix = format!("{ENTRY}/velero");
@@ -394,4 +396,32 @@ fn a_location_that_was_led_back_is_looked_at_again_and_an_empty_source_is_no_ord
     assert!(!ok && stderr.contains("nothing is left at the source"), "{stdout}{stderr}");
     assert_eq!(site.location("old")["spec"]["accessMode"], "ReadOnly", "nobody writes while it is looked at");
     assert!(runtime.block_on(contents(&shared, &prefix)) == moved);
+}
+
+/// Everybody's directories are below the root of a shared bucket.
+#[test]
+fn the_shared_bucket_itself_is_not_moved_into_a_directory_of_it() {
+    let site = Site::start("migrate-inside");
+    site.available("old");
+    site.share();
+    site.available(ENTRY);
+    let (shared, runtime) = (site.shared(), runtime());
+    let theirs = Path::from("ship--2/velero/backups/x/velero-backup.json");
+    runtime.block_on(shared.put(&theirs, PutPayload::from("theirs"))).unwrap();
+    let change = json!({"spec": {"objectStorage": {"bucket": "shared"}}}).to_string();
+    let args = [
+        "patch",
+        "backupstoragelocations",
+        "old",
+        "-n",
+        site.berth.namespace(),
+        "--type=merge",
+        "-p",
+        &change,
+    ];
+    site.berth.kubectl().run(&args).unwrap();
+    let (ok, stdout, stderr) = site.migrate(&["--retire"]);
+    assert!(!ok && stderr.contains("location old is in the entry's bucket already"), "{stdout}{stderr}");
+    assert!(runtime.block_on(contents(&shared, &format!("{ENTRY}/velero"))).is_empty());
+    assert!(runtime.block_on(shared.head(&theirs)).is_ok());
 }

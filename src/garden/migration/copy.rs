@@ -34,8 +34,13 @@ impl Directory {
         &self.store
     }
 
-    pub fn prefix(&self) -> &str {
-        &self.prefix
+    /// Would one be in the other, were both in one bucket?
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let is_in = |inner: &str, outer: &str| {
+            let rest = inner.strip_prefix(outer);
+            outer.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        is_in(&self.prefix, &other.prefix) || is_in(&other.prefix, &self.prefix)
     }
 
     /// By key relative to it.
@@ -146,4 +151,26 @@ async fn read(found: GetResult, mut to: Option<BufWriter>) -> object_store::Resu
         writer.shutdown().await.map_err(failed)?;
     }
     Ok(hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_in_another_by_whole_names() {
+        let at = |prefix: &str| Directory::new(Arc::new(InMemory::new()), Some(prefix));
+        for (one, other, wanted) in [
+            ("", "a/velero", true),
+            ("a", "a/velero", true),
+            ("/a/velero/", "a/velero", true),
+            ("a", "ab/velero", false),
+            ("old", "a/velero", false),
+        ] {
+            assert_eq!(at(one).overlaps(&at(other)), wanted, "{one:?} {other:?}");
+            assert_eq!(at(other).overlaps(&at(one)), wanted, "{other:?} {one:?}");
+        }
+    }
 }
