@@ -30,7 +30,7 @@ impl Fault {
     /// names the bucket as missing says that it is gone: a proxy's 404 does not.
     pub fn of(status: u16, code: &str) -> Self {
         match (status, code) {
-            (_, "NoSuchBucket") => Self::NoSuchBucket,
+            (_, "NoSuchBucket" | "ContainerNotFound") => Self::NoSuchBucket,
             (_, "BucketAlreadyExists") => Self::NameTaken,
             (_, "BucketNotEmpty") => Self::NotEmpty,
             (_, "TooManyBuckets" | "QuotaExceeded" | "InsufficientStorage") => Self::QuotaExceeded,
@@ -41,7 +41,8 @@ impl Fault {
                 | "SlowDownWrite"
                 | "Throttling"
                 | "RequestLimitExceeded"
-                | "TooManyRequests",
+                | "TooManyRequests"
+                | "ServerBusy",
             )
             | (429, _) => Self::RateLimited,
             (
@@ -51,7 +52,9 @@ impl Fault {
                 | "ExpiredToken"
                 | "InvalidToken"
                 | "InvalidSecurity"
-                | "NotSignedUp",
+                | "NotSignedUp"
+                | "AuthenticationFailed"
+                | "InvalidAuthenticationInfo",
             )
             | (401, _) => Self::Unauthenticated,
             // Clocks, names, regions: asked as it is, it will not be answered otherwise.
@@ -61,7 +64,14 @@ impl Fault {
             (_, "NotImplemented" | "MethodNotAllowed") | (405 | 501, _) => Self::NotImplemented,
             (403, _) => Self::Unauthorized,
             // A bucket that is just being made, removed or changed by somebody else.
-            (_, "OperationAborted") | (500..=599 | 404 | 408, _) => Self::Unavailable,
+            (
+                _,
+                "OperationAborted"
+                | "ContainerBeingDeleted"
+                | "ContainerBeingDisabled"
+                | "AccountBeingCreated",
+            )
+            | (500..=599 | 404 | 408, _) => Self::Unavailable,
             _ => Self::Configuration,
         }
     }
@@ -130,6 +140,13 @@ mod tests {
             (500, "InternalError", Fault::Unavailable),
             (503, "", Fault::Unavailable),
             (409, "OperationAborted", Fault::Unavailable),
+            (404, "ContainerNotFound", Fault::NoSuchBucket),
+            (404, "BlobNotFound", Fault::Unavailable),
+            (409, "ContainerBeingDeleted", Fault::Unavailable),
+            (503, "ServerBusy", Fault::RateLimited),
+            (403, "AuthenticationFailed", Fault::Unauthenticated),
+            (403, "AuthorizationPermissionMismatch", Fault::Unauthorized),
+            (400, "OutOfRangeInput", Fault::Configuration),
         ];
         for (status, code, fault) in table {
             assert_eq!(Fault::of(status, code), fault, "{status} {code}");

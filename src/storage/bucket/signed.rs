@@ -1,39 +1,23 @@
-//! Requests to an S3-protocol server: signed, timed, repeated while only patience is needed, and read as what they mean.
+//! Requests to an S3-protocol server: signed, and read as what they mean.
 
 use std::fmt;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
+use http::{HeaderName, HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;
 use md5::{Digest as _, Md5};
 use object_store::aws::{AwsAuthorizer, AwsCredential};
-use object_store::client::{
-    Certificate, ClientOptions, HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector,
-};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::sleep;
-use tracing::debug;
+use object_store::client::HttpRequestBody;
+use percent_encoding::utf8_percent_encode;
 
+use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, lacks, word, wrong};
 use super::{Result, StoreError, xml};
-use crate::telemetry::chain;
 
-/// One request. Removing a thousand objects is one.
-const REQUEST: Duration = Duration::from_secs(60);
-const CONNECT: Duration = Duration::from_secs(5);
-/// A page of a thousand versions with the longest keys has less than 4 MiB.
-const LARGEST: usize = 16 << 20;
-const TRIES: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(200);
-/// What need not be encoded in a signed URL.
-const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-const ENCODED_IN_KEY: AsciiSet = ENCODED.remove(b'/');
-const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
+const BUCKET_REGION: &str = "x-amz-bucket-region";
 const CHECKSUM: HeaderName = HeaderName::from_static("x-amz-checksum-sha256");
 /// Some of S3's relatives want this one and know no other.
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
@@ -45,32 +29,12 @@ impl Keys {
     /// # Errors
     /// [`Fault::Configuration`], naming every key that is missing. Never quotes one.
     pub fn read(secret: &Secret) -> Result<Self> {
-        let get = |key: &str| {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-            let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
-            // A header takes nothing else, and no key of any store has such a character.
-            text.map(str::trim)
-                .filter(|text| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()))
-                .map(str::to_owned)
-        };
-        match (get("accessKeyID"), get("secretAccessKey")) {
+        match (word(secret, "accessKeyID"), word(secret, "secretAccessKey")) {
             (Some(key_id), Some(secret_key)) => {
-                Ok(Self(AwsCredential { key_id, secret_key, token: get("sessionToken") }))
+                Ok(Self(AwsCredential { key_id, secret_key, token: word(secret, "sessionToken") }))
             }
             (id, key) => {
-                let missing = [("accessKeyID", id), ("secretAccessKey", key)];
-                let missing = missing.into_iter().filter(|(_, found)| found.is_none()).map(|(name, _)| name);
-                let missing = missing.collect::<Vec<_>>().join(" and ");
-                let (namespace, name) =
-                    (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
-                Err(StoreError::new(
-                    Fault::Configuration,
-                    format!(
-                        "Secret {}/{} lacks {missing}",
-                        namespace.unwrap_or_default(),
-                        name.unwrap_or_default()
-                    ),
-                ))
+                Err(lacks(secret, &[("accessKeyID", id.is_some()), ("secretAccessKey", key.is_some())]))
             }
         }
     }
@@ -89,7 +53,7 @@ pub struct Call<'a> {
 
 /// One bucket behind an address.
 pub struct Endpoint {
-    client: HttpClient,
+    line: Line,
     keys: Keys,
     pub region: String,
     pub bucket: String,
@@ -99,7 +63,6 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn new(bucket: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
-        let wrong = |what: String| StoreError::new(Fault::Configuration, what);
         let endpoint = config.endpoint.as_deref().map(|url| url.trim_end_matches('/'));
         let (scheme, host) = match endpoint {
             None => ("https", format!("s3.{region}.{}", domain(region))),
@@ -129,19 +92,8 @@ impl Endpoint {
             format!("{scheme}://{bucket}.{host}")
         };
         url.parse::<http::Uri>().map_err(|error| wrong(format!("{url} is no URL: {error}")))?;
-        let mut options = ClientOptions::new()
-            .with_timeout(REQUEST)
-            .with_connect_timeout(CONNECT)
-            .with_allow_http(scheme == "http")
-            .with_allow_invalid_certificates(config.insecure_skip_tls_verify.unwrap_or_default());
-        if let Some(pem) = &config.ca_cert {
-            let certificates = Certificate::from_pem_bundle(pem.as_bytes())
-                .map_err(|error| wrong(format!("spec.providerConfig.caCert: {error}")))?;
-            options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
-        }
-        let client =
-            ReqwestConnector::default().connect(&options).map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { client, keys, region: region.to_owned(), bucket: bucket.to_owned(), url })
+        let line = Line::new(&url, config)?;
+        Ok(Self { line, keys, region: region.to_owned(), bucket: bucket.to_owned(), url })
     }
 
     pub fn is_encrypted(&self) -> bool {
@@ -150,35 +102,12 @@ impl Endpoint {
 
     /// The body of a success.
     pub async fn send(&self, call: Call<'_>) -> Result<Bytes> {
-        let mut tried = 1;
-        loop {
-            match self.send_once(&call).await {
-                Err(error) if error.fault.passes() && tried < TRIES => {
-                    debug!(%error, tried, "a store did not do what was asked: once more");
-                    sleep(PAUSE * 2_u32.pow(tried)).await;
-                    tried += 1;
-                }
-                answer => return answer,
-            }
-        }
+        let what = format!("{} {}", call.method, self.name(&call));
+        let asked = self.line.ask(&what, || self.request(&call), |answer| self.refusal(&call, answer));
+        Ok(asked.await?.body)
     }
 
-    async fn send_once(&self, call: &Call<'_>) -> Result<Bytes> {
-        let failed = |what: &dyn fmt::Display| {
-            StoreError::new(Fault::Unavailable, format!("{} {}: {what}", call.method, self.name(call)))
-        };
-        let request = self.request(call)?;
-        let response = self.client.execute(request).await.map_err(|error| failed(&chain(&error)))?;
-        let (head, body) = response.into_parts();
-        // The time-out holds for the body, too.
-        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
-        if head.status.is_success() {
-            return Ok(body);
-        }
-        Err(self.refusal(call, head.status, &head.headers, &body))
-    }
-
-    fn request(&self, call: &Call<'_>) -> Result<http::Request<HttpRequestBody>> {
+    fn request(&self, call: &Call<'_>) -> Result<Request> {
         let mut url = self.url.clone();
         if let Some(key) = call.key {
             url.push('/');
@@ -192,9 +121,7 @@ impl Endpoint {
             url.push('=');
             url.extend(utf8_percent_encode(value, &ENCODED));
         }
-        let wrong = |error: &dyn fmt::Display| {
-            StoreError::new(Fault::Configuration, format!("{} {}: {error}", call.method, self.name(call)))
-        };
+        let wrong = |error: &dyn fmt::Display| wrong(format!("{} {}: {error}", call.method, self.name(call)));
         let mut builder = http::Request::builder().method(call.method.clone()).uri(url);
         let digest = ring::digest::digest(&ring::digest::SHA256, call.body.as_bytes());
         if !call.body.is_empty() {
@@ -215,16 +142,17 @@ impl Endpoint {
         Ok(request)
     }
 
-    fn refusal(&self, call: &Call<'_>, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> StoreError {
-        let refusal = xml::refusal(body);
+    fn refusal(&self, call: &Call<'_>, answer: &Answer) -> StoreError {
+        let refusal = xml::refusal(&answer.body);
+        let status = answer.status;
         let mut message = format!("{} {}: {}", call.method, self.name(call), status.as_u16());
         for word in [&refusal.code, &refusal.message] {
             if !word.is_empty() {
                 message = format!("{message} {word}");
             }
         }
-        let elsewhere = headers.get(BUCKET_REGION).and_then(|region| region.to_str().ok()).map(str::to_owned);
-        let elsewhere = elsewhere.or(refusal.region).filter(|region| *region != self.region);
+        let elsewhere = Some(answer.header(BUCKET_REGION)).filter(|region| !region.is_empty());
+        let elsewhere = elsewhere.or(refusal.region.as_deref()).filter(|region| *region != self.region);
         if let Some(elsewhere) = elsewhere {
             message = format!(
                 "{message}; the bucket lies in region {elsewhere}, and this asks for {}",
@@ -254,6 +182,7 @@ fn domain(region: &str) -> &'static str {
 mod tests {
     use std::collections::BTreeMap;
 
+    use http::{HeaderMap, StatusCode};
     use k8s_openapi::ByteString;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -329,9 +258,13 @@ mod tests {
     #[test]
     fn a_bucket_elsewhere_is_said_to_be_there() {
         let endpoint = endpoint("b", &StoreConfig::default()).unwrap();
-        let headers = HeaderMap::from_iter([(BUCKET_REGION, HeaderValue::from_static("us-west-2"))]);
-        let body = b"<Error><Code>PermanentRedirect</Code><Message>Not here.</Message></Error>";
-        let error = endpoint.refusal(&Call::default(), StatusCode::MOVED_PERMANENTLY, &headers, body);
+        let region = HeaderValue::from_static("us-west-2");
+        let answer = Answer {
+            status: StatusCode::MOVED_PERMANENTLY,
+            headers: HeaderMap::from_iter([(HeaderName::from_static(BUCKET_REGION), region)]),
+            body: "<Error><Code>PermanentRedirect</Code><Message>Not here.</Message></Error>".into(),
+        };
+        let error = endpoint.refusal(&Call::default(), &answer);
         assert_eq!(error.fault, Fault::Configuration);
         let message = "GET bucket b: 301 PermanentRedirect Not here.; the bucket lies in region us-west-2, and this asks for eu-west-1";
         assert_eq!(error.message, message);

@@ -1,0 +1,360 @@
+//! Containers of an Azure storage account: the Blob service's REST API, with the account's key. What belongs to the account's
+//! owner (immutability, lifecycle, secure transfer) has another API, Azure Resource Manager's, and other credentials.
+
+use std::fmt;
+
+use berth_api::garden::StoreConfig;
+use berth_core::garden::fault::Fault;
+use futures::{StreamExt as _, stream};
+use http::{HeaderValue, Method};
+use k8s_openapi::api::core::v1::Secret;
+use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
+use object_store::client::HttpRequestBody;
+use percent_encoding::utf8_percent_encode;
+
+use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, address, lacks, name, word, wrong};
+use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, blobs, xml};
+
+/// Of Gardener's Secrets (source: `gardener-extension-provider-azure` and `etcd-backup-restore`).
+const ACCOUNT: &str = "storageAccount";
+const KEY: &str = "storageKey";
+const DOMAIN: &str = "domain";
+const PUBLIC_CLOUD: &str = "blob.core.windows.net";
+/// Azure has no call that removes many: its batches are as many requests in one body, answered one by one.
+const REMOVED_AT_ONCE: usize = 16;
+/// Of the container, not of a blob in it.
+const CONTAINER: (&str, &str) = ("restype", "container");
+
+pub struct Azure {
+    line: Line,
+    account: String,
+    credential: AzureCredential,
+    container: String,
+    /// Of the container, without a slash at the end.
+    url: String,
+    is_lock_wanted: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Call<'a> {
+    key: Option<&'a str>,
+    query: &'a [(&'a str, &'a str)],
+    headers: &'a [(&'static str, &'static str)],
+}
+
+impl Azure {
+    pub fn open(container: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
+        let (Some(account), Some(key)) = (word(secret, ACCOUNT), word(secret, KEY)) else {
+            let is_there = |key| (key, word(secret, key).is_some());
+            return Err(lacks(secret, &[is_there(ACCOUNT), is_there(KEY)]));
+        };
+        if !account.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
+            let name = name(secret);
+            return Err(wrong(format!("{name}, {ACCOUNT}: accounts have names of a-z and 0-9")));
+        }
+        let Ok(key) = AzureAccessKey::try_new(&key) else {
+            return Err(wrong(format!("{}, {KEY}: is not base64, as Azure gives it", name(secret))));
+        };
+        let is_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if container.is_empty() || !container.chars().all(is_label) {
+            return Err(wrong(format!("metadata.name: {container:?} is not the name of a container")));
+        }
+        let service = match (&config.endpoint, word(secret, DOMAIN)) {
+            (Some(endpoint), _) => address(endpoint).ok_or_else(|| {
+                wrong(format!(
+                    "spec.providerConfig.endpoint: {endpoint:?} is not the URL of an account's blobs: \
+                     https://HOST, or https://HOST/ACCOUNT where the host serves many"
+                ))
+            })?,
+            (None, domain) => {
+                let domain = domain.as_deref().unwrap_or(PUBLIC_CLOUD);
+                let what = || format!("{}, {DOMAIN}: must be as in {PUBLIC_CLOUD}", name(secret));
+                address(&format!("https://{account}.{domain}"))
+                    .filter(|_| !domain.contains('/'))
+                    .ok_or_else(|| wrong(what()))?
+            }
+        };
+        let line = Line::new(&service, config)?;
+        let url = format!("{service}/{container}");
+        let (container, credential) = (container.to_owned(), AzureCredential::AccessKey(key));
+        Ok(Self { line, account, credential, container, url, is_lock_wanted: config.object_lock.is_some() })
+    }
+
+    /// Names are the account's: nobody else has them.
+    pub async fn create(&self) -> Result<Created> {
+        match self.send(Method::PUT, Call { query: &[CONTAINER], ..Call::default() }).await {
+            Ok(_) => Ok(Created::New),
+            Err(error) if error.word == "ContainerAlreadyExists" => Ok(Created::Already),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub async fn configure(&self) -> Result<Vec<String>> {
+        let answer = self.send(Method::GET, Call { query: &[CONTAINER], ..Call::default() }).await?;
+        let mut warnings = Vec::new();
+        let access = answer.header("x-ms-blob-public-access");
+        if !access.is_empty() {
+            warnings.push(format!(
+                "anybody may read the container (public access: {access}): somebody set that, and it stays; make it private"
+            ));
+        }
+        if self.is_lock_wanted {
+            let has_policy = answer.header("x-ms-has-immutability-policy") == "true";
+            warnings.push(
+                if has_policy {
+                    "the container has an immutability policy, which stays: whether it is as spec.providerConfig.objectLock \
+                     wants it, only Azure's management API tells"
+                } else {
+                    "spec.providerConfig.objectLock: only Azure's management API sets immutability policies, and it takes no \
+                     storage keys: set one there, or leave objectLock out; until then nothing is kept from being removed"
+                }
+                .to_owned(),
+            );
+        }
+        Ok(warnings)
+    }
+
+    /// Azure removes a container with all that is in it. So it is looked at first; what is written between the two is lost.
+    pub async fn delete(&self) -> Result<()> {
+        if let Some(found) = self.page("", None, 1).await?.versions.first() {
+            let message = format!("{self} is not empty: {} is in it, for one", found.key);
+            return Err(StoreError::new(Fault::NotEmpty, message));
+        }
+        self.send(Method::DELETE, Call { query: &[CONTAINER], ..Call::default() }).await.map(|_| ())
+    }
+
+    /// With snapshots and earlier versions. Not what is deleted and kept for a while: nobody can remove that twice.
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+        let most = most.to_string();
+        let mut query = vec![
+            CONTAINER,
+            ("comp", "list"),
+            ("include", "snapshots,versions"),
+            ("maxresults", &most),
+            ("prefix", prefix),
+        ];
+        query.extend(after.map(|after| ("marker", after.key.as_str())));
+        let answer = self.send(Method::GET, Call { query: &query, ..Call::default() }).await?;
+        let page = blobs::page(&answer.body).map_err(|error| self.unreadable(&error))?;
+        match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
+            Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
+            None => Ok(page),
+        }
+    }
+
+    pub async fn remove(&self, versions: Vec<Version>) -> Result<Removal> {
+        let each =
+            versions.into_iter().map(|version| async move { (self.remove_one(&version).await, version) });
+        let mut ended = stream::iter(each).buffer_unordered(REMOVED_AT_ONCE);
+        let mut removal = Removal::default();
+        while let Some((removed, version)) = ended.next().await {
+            match removed {
+                Ok(()) => removal.removed.push(version),
+                Err(error) if error.word.starts_with("BlobImmutable") => removal.kept.push(version),
+                Err(error) => {
+                    removal.failed.get_or_insert(error);
+                }
+            }
+        }
+        Ok(removal)
+    }
+
+    async fn remove_one(&self, version: &Version) -> Result<()> {
+        let key = Some(version.key.as_str());
+        let of_that = |(name, value)| [(name, value)];
+        let with_snapshots = [("x-ms-delete-snapshots", "include")];
+        let whole = Call { key, headers: &with_snapshots, query: &[] };
+        match blobs::Which::of(version) {
+            blobs::Which::Only => self.gone(whole).await,
+            blobs::Which::Snapshot(time) => {
+                self.gone(Call { key, query: &of_that(("snapshot", time)), headers: &[] }).await
+            }
+            blobs::Which::Version(id) => {
+                self.gone(Call { key, query: &of_that(("versionid", id)), headers: &[] }).await
+            }
+            // The current version cannot be removed by its name. Without one, it becomes an earlier one.
+            blobs::Which::Current(id) => {
+                self.gone(whole).await?;
+                self.gone(Call { key, query: &of_that(("versionid", id)), headers: &[] }).await
+            }
+        }
+    }
+
+    async fn gone(&self, call: Call<'_>) -> Result<()> {
+        match self.send(Method::DELETE, call).await {
+            Err(error) if error.word != "BlobNotFound" => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub async fn hold(&self, version: &Version) -> Result<Hold> {
+        let key = Some(version.key.as_str());
+        let query = match blobs::Which::of(version) {
+            blobs::Which::Only => Vec::new(),
+            blobs::Which::Snapshot(time) => vec![("snapshot", time)],
+            blobs::Which::Version(id) | blobs::Which::Current(id) => vec![("versionid", id)],
+        };
+        let answer = match self.send(Method::HEAD, Call { key, query: &query, headers: &[] }).await {
+            Err(error) if error.word == "BlobNotFound" => return Ok(Hold::None),
+            answer => answer?,
+        };
+        if answer.header("x-ms-legal-hold") == "true" {
+            return Ok(Hold::Indefinite);
+        }
+        let until = answer.header("x-ms-immutability-policy-until-date");
+        if !until.is_empty() {
+            let until =
+                blobs::time(until).ok_or_else(|| self.unreadable(&format!("{until:?} is no time")))?;
+            return Ok(Hold::Until(until));
+        }
+        // A policy of the whole container: until when, storage keys cannot ask.
+        let container = self.send(Method::GET, Call { query: &[CONTAINER], ..Call::default() }).await?;
+        let is_held = ["x-ms-has-immutability-policy", "x-ms-has-legal-hold"]
+            .iter()
+            .any(|header| container.header(header) == "true");
+        Ok(if is_held { Hold::Indefinite } else { Hold::None })
+    }
+
+    async fn send(&self, method: Method, call: Call<'_>) -> Result<Answer> {
+        let what = match call.key {
+            Some(key) => format!("{method} {}/{key}", self.container),
+            None => format!("{method} {self}"),
+        };
+        let judge = |answer: &Answer| refusal(&what, answer);
+        self.line
+            .ask(
+                &what,
+                || self.request(&method, call).map_err(|error| wrong(format!("{what}: {error}"))),
+                judge,
+            )
+            .await
+    }
+
+    fn request(&self, method: &Method, call: Call<'_>) -> Result<Request> {
+        let mut url = self.url.clone();
+        if let Some(key) = call.key {
+            // No way to write such a key keeps a URL from leading elsewhere.
+            if key.split('/').any(|part| matches!(part, "." | "..")) {
+                return Err(wrong(
+                    "a key with \".\" or \"..\" between slashes has no address: rename the blob",
+                ));
+            }
+            url.push('/');
+            url.extend(utf8_percent_encode(key, &ENCODED_IN_KEY));
+        }
+        for (i, (name, value)) in call.query.iter().enumerate() {
+            url.push(if i == 0 { '?' } else { '&' });
+            url.push_str(name);
+            url.push('=');
+            url.extend(utf8_percent_encode(value, &ENCODED));
+        }
+        let mut builder = http::Request::builder().method(method.clone()).uri(url);
+        for (name, value) in call.headers {
+            builder = builder.header(*name, HeaderValue::from_static(value));
+        }
+        let mut request = builder.body(HttpRequestBody::empty()).map_err(wrong)?;
+        AzureAuthorizer::new(&self.credential, &self.account).try_authorize(&mut request).map_err(wrong)?;
+        Ok(request)
+    }
+
+    fn unreadable(&self, error: &str) -> StoreError {
+        StoreError::new(Fault::Unavailable, format!("{self}: the store's answer is not Azure's: {error}"))
+    }
+}
+
+impl fmt::Display for Azure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "container {}", self.container)
+    }
+}
+
+fn refusal(what: &str, answer: &Answer) -> StoreError {
+    let told = xml::refusal(&answer.body);
+    // An answer to HEAD has no body.
+    let code = Some(answer.header("x-ms-error-code")).filter(|code| !code.is_empty()).unwrap_or(&told.code);
+    let mut message = format!("{what}: {}", answer.status.as_u16());
+    // After the first line come numbers for Azure's support; elsewhere in the body, what was to be signed.
+    for word in [code, told.message.lines().next().unwrap_or_default()] {
+        if !word.is_empty() {
+            message = format!("{message} {word}");
+        }
+    }
+    StoreError { fault: Fault::of(answer.status.as_u16(), code), word: code.to_owned(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(pairs: &[(&str, &str)]) -> Secret {
+        let data = pairs.iter().map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec())));
+        Secret { data: Some(data.collect()), ..Secret::default() }
+    }
+
+    fn open(container: &str, endpoint: Option<&str>, more: &[(&str, &str)]) -> Result<Azure> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = StoreConfig { endpoint: endpoint.map(str::to_owned), ..StoreConfig::default() };
+        let pairs = [&[(ACCOUNT, "acc1"), (KEY, "c2VjcmV0")], more].concat();
+        Azure::open(container, &config, &secret(&pairs))
+    }
+
+    #[test]
+    fn a_container_has_one_address() {
+        let url =
+            |endpoint, more: &[_]| open("c", endpoint, more).map(|azure| azure.url).map_err(|e| e.message);
+        assert_eq!(url(None, &[]).as_deref(), Ok("https://acc1.blob.core.windows.net/c"));
+        let china = [(DOMAIN, "blob.core.chinacloudapi.cn")];
+        assert_eq!(url(None, &china).as_deref(), Ok("https://acc1.blob.core.chinacloudapi.cn/c"));
+        assert_eq!(url(Some("http://127.0.0.1:1/acc1/"), &china).as_deref(), Ok("http://127.0.0.1:1/acc1/c"));
+        for wrong in [
+            "",
+            "host",
+            "ftp://host",
+            "http://h/a/b",
+            "http://u@h",
+            "http://h?x",
+            "http://h:99999",
+            "http://h/..",
+        ] {
+            assert!(url(Some(wrong), &[]).is_err(), "{wrong:?}");
+        }
+        assert!(url(None, &[(DOMAIN, "x/y")]).is_err() && url(None, &[(DOMAIN, "a b")]).is_err());
+        assert!(open("../x", None, &[]).is_err() && open("", None, &[]).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_secret_is_said_and_nothing_is_quoted() {
+        let said = |pairs: &[_]| {
+            Azure::open("c", &StoreConfig::default(), &secret(pairs))
+                .err()
+                .map(|e| e.message)
+                .unwrap_or_default()
+        };
+        assert_eq!(said(&[]), "Secret / lacks storageAccount and storageKey");
+        assert_eq!(
+            said(&[(ACCOUNT, "acc1"), (KEY, "no*base64")]),
+            "Secret /, storageKey: is not base64, as Azure gives it"
+        );
+        assert_eq!(
+            said(&[(ACCOUNT, "a.b"), (KEY, "c2VjcmV0")]),
+            "Secret /, storageAccount: accounts have names of a-z and 0-9"
+        );
+    }
+
+    #[test]
+    fn a_key_cannot_leave_its_container() {
+        let azure = open("c", Some("http://s/acc1"), &[]).unwrap();
+        let uri = |key| {
+            let call =
+                Call { key: Some(key), query: &[("versionid", "2026-11-22T08:00:00.1Z")], headers: &[] };
+            azure.request(&Method::DELETE, call).map(|request| request.uri().to_string())
+        };
+        let wanted = "http://s/acc1/c/e/%C3%A4%20%3F%23%25%26%2B.txt?versionid=2026-11-22T08%3A00%3A00.1Z";
+        assert_eq!(uri("e/ä ?#%&+.txt").as_deref(), Ok(wanted));
+        for wrong in ["e/../f", "..", "e/./f", "e/.."] {
+            assert!(uri(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What all stores that are reached by HTTP have in common: time-outs, certificates, repeats while only patience is needed,
+//! and the reading of their Secrets.
+
+use std::fmt;
+use std::time::Duration;
+
+use berth_api::garden::StoreConfig;
+use berth_core::garden::fault::Fault;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::core::v1::Secret;
+use object_store::client::{
+    Certificate, ClientOptions, HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector,
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::{Result, StoreError};
+use crate::telemetry::chain;
+
+/// One request. Removing a thousand objects is one.
+const REQUEST: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(5);
+/// A page of a thousand versions with the longest keys has less than 4 MiB.
+const LARGEST: usize = 16 << 20;
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(200);
+/// What need not be encoded in a signed URL.
+pub const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub const ENCODED_IN_KEY: AsciiSet = ENCODED.remove(b'/');
+
+pub type Request = http::Request<HttpRequestBody>;
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Empty where there is none, or it is no text.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+pub struct Line(HttpClient);
+
+impl Line {
+    pub fn new(url: &str, config: &StoreConfig) -> Result<Self> {
+        ReqwestConnector::default().connect(&options(url, config)?).map(Self).map_err(wrong)
+    }
+
+    /// A success, or what `judge` makes of a refusal. `make` is asked anew for each try: signatures hold for minutes.
+    pub async fn ask(
+        &self,
+        what: &str,
+        make: impl Fn() -> Result<Request>,
+        judge: impl Fn(&Answer) -> StoreError,
+    ) -> Result<Answer> {
+        let mut tried = 1;
+        loop {
+            let refused = match self.once(what, make()?).await {
+                Ok(answer) if answer.status.is_success() => return Ok(answer),
+                Ok(answer) => judge(&answer),
+                Err(error) => error,
+            };
+            if !refused.fault.passes() || tried >= TRIES {
+                return Err(refused);
+            }
+            debug!(error = %refused, tried, "a store did not do what was asked: once more");
+            sleep(PAUSE * 2_u32.pow(tried)).await;
+            tried += 1;
+        }
+    }
+
+    async fn once(&self, what: &str, request: Request) -> Result<Answer> {
+        let failed = |why: &dyn fmt::Display| StoreError::new(Fault::Unavailable, format!("{what}: {why}"));
+        let response = self.0.execute(request).await.map_err(|error| failed(&chain(&error)))?;
+        let (head, body) = response.into_parts();
+        // The time-out holds for the body, too.
+        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
+        Ok(Answer { status: head.status, headers: head.headers, body })
+    }
+}
+
+pub fn options(url: &str, config: &StoreConfig) -> Result<ClientOptions> {
+    let options = ClientOptions::new()
+        .with_timeout(REQUEST)
+        .with_connect_timeout(CONNECT)
+        .with_allow_http(url.starts_with("http:"))
+        .with_allow_invalid_certificates(config.insecure_skip_tls_verify.unwrap_or_default());
+    let Some(pem) = &config.ca_cert else { return Ok(options) };
+    let certificates = Certificate::from_pem_bundle(pem.as_bytes())
+        .map_err(|error| wrong(format!("spec.providerConfig.caCert: {error}")))?;
+    Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+}
+
+/// An endpoint, such that all that is appended to it is a URL: a scheme, a host, and not more than one word after it.
+pub fn address(endpoint: &str) -> Option<String> {
+    let endpoint = endpoint.trim_end_matches('/');
+    let url = reqwest::Url::parse(endpoint).ok()?;
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '/');
+    let path = url.path().trim_matches('/');
+    let is_well = matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && endpoint.chars().all(is_plain)
+        && !path.contains(['/', '.']);
+    is_well.then(|| endpoint.to_owned())
+}
+
+pub fn wrong(what: impl fmt::Display) -> StoreError {
+    StoreError::new(Fault::Configuration, what.to_string())
+}
+
+/// One line of a Secret; nothing where it is missing, empty, or no such line.
+pub fn word(secret: &Secret, key: &str) -> Option<String> {
+    // A header takes nothing else, and no key of any store has such a character.
+    text(secret, key).filter(|text| text.chars().all(|c| c.is_ascii_graphic())).map(str::to_owned)
+}
+
+pub fn text<'s>(secret: &'s Secret, key: &str) -> Option<&'s str> {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+    let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
+    text.map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// Names all keys that are missing. Never quotes one.
+pub fn lacks(secret: &Secret, keys: &[(&str, bool)]) -> StoreError {
+    let missing = keys.iter().filter(|(_, is_there)| !is_there).map(|(key, _)| *key);
+    let missing = missing.collect::<Vec<_>>().join(" and ");
+    wrong(format!("{} lacks {missing}", name(secret)))
+}
+
+pub fn name(secret: &Secret) -> String {
+    let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
+    format!("Secret {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
