@@ -4,6 +4,8 @@
 mod azure;
 mod blobs;
 mod folder;
+mod generations;
+mod google;
 mod line;
 mod s3;
 mod signed;
@@ -19,6 +21,7 @@ use k8s_openapi::api::core::v1::Secret;
 
 use azure::Azure;
 use folder::Folder;
+use google::Google;
 use s3::S3;
 use signed::Keys;
 
@@ -97,13 +100,14 @@ pub enum Removed {
 pub enum Bucket {
     S3(S3),
     Azure(Azure),
+    Google(Google),
     Folder(Folder),
 }
 
 impl Bucket {
     /// Whose buckets can be administered.
     pub fn serves(provider: &str) -> bool {
-        matches!(provider, "aws" | "azure" | FILESYSTEM_PROVIDER)
+        matches!(provider, "aws" | "azure" | "gcp" | FILESYSTEM_PROVIDER)
     }
 
     /// Asks the store nothing. `secret`: the one that the object names.
@@ -121,9 +125,12 @@ impl Bucket {
             FILESYSTEM_PROVIDER => Folder::open(name, config).map(Self::Folder),
             "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),
             "azure" => Azure::open(name, config, secret).map(Self::Azure),
+            "gcp" => Google::open(name, region, config, secret).map(Self::Google),
             other => Err(StoreError::new(
                 Fault::Configuration,
-                format!("spec.type: {other:?} is not known here: use aws, azure, or {FILESYSTEM_PROVIDER}"),
+                format!(
+                    "spec.type: {other:?} is not known here: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}"
+                ),
             )),
         }
     }
@@ -134,6 +141,7 @@ impl Bucket {
         match self {
             Self::S3(bucket) => bucket.create().await,
             Self::Azure(container) => container.create().await,
+            Self::Google(bucket) => bucket.create().await,
             Self::Folder(folder) => folder.create().await,
         }
     }
@@ -146,6 +154,7 @@ impl Bucket {
         match self {
             Self::S3(bucket) => bucket.configure().await,
             Self::Azure(container) => container.configure().await,
+            Self::Google(bucket) => bucket.configure().await,
             Self::Folder(folder) => Ok(folder.warnings()),
         }
     }
@@ -168,6 +177,7 @@ impl Bucket {
         let deleted = match self {
             Self::S3(bucket) => bucket.delete().await,
             Self::Azure(container) => container.delete().await,
+            Self::Google(bucket) => bucket.delete().await,
             Self::Folder(folder) => folder.delete().await,
         };
         match deleted {
@@ -185,6 +195,7 @@ impl Bucket {
         match self {
             Self::S3(bucket) => bucket.page(prefix, after, most).await,
             Self::Azure(container) => container.page(prefix, after, most).await,
+            Self::Google(bucket) => bucket.page(prefix, after, most).await,
             Self::Folder(folder) => folder.page(prefix, after, most).await,
         }
     }
@@ -197,6 +208,7 @@ impl Bucket {
         match self {
             Self::S3(bucket) => bucket.remove(versions).await,
             Self::Azure(container) => container.remove(versions).await,
+            Self::Google(bucket) => bucket.remove(versions).await,
             Self::Folder(folder) => folder.remove(versions).await,
         }
     }
@@ -210,6 +222,7 @@ impl Bucket {
             Self::S3(bucket) => bucket.abort_uploads(prefix).await,
             // Blocks of no blob go by themselves within a week.
             Self::Azure(_) => Ok(()),
+            Self::Google(bucket) => bucket.abort_uploads(prefix).await,
             Self::Folder(folder) => folder.remove_empty(prefix).await,
         }
     }
@@ -222,6 +235,7 @@ impl Bucket {
         match self {
             Self::S3(bucket) => bucket.hold(version).await,
             Self::Azure(container) => container.hold(version).await,
+            Self::Google(bucket) => bucket.hold(version).await,
             Self::Folder(_) => Ok(Hold::None),
         }
     }
@@ -232,6 +246,7 @@ impl fmt::Debug for Bucket {
         match self {
             Self::S3(bucket) => write!(f, "{bucket}"),
             Self::Azure(container) => write!(f, "{container}"),
+            Self::Google(bucket) => write!(f, "{bucket}"),
             Self::Folder(folder) => write!(f, "{folder}"),
         }
     }

@@ -33,7 +33,14 @@ impl Fault {
             (_, "NoSuchBucket" | "ContainerNotFound") => Self::NoSuchBucket,
             (_, "BucketAlreadyExists") => Self::NameTaken,
             (_, "BucketNotEmpty") => Self::NotEmpty,
-            (_, "TooManyBuckets" | "QuotaExceeded" | "InsufficientStorage") => Self::QuotaExceeded,
+            (
+                _,
+                "TooManyBuckets"
+                | "QuotaExceeded"
+                | "InsufficientStorage"
+                | "quotaExceeded"
+                | "dailyLimitExceeded",
+            ) => Self::QuotaExceeded,
             (
                 _,
                 "SlowDown"
@@ -42,7 +49,9 @@ impl Fault {
                 | "Throttling"
                 | "RequestLimitExceeded"
                 | "TooManyRequests"
-                | "ServerBusy",
+                | "ServerBusy"
+                | "rateLimitExceeded"
+                | "userRateLimitExceeded",
             )
             | (429, _) => Self::RateLimited,
             (
@@ -146,6 +155,11 @@ mod tests {
             (503, "ServerBusy", Fault::RateLimited),
             (403, "AuthenticationFailed", Fault::Unauthenticated),
             (403, "AuthorizationPermissionMismatch", Fault::Unauthorized),
+            (401, "authError", Fault::Unauthenticated),
+            (403, "forbidden", Fault::Unauthorized),
+            (403, "rateLimitExceeded", Fault::RateLimited),
+            (403, "quotaExceeded", Fault::QuotaExceeded),
+            (409, "conflict", Fault::Configuration),
             (400, "OutOfRangeInput", Fault::Configuration),
         ];
         for (status, code, fault) in table {
