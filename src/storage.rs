@@ -3,6 +3,7 @@
 
 pub mod bucket;
 mod check;
+mod clouds;
 mod credentials;
 mod layout;
 mod open;

@@ -607,11 +607,19 @@ fn leads_to(a: &BackupStorageLocationSpec, b: &BackupStorageLocationSpec) -> boo
             .and_then(|config| config.get(key))
             .map(|url| url.trim_end_matches('/').to_owned())
     };
+    // Of Azure; who names no address means the account's usual one.
+    let account = |spec: &BackupStorageLocationSpec| {
+        let name = at(spec, "storageAccount")?;
+        let uri = at(spec, "storageAccountURI");
+        Some(uri.unwrap_or_else(|| format!("https://{name}.blob.core.windows.net")))
+    };
     a.provider == b.provider
         && a.object_storage.bucket == b.object_storage.bucket
         && prefix(a) == prefix(b)
         && at(a, "s3Url") == at(b, "s3Url")
         && at(a, "path") == at(b, "path")
+        && account(a) == account(b)
+        && at(a, "storeEndpoint") == at(b, "storeEndpoint")
 }
 
 /// A merge that leaves nothing of the old settings.

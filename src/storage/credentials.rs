@@ -1,5 +1,6 @@
-//! The `cloud` file of Velero's credential Secrets: AWS's shared credentials, an INI file.
+//! The `cloud` file of Velero's credential Secrets: AWS's shared credentials, an INI file; Azure's, a file of variables.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Keys of one profile.
@@ -60,11 +61,29 @@ pub fn parse(file: &str, profile: &str) -> Result<Keys, CredentialsError> {
     })
 }
 
+/// A file of lines `NAME=value`, with or without quotes and `export`.
+pub fn variables(file: &str) -> BTreeMap<String, String> {
+    let lines = file.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let pairs = lines.filter_map(|line| line.strip_prefix("export ").unwrap_or(line).split_once('='));
+    let unquoted = |value: &str| {
+        let of = |quote: char| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+        of('"').or_else(|| of('\'')).unwrap_or(value).to_owned()
+    };
+    pairs.map(|(name, value)| (name.trim().to_owned(), unquoted(value.trim()))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const FILE: &str = "# keys\n[default]\naws_access_key_id=AK\n aws_secret_access_key = S=K/1\n\n[profile other]\naws_access_key_id=O\n";
+
+    #[test]
+    fn variables_are_read() {
+        let found = variables("# no\nA=1==\n export B = \"two words\" \nC='c'\nD\nE=\n");
+        let wanted = [("A", "1=="), ("B", "two words"), ("C", "c"), ("E", "")];
+        assert!(found.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(wanted));
+    }
 
     #[test]
     fn a_profile_is_read() {

@@ -17,7 +17,7 @@ use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::credentials;
+use super::{clouds, credentials};
 
 /// Where Velero's installer puts the credentials of locations that name none.
 const DEFAULT_SECRET: (&str, &str) = ("cloud-credentials", "cloud");
@@ -27,8 +27,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("spec.provider: {0:?} is not known here: use aws, or {FILESYSTEM_PROVIDER}")]
+    #[error("spec.provider: {0:?} is not known here: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}")]
     Provider(String),
+    #[error("spec.config.{0} is not served: {1}")]
+    NotServed(&'static str, &'static str),
     #[error("spec.config.{0} is missing: {1}")]
     Config(&'static str, &'static str),
     #[error("spec.objectStorage.{0}")]
@@ -73,6 +75,14 @@ impl Opener {
         }
         match location.spec.provider.as_str() {
             "aws" | "velero.io/aws" => self.s3(location, config).await,
+            "azure" | "velero.io/azure" => {
+                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+                clouds::azure(config, bucket, file, options, retry())
+            }
+            "gcp" | "velero.io/gcp" => {
+                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+                clouds::google(config, bucket, file, options, retry())
+            }
             FILESYSTEM_PROVIDER => folder(config, bucket),
             other => Err(OpenError::Provider(other.to_owned())),
         }
@@ -102,16 +112,12 @@ impl Opener {
     ) -> Result<Arc<DynObjectStore>, OpenError> {
         let get = |key: &str| config.get(key).map(String::as_str).filter(|v| !v.is_empty());
         let is = |key: &str| get(key).is_some_and(|v| v.eq_ignore_ascii_case("true"));
-        let mut options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
-        if let Some(pem) = self.authority(location).await? {
-            let certificates = Certificate::from_pem_bundle(&pem).map_err(OpenError::Build)?;
-            options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
-        }
+        let mut options = self.options(location).await?;
         options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify"));
         let mut builder = match self.cloud_file(location).await? {
-            Some((name, key, file)) => {
-                let keys = credentials::parse(&file, get("profile").unwrap_or("default"))
-                    .map_err(|error| OpenError::Secret { name, key, why: error.to_string() })?;
+            Some(file) => {
+                let keys = credentials::parse(&file.text, get("profile").unwrap_or("default"))
+                    .map_err(|error| file.fault(error.to_string()))?;
                 let builder = AmazonS3Builder::new()
                     .with_access_key_id(keys.access_key_id)
                     .with_secret_access_key(keys.secret_access_key);
@@ -125,11 +131,7 @@ impl Opener {
             .with_bucket_name(&location.spec.object_storage.bucket)
             .with_region(get("region").unwrap_or("us-east-1"))
             .with_virtual_hosted_style_request(!path_style)
-            .with_retry(RetryConfig {
-                backoff: BackoffConfig::default(),
-                max_retries: 5,
-                retry_timeout: Duration::from_secs(60),
-            });
+            .with_retry(retry());
         if let Some(url) = get("s3Url") {
             builder = builder.with_endpoint(url.trim_end_matches('/'));
             options = options.with_allow_http(url.starts_with("http://"));
@@ -142,6 +144,13 @@ impl Opener {
         }
         let store = builder.with_client_options(options).build().map_err(OpenError::Build)?;
         Ok(Arc::new(store))
+    }
+
+    async fn options(&self, location: &BackupStorageLocation) -> Result<ClientOptions, OpenError> {
+        let options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
+        let Some(pem) = self.authority(location).await? else { return Ok(options) };
+        let certificates = Certificate::from_pem_bundle(&pem).map_err(OpenError::Build)?;
+        Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
     }
 
     async fn authority(&self, location: &BackupStorageLocation) -> Result<Option<Vec<u8>>, OpenError> {
@@ -159,21 +168,18 @@ impl Opener {
         }
     }
 
-    async fn cloud_file(
-        &self,
-        location: &BackupStorageLocation,
-    ) -> Result<Option<(String, String, String)>, OpenError> {
+    async fn cloud_file(&self, location: &BackupStorageLocation) -> Result<Option<CloudFile>, OpenError> {
         let is_default = location.spec.credential.is_none();
         let (name, key) = credentials_of(location);
         let reference = SecretKey { name: name.into(), key: key.into(), optional: None };
         match self.secret(&reference).await {
             Ok(bytes) => {
-                let file = String::from_utf8(bytes).map_err(|_| OpenError::Secret {
+                let text = String::from_utf8(bytes).map_err(|_| OpenError::Secret {
                     name: reference.name.clone(),
                     key: reference.key.clone(),
                     why: "is not text".into(),
                 })?;
-                Ok(Some((reference.name, reference.key, file)))
+                Ok(Some(CloudFile { name: reference.name, key: reference.key, text }))
             }
             Err(OpenError::Secret { .. }) if is_default => Ok(None),
             Err(error) => Err(error),
@@ -190,6 +196,23 @@ impl Opener {
         let bytes = found.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone());
         bytes.ok_or_else(|| lacks(format!("{} has no such key", found.name_any())))
     }
+}
+
+/// The credentials that a location names.
+pub(super) struct CloudFile {
+    pub name: String,
+    pub key: String,
+    pub text: String,
+}
+
+impl CloudFile {
+    pub fn fault(&self, why: String) -> OpenError {
+        OpenError::Secret { name: self.name.clone(), key: self.key.clone(), why }
+    }
+}
+
+fn retry() -> RetryConfig {
+    RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: Duration::from_secs(60) }
 }
 
 fn folder(config: &BTreeMap<String, String>, bucket: &str) -> Result<Arc<DynObjectStore>, OpenError> {

@@ -567,6 +567,13 @@ fn cases() -> Vec<Case> {
         created(bucket(name, "r"));
         created(entry(name, "s", ""));
     }
+    for provider in ["aws", "azure", "gcp"] {
+        for name in ["a--b", "a-b", "goog-a", "a-goog", "a-google", "ab"] {
+            let mut one = bucket(name, "r");
+            one["spec"]["provider"] = json!(provider);
+            created(one);
+        }
+    }
     created(object(
         HUB,
         "BackupBucket",
@@ -578,7 +585,9 @@ fn cases() -> Vec<Case> {
     for reason in ["", " ", "true", "false", "because"] {
         created(annotated(entry("case", "s", ""), FORCE, reason));
     }
-    for (provider, region) in [("aws", ""), ("aws", "r"), ("gcp", ""), ("berth.dev/filesystem", "")] {
+    for (provider, region) in
+        [("aws", ""), ("aws", "r"), ("gcp", ""), ("azure", ""), ("swift", ""), ("berth.dev/filesystem", "")]
+    {
         created(member_bucket("case", provider, region));
     }
     created(member_entry("case", "", ""));
@@ -657,7 +666,9 @@ fn the_policies_and_the_checks_agree_case_by_case() {
         }
         let is_served = case.new["apiVersion"] != MEMBER
             || [&case.new, case.old.as_ref().unwrap_or(&Value::Null)].into_iter().any(|one| {
-                ["aws", "berth.dev/filesystem"].iter().any(|served| one["spec"]["type"] == *served)
+                ["aws", "azure", "gcp", "berth.dev/filesystem"]
+                    .iter()
+                    .any(|served| one["spec"]["type"] == *served)
             });
         let matters = case.old.as_ref().is_none_or(|old| {
             old["spec"] != case.new["spec"]

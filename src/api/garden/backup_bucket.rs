@@ -30,7 +30,7 @@ use super::{Condition, LastError, LastOperation, SecretReference, StoreConfig};
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupBucketSpec {
-    /// Of the store: `aws` for S3 and its relatives, `berth.dev/filesystem` for a folder.
+    /// Of the store: `aws` for S3 and its relatives, `azure`, `gcp`, `berth.dev/filesystem` for a folder.
     pub provider: String,
     pub region: String,
     /// Credentials for the store. Required; see [`super::ProfileBackup::secret_ref`].

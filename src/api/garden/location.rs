@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_core::garden::location::Access;
+use berth_core::garden::store::{AZURE, GCP};
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -10,15 +11,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::carried::{self, Freight};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
-use super::{BackupBucket, BackupEntry, Condition};
+use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
 use crate::keys;
 use crate::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
 use crate::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
-/// Key of the Secret with the credentials: a file as AWS's tools have it.
+/// Key of the Secret with the credentials: a file as the tools of its provider have it.
 pub const CLOUD: &str = "cloud";
+
+/// What the `cloud` file calls the key of an Azure account, as in the documentation of Velero's plugin.
+const ACCOUNT_KEY: &str = "AZURE_STORAGE_ACCOUNT_ACCESS_KEY";
+const SERVICE_ACCOUNT: &str = "serviceaccount.json";
 
 /// Why [`LOCATION_AVAILABLE`] is as it is.
 pub mod reason {
@@ -51,30 +56,20 @@ pub fn takes_credentials(provider: &str) -> bool {
     provider != keys::FILESYSTEM_PROVIDER
 }
 
-/// The location of an entry in `bucket`.
+/// The location of an entry in `bucket`. `account`: see [`account`].
 pub fn location(
     entry: &BackupEntry,
     bucket: &BackupBucket,
     access: Access,
     is_default: bool,
+    account: Option<&Account>,
     freight: Freight<'_>,
 ) -> BackupStorageLocation {
     let name = entry.metadata.name.clone().unwrap_or_default();
-    let none = super::StoreConfig::default();
+    let none = StoreConfig::default();
     let store = bucket.spec.provider_config.as_ref().unwrap_or(&none);
     let takes_credentials = takes_credentials(&bucket.spec.provider);
-    let yes = |value: Option<bool>| value.unwrap_or_default().then(|| "true".to_owned());
-    let config = if takes_credentials {
-        BTreeMap::from([
-            ("region", Some(bucket.spec.region.clone())),
-            ("s3Url", store.endpoint.clone()),
-            ("s3ForcePathStyle", yes(store.force_path_style)),
-            ("insecureSkipTLSVerify", yes(store.insecure_skip_tls_verify)),
-        ])
-    } else {
-        BTreeMap::from([("path", store.path.clone())])
-    };
-    let config = config.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    let config = config(bucket, store, account);
     let pem = store.ca_cert.as_deref().filter(|_| takes_credentials);
     let mut labels = carried::labels(&entry.metadata, freight.seed);
     labels.insert(keys::BACKUP_ENTRY.to_owned(), name.clone());
@@ -110,6 +105,62 @@ pub fn location(
     }
 }
 
+/// Nothing that Velero's plugin of that provider does not know: it would refuse the location for it.
+fn config(bucket: &BackupBucket, store: &StoreConfig, account: Option<&Account>) -> BTreeMap<String, String> {
+    let yes = |value: Option<bool>| value.unwrap_or_default().then(|| "true".to_owned());
+    let endpoint = store.endpoint.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+    let config = match bucket.spec.provider.as_str() {
+        keys::FILESYSTEM_PROVIDER => vec![("path", store.path.clone())],
+        AZURE => vec![
+            ("storageAccount", account.map(|account| account.name.clone())),
+            ("storageAccountKeyEnvVar", Some(ACCOUNT_KEY.to_owned())),
+            ("storageAccountURI", endpoint.or_else(|| account?.uri())),
+        ],
+        // As Google's own clients take an endpoint: with the path of the JSON API.
+        GCP => vec![("storeEndpoint", endpoint.map(|url| format!("{url}/storage/v1/")))],
+        _ => vec![
+            ("region", Some(bucket.spec.region.clone())),
+            ("s3Url", store.endpoint.clone()),
+            ("s3ForcePathStyle", yes(store.force_path_style)),
+            ("insecureSkipTLSVerify", yes(store.insecure_skip_tls_verify)),
+        ],
+    };
+    config.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+/// An Azure storage account, which a location names in clear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    /// Of its cloud, where that is not the public one.
+    pub domain: Option<String>,
+}
+
+impl Account {
+    fn uri(&self) -> Option<String> {
+        self.domain.as_ref().map(|domain| format!("https://{}.{domain}", self.name))
+    }
+}
+
+/// The account that a Secret with Gardener's keys is for; `None` at other providers.
+pub fn account(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Option<Account> {
+    let get = |key: &str| {
+        let text = std::str::from_utf8(data.get(key)?.trim_ascii()).ok()?;
+        (!text.is_empty()).then(|| text.to_owned())
+    };
+    let name = get("storageAccount").filter(|_| provider == AZURE)?;
+    Some(Account { name, domain: get("domain") })
+}
+
+/// The account of a location that is there, as [`location`] wrote it.
+pub fn account_of(found: &BackupStorageLocation) -> Option<Account> {
+    let config = found.spec.config.as_ref().filter(|_| found.spec.provider == AZURE)?;
+    let name = config.get("storageAccount")?.clone();
+    let host = config.get("storageAccountURI").and_then(|uri| uri.strip_prefix("https://"));
+    let domain = host.and_then(|host| host.strip_prefix(&name)?.strip_prefix('.')).map(str::to_owned);
+    Some(Account { name, domain })
+}
+
 fn base64(text: &str) -> String {
     // As every Secret is written.
     let written = serde_json::to_value(ByteString(text.as_bytes().to_vec()));
@@ -127,31 +178,69 @@ pub fn is_as(found: &BackupStorageLocationSpec, wanted: &BackupStorageLocationSp
     *found == theirs
 }
 
-/// The `cloud` file of a Secret with Gardener's keys.
+/// The `cloud` file of a Secret with Gardener's keys, as Velero's plugin of that provider reads it.
 ///
 /// # Errors
 /// Every key that is missing or cannot stand in such a file. Never quotes one.
-pub fn cloud_file(data: &BTreeMap<String, Vec<u8>>) -> Result<String, Violations> {
+pub fn cloud_file(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Result<String, Violations> {
+    match provider {
+        AZURE => of_lines(data, None, &[("storageAccount", None), ("storageKey", Some(ACCOUNT_KEY))], &[]),
+        GCP => service_account(data),
+        _ => of_lines(
+            data,
+            Some("[default]"),
+            &[("accessKeyID", Some("aws_access_key_id")), ("secretAccessKey", Some("aws_secret_access_key"))],
+            &[("sessionToken", Some("aws_session_token"))],
+        ),
+    }
+}
+
+/// Keys of a Secret, and their names in the file; those without one stand elsewhere.
+type Names = [(&'static str, Option<&'static str>)];
+
+fn of_lines(
+    data: &BTreeMap<String, Vec<u8>>,
+    head: Option<&str>,
+    needed: &Names,
+    optional: &Names,
+) -> Result<String, Violations> {
     let mut faults = Violations::default();
-    let mut lines = vec!["[default]".to_owned()];
-    let keys = [
-        ("accessKeyID", "aws_access_key_id", true),
-        ("secretAccessKey", "aws_secret_access_key", true),
-        ("sessionToken", "aws_session_token", false),
-    ];
-    for (key, name, is_needed) in keys {
+    let mut lines: Vec<String> = head.map(str::to_owned).into_iter().collect();
+    let needed = needed.iter().map(|(key, name)| (*key, *name, true));
+    for (key, name, is_needed) in needed.chain(optional.iter().map(|(key, name)| (*key, *name, false))) {
         let field = Field::root("data").key(key);
         let Some(bytes) = data.get(key).filter(|bytes| !bytes.trim_ascii().is_empty()) else {
             faults.require(!is_needed, &field, "is missing: put the store's key there");
             continue;
         };
         match std::str::from_utf8(bytes.trim_ascii()) {
-            Ok(text) if !text.chars().any(char::is_control) => lines.push(format!("{name}={text}")),
+            Ok(text) if !text.chars().any(char::is_control) => {
+                lines.extend(name.map(|name| format!("{name}={text}")));
+            }
             _ => faults.push(field, "must be one line of text"),
         }
     }
     lines.push(String::new());
     faults.into_result(lines.join("\n"))
+}
+
+/// As it is: Google's tools have no other form.
+fn service_account(data: &BTreeMap<String, Vec<u8>>) -> Result<String, Violations> {
+    let field = Field::root("data").key(SERVICE_ACCOUNT);
+    let mut faults = Violations::default();
+    let text = data.get(SERVICE_ACCOUNT).map(|bytes| std::str::from_utf8(bytes.trim_ascii()));
+    let text = match text {
+        None | Some(Ok("")) => {
+            faults.push(field, "is missing: put the service account's JSON file there");
+            ""
+        }
+        Some(Ok(text)) if serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(text).is_ok() => text,
+        Some(_) => {
+            faults.push(field, "must be the service account's JSON file");
+            ""
+        }
+    };
+    faults.into_result(format!("{text}\n"))
 }
 
 /// What the hub is told of a location that is there.
@@ -166,8 +255,15 @@ pub fn condition(found: &BackupStorageLocation, now: Timestamp) -> Condition {
         }
         Some(BackupStorageLocationPhase::Available) => said("True", reason::AVAILABLE, "", now),
         Some(BackupStorageLocationPhase::Unavailable) => {
-            let refused =
-                ["403", "401", "Forbidden", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"];
+            let refused = [
+                "403",
+                "401",
+                "Forbidden",
+                "AccessDenied",
+                "SignatureDoesNotMatch",
+                "InvalidAccessKeyId",
+                "AuthenticationFailed",
+            ];
             let is_refused = refused.iter().any(|sign| message.contains(sign));
             let codes = if is_refused { vec![UNAUTHORIZED.to_owned()] } else { Vec::new() };
             Condition { codes, ..said("False", reason::UNAVAILABLE, &message, now) }
@@ -196,113 +292,4 @@ fn said(status: &str, why: &str, message: &str, now: Timestamp) -> Condition {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{BackupBucketSpec, BackupEntrySpec, StoreConfig};
-    use super::*;
-
-    fn shared(provider: &str, config: StoreConfig) -> (BackupEntry, BackupBucket) {
-        let mut entry = BackupEntry::new("ship--1", BackupEntrySpec::default());
-        entry.spec.bucket_name = Some("packet-eu".into());
-        let spec = BackupBucketSpec {
-            provider: provider.into(),
-            region: "eu-west-1".into(),
-            provider_config: Some(config),
-            ..BackupBucketSpec::default()
-        };
-        (entry, BackupBucket::new("packet-eu", spec))
-    }
-
-    const FREIGHT: Freight<'_> = Freight { seed: "ship", namespace: "garden", digest: "d1" };
-
-    #[test]
-    fn a_bucket_knows_all_that_its_locations_need() {
-        let config = StoreConfig {
-            endpoint: Some("https://s3.example".into()),
-            force_path_style: Some(true),
-            ca_cert: Some("PEM".into()),
-            ..StoreConfig::default()
-        };
-        let (entry, bucket) = shared("aws", config);
-        let found = location(&entry, &bucket, Access::ReadWrite, false, FREIGHT);
-        assert_eq!(found.metadata.name.as_deref(), Some("ship--1"));
-        let spec = serde_json::to_value(&found.spec).unwrap();
-        let wanted = serde_json::json!({
-            "provider": "aws",
-            "config": {"region": "eu-west-1", "s3Url": "https://s3.example", "s3ForcePathStyle": "true"},
-            "credential": {"name": "ship--1-credentials", "key": "cloud"},
-            "objectStorage": {"bucket": "packet-eu", "prefix": "ship--1/velero", "caCert": "UEVN"},
-            "accessMode": "ReadWrite",
-        });
-        assert_eq!(spec, wanted);
-    }
-
-    #[test]
-    fn a_folder_needs_no_credentials() {
-        let config = StoreConfig { path: Some("/srv".into()), ..StoreConfig::default() };
-        let (entry, bucket) = shared(keys::FILESYSTEM_PROVIDER, config);
-        let found = location(&entry, &bucket, Access::ReadOnly, true, FREIGHT);
-        let spec = serde_json::to_value(&found.spec).unwrap();
-        let wanted = serde_json::json!({
-            "provider": "berth.dev/filesystem",
-            "config": {"path": "/srv"},
-            "objectStorage": {"bucket": "packet-eu", "prefix": "ship--1/velero"},
-            "accessMode": "ReadOnly",
-            "default": true,
-        });
-        assert_eq!(spec, wanted);
-    }
-
-    #[test]
-    fn what_people_set_besides_stays() {
-        let (entry, bucket) = shared("aws", StoreConfig::default());
-        let wanted = location(&entry, &bucket, Access::ReadWrite, false, FREIGHT).spec;
-        let mut found = wanted.clone();
-        found.validation_frequency = Some(crate::GoDuration("1s".into()));
-        found.default = Some(false);
-        assert!(is_as(&found, &wanted));
-        found.default = Some(true);
-        assert!(!is_as(&found, &wanted));
-        found.default = None;
-        found.access_mode = Some(AccessMode::ReadOnly);
-        assert!(!is_as(&found, &wanted));
-    }
-
-    #[test]
-    fn keys_become_a_file() {
-        let data = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect::<BTreeMap<_, _>>()
-        };
-        let file = cloud_file(&data(&[("accessKeyID", "id\n"), ("secretAccessKey", "s=1"), ("region", "x")]));
-        assert_eq!(file.unwrap(), "[default]\naws_access_key_id=id\naws_secret_access_key=s=1\n");
-        let faults = cloud_file(&data(&[("secretAccessKey", "top\nsecret")])).unwrap_err().to_string();
-        assert_eq!(
-            faults,
-            "data[accessKeyID]: is missing: put the store's key there; data[secretAccessKey]: must be one line of text"
-        );
-    }
-
-    #[test]
-    fn the_condition_follows_the_phase() {
-        let (entry, bucket) = shared("aws", StoreConfig::default());
-        let mut found = location(&entry, &bucket, Access::ReadWrite, false, FREIGHT);
-        let now = Timestamp::UNIX_EPOCH;
-        let says = |found: &BackupStorageLocation| {
-            let condition = condition(found, now);
-            (condition.status, condition.reason, condition.codes)
-        };
-        assert_eq!(says(&found), ("Unknown".into(), reason::VALIDATING.into(), Vec::new()));
-        let mut status = crate::velero::backup_storage_location::BackupStorageLocationStatus {
-            phase: Some(BackupStorageLocationPhase::Available),
-            ..Default::default()
-        };
-        found.status = Some(status.clone());
-        assert_eq!(says(&found).0, "Unknown", "from before the keys changed");
-        status.last_validation_time = Some(Time(now));
-        found.status = Some(status.clone());
-        assert_eq!(says(&found), ("True".into(), reason::AVAILABLE.into(), Vec::new()));
-        status.phase = Some(BackupStorageLocationPhase::Unavailable);
-        status.message = Some("403 Forbidden: SignatureDoesNotMatch".into());
-        found.status = Some(status);
-        assert_eq!(says(&found), ("False".into(), reason::UNAVAILABLE.into(), vec![UNAUTHORIZED.into()]));
-    }
-}
+mod tests;

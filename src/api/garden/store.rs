@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Secret. Its keys are Gardener's: `accessKeyID`, `secretAccessKey`, and, where needed, `sessionToken`.
+/// A Secret. Its keys are Gardener's: `accessKeyID`, `secretAccessKey`, and, where needed, `sessionToken`; at Azure
+/// `storageAccount`, `storageKey`, and, where needed, `domain`; at Google `serviceaccount.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SecretReference {
@@ -20,10 +21,11 @@ pub struct StoreConfig {
     pub api_version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// URL of an S3-protocol server, without a path. Absent: the provider's own.
+    /// URL of an S3-protocol server, or of one like Google's, without a path; at Azure, of the blobs of the account. Absent: the
+    /// provider's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The bucket stands in the path of a URL, not in its host name.
+    /// The bucket stands in the path of a URL, not in its host name. Provider `aws` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force_path_style: Option<bool>,
     /// PEM of the authority that signed the endpoint's certificate.

@@ -36,7 +36,7 @@ use crate::GoDuration;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BackupStorageLocationSpec {
-    /// `aws` for S3 and its relatives, `berth.dev/filesystem` for a folder.
+    /// `aws` for S3 and its relatives, `azure`, `gcp`, `berth.dev/filesystem` for a folder.
     pub provider: String,
     /// Settings of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]

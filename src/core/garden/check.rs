@@ -12,7 +12,7 @@ pub mod seed;
 
 use std::fmt::Write as _;
 
-use super::store::{FILESYSTEM, SERVED, SecretRef};
+use super::store::{SERVED, SecretRef, secret_keys};
 use super::view::View;
 use crate::violation::{Field, Violations};
 
@@ -62,9 +62,6 @@ pub enum Credentials {
     Unknown(String),
 }
 
-/// Keys of a Secret that a store of the S3 protocol takes.
-const KEYS: [&str; 2] = ["accessKeyID", "secretAccessKey"];
-
 /// A reference that is complete: is the Secret where berth may read it, is it there, and has it what is needed?
 fn check_secret(
     parent: &Field,
@@ -101,8 +98,8 @@ fn check_secret(
         }
         Some(Credentials::Found(keys)) => {
             let lacks = |key: &&str| !keys.iter().any(|one| one == key);
-            let missing: Vec<&str> = KEYS.into_iter().filter(lacks).collect();
-            if provider != FILESYSTEM && !missing.is_empty() {
+            let missing: Vec<&str> = secret_keys(provider).iter().copied().filter(lacks).collect();
+            if !missing.is_empty() {
                 found.warn(format!("Secret {namespace}/{name} lacks {}", missing.join(" and ")));
             }
         }
@@ -114,8 +111,16 @@ fn check_provider(provider: &str, found: &mut Findings) {
     if !provider.is_empty() && !SERVED.contains(&provider) {
         found.warn(format!(
             "berth itself does not serve \"{provider}\" ({} it does): such buckets come about where an extension in the member cluster serves it",
-            SERVED.join(" and ")
+            listed(&SERVED)
         ));
+    }
+}
+
+/// As in a sentence.
+fn listed(words: &[&str]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        words => words.concat(),
     }
 }
 

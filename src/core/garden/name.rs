@@ -1,21 +1,40 @@
 //! Names of shared buckets: `<profile>-<region>-<first five of the profile's UID>`, and from the second one of a region on
 //! `-<ordinal>` after that. A name is known to the whole world for as long as the bucket is there, and maybe longer.
 
+use super::store::{AZURE, GCP, Place};
+
 /// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC 1123).
 pub const LONGEST: usize = 63;
 const UID: usize = 5;
 const HASH: usize = 6;
 
+/// What some stores do not take though it is a label (sources: Azure's rules for containers, Google's for buckets).
+pub fn name_fault(provider: &str, name: &str) -> Option<&'static str> {
+    match provider {
+        AZURE if name.contains("--") => Some("provider \"azure\" takes no name with two - in a row"),
+        GCP if name.starts_with("goog") || name.contains("google") => {
+            Some("provider \"gcp\" takes no name that begins with goog or has google in it")
+        }
+        _ => None,
+    }
+}
+
 /// What all names of a profile's buckets in one region have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stem<'a> {
     pub profile: &'a str,
+    /// Of the buckets.
+    pub provider: &'a str,
     pub region: &'a str,
     /// The profile's. Its first five characters tell profiles of one name from one another.
     pub uid: &'a str,
 }
 
-impl Stem<'_> {
+impl<'a> Stem<'a> {
+    pub fn new(profile: &'a str, place: &'a Place, uid: &'a str) -> Self {
+        Self { profile, provider: &place.provider, region: &place.region, uid }
+    }
+
     /// The name of the bucket with this number, from 1: a DNS label. What is too long, or holds what a label cannot, is
     /// shortened and gets six digits of its hash; the region before the profile, the UID and the number never.
     pub fn name(&self, ordinal: u32) -> String {
@@ -26,8 +45,8 @@ impl Stem<'_> {
         let room = LONGEST.saturating_sub(tail.len() + 1);
         // A hash, and a letter by which to know it.
         let least = HASH + 2;
-        let profile = fitted(self.profile, room.saturating_sub(least));
-        let region = fitted(self.region, room.saturating_sub(profile.len()));
+        let profile = fitted(self.provider, self.profile, room.saturating_sub(least));
+        let region = fitted(self.provider, self.region, room.saturating_sub(profile.len()));
         format!("{profile}-{region}{tail}")
     }
 
@@ -48,10 +67,18 @@ fn plain(text: &str) -> String {
 }
 
 /// At most `room` long; as it is, if that is possible.
-fn fitted(text: &str, room: usize) -> String {
+fn fitted(provider: &str, text: &str, room: usize) -> String {
     let mut label = plain(text);
-    if label == text && label.len() <= room && !label.starts_with('-') && !label.ends_with('-') {
+    let is_label = label == text && !label.starts_with('-') && !label.ends_with('-');
+    // Of no region, two hyphens would be left that meet.
+    let is_taken = name_fault(provider, &label).is_none() && !(label.is_empty() && provider == AZURE);
+    if is_label && label.len() <= room && is_taken {
         return label;
+    }
+    match provider {
+        AZURE => label = label.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-"),
+        GCP if label.contains("goog") => label = label.replace("oo", "o-"),
+        _ => {}
     }
     label.truncate(room.saturating_sub(HASH + 1));
     let label = label.trim_matches('-');
@@ -71,12 +98,13 @@ fn hash(text: &str) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::store::{AWS, FILESYSTEM};
     use super::*;
 
     const UID: &str = "3ef4219a-5058-11e9-b5a6-5e696cab3bc8";
 
     fn stem<'a>(profile: &'a str, region: &'a str) -> Stem<'a> {
-        Stem { profile, region, uid: UID }
+        Stem { profile, provider: AWS, region, uid: UID }
     }
 
     #[test]
@@ -102,8 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_would_not_take_a_name_gets_another() {
+        let name = |provider, profile, region| Stem { provider, ..stem(profile, region) }.name(1);
+        assert_eq!(name(AZURE, "packet", "westeurope"), "packet-westeurope-3ef42");
+        assert_eq!(name(AWS, "a--b", "eu"), "a--b-eu-3ef42");
+        assert!(name(AZURE, "a--b", "eu").starts_with("a-b-"));
+        assert_ne!(name(AZURE, "a--b", "eu"), name(AZURE, "a-b", "eu"));
+        assert!(name(GCP, "google-eu", "europe-west1").starts_with("go-gle-eu-"));
+        assert_eq!(name(GCP, "packet", "europe-west1"), "packet-europe-west1-3ef42");
+    }
+
+    #[test]
     fn of_a_uid_of_digits_no_part_is_taken_for_a_number() {
-        let digits = Stem { profile: "p", region: "r", uid: "12345678-0000" };
+        let digits = Stem { profile: "p", provider: AWS, region: "r", uid: "12345678-0000" };
         assert_eq!(digits.name(1), "p-r-12345");
         assert_eq!(digits.ordinal("p-r-12345"), Some(1));
         assert_eq!(digits.ordinal("p-r-12345-7"), Some(7));
@@ -114,11 +153,13 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_is_a_label_and_tells_its_number(
-            profile in "[a-z0-9]([a-z0-9.-]{0,100}[a-z0-9])?", region in "\\PC{0,80}", ordinal in 1u32..
+            profile in "(goog)?[a-z0-9]([a-z0-9.-]{0,100}[a-z0-9])?", region in "(\\PC|-|goo|gle){0,80}",
+            provider in prop::sample::select(vec![AWS, AZURE, GCP, FILESYSTEM]), ordinal in 1u32..
         ) {
-            let stem = stem(&profile, &region);
+            let stem = Stem { provider, ..stem(&profile, &region) };
             let name = stem.name(ordinal);
             prop_assert!(name.len() <= LONGEST, "{name}");
+            prop_assert_eq!(name_fault(provider, &name), None, "{}", name);
             prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
             prop_assert!(!name.starts_with('-') && !name.ends_with('-'), "{name}");
             let end = if ordinal == 1 { "-3ef42".to_owned() } else { format!("-3ef42-{ordinal}") };

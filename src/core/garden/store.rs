@@ -3,8 +3,10 @@
 use crate::violation::{Field, Violations};
 
 /// Providers that berth itself serves. Others are left to whoever serves them in a member cluster.
-pub const SERVED: [&str; 2] = [AWS, FILESYSTEM];
+pub const SERVED: [&str; 4] = [AWS, AZURE, GCP, FILESYSTEM];
 pub const AWS: &str = "aws";
+pub const AZURE: &str = "azure";
+pub const GCP: &str = "gcp";
 /// A folder.
 pub const FILESYSTEM: &str = "berth.dev/filesystem";
 
@@ -28,10 +30,20 @@ pub struct SecretRef {
     pub namespace: String,
 }
 
-/// What an S3-protocol server or a folder needs besides.
+/// Keys that a Secret must have for it. Of providers that others serve: those of the S3 protocol, which most speak.
+pub fn secret_keys(provider: &str) -> &'static [&'static str] {
+    match provider {
+        FILESYSTEM => &[],
+        AZURE => &["storageAccount", "storageKey"],
+        GCP => &["serviceaccount.json"],
+        _ => &["accessKeyID", "secretAccessKey"],
+    }
+}
+
+/// What a store needs besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreConfig {
-    /// URL without a path.
+    /// URL without a path; at Azure, of an account's blobs.
     pub endpoint: Option<String>,
     pub force_path_style: Option<bool>,
     /// PEM.
@@ -77,7 +89,7 @@ pub struct Store {
 pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Violations {
     let mut found = Violations::default();
     let is_folder = provider == FILESYSTEM;
-    if !is_folder && provider != AWS {
+    if !SERVED.contains(&provider) {
         return found;
     }
     let foreign = |found: &mut Violations, name: &str, is_there: bool| {
@@ -100,12 +112,26 @@ pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Viol
     } else {
         foreign(&mut found, "path", config.path.is_some());
     }
+    if [AZURE, GCP].contains(&provider) {
+        foreign(&mut found, "forcePathStyle", config.force_path_style.is_some());
+        // Velero's plugins for them refuse a location that has it.
+        foreign(&mut found, "insecureSkipTLSVerify", config.insecure_skip_tls_verify.is_some());
+    }
     if let Some(endpoint) = config.endpoint.as_ref().filter(|_| !is_folder) {
-        found.require(
-            is_endpoint(endpoint),
-            &field.child("endpoint"),
-            "must be http://HOST[:PORT] or https://HOST[:PORT]: no path, no user, no query",
-        );
+        let field = field.child("endpoint");
+        if provider == AZURE {
+            found.require(
+                is_endpoint(account_host(endpoint)),
+                &field,
+                "must be http[s]://HOST[:PORT], or http[s]://HOST[:PORT]/ACCOUNT where a host serves many: no user, no query",
+            );
+        } else {
+            found.require(
+                is_endpoint(endpoint),
+                &field,
+                "must be http://HOST[:PORT] or https://HOST[:PORT]: no path, no user, no query",
+            );
+        }
     }
     if let Some(pem) = config.ca_cert.as_ref().filter(|_| !is_folder) {
         let is_pem = pem.contains("-----BEGIN CERTIFICATE-----") && pem.contains("-----END CERTIFICATE-----");
@@ -123,6 +149,16 @@ fn is_endpoint(url: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     host.map(|host| host.trim_end_matches('/'))
         .is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+}
+
+/// Without an account's name at its end.
+fn account_host(url: &str) -> &str {
+    let is_account =
+        |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    match url.trim_end_matches('/').rsplit_once('/') {
+        Some((host, account)) if is_account(account) && !host.ends_with('/') => host,
+        _ => url,
+    }
 }
 
 /// Is a lock made weaker than objects were promised?
@@ -175,6 +211,34 @@ mod tests {
         let all = ["c.path", "c.endpoint", "c.caCert", "c.objectLock", "c.objectLock.retentionDays"];
         assert_eq!(faults(FILESYSTEM, &wrong), all);
         assert_eq!(faults(AWS, &wrong), ["c.path", "c.caCert", "c.objectLock.retentionDays"]);
+    }
+
+    #[test]
+    fn clouds_have_settings_of_their_own() {
+        let all = StoreConfig {
+            endpoint: Some("http://127.0.0.1:10000/account1/".to_owned()),
+            force_path_style: Some(true),
+            insecure_skip_tls_verify: Some(false),
+            path: Some("/x".to_owned()),
+            ..StoreConfig::default()
+        };
+        let foreign = ["c.path", "c.forcePathStyle", "c.insecureSkipTLSVerify"];
+        assert_eq!(faults(AZURE, &all), foreign);
+        assert_eq!(faults(GCP, &all), [&foreign[..], &["c.endpoint"]].concat());
+        for (endpoint, good) in [
+            ("https://account1.blob.core.windows.net", true),
+            ("https://store.example.com/account1", true),
+            ("https://store.example.com/account1/container", false),
+            ("https://store.example.com/Account", false),
+            ("https://account1", true),
+            ("https:///account1", false),
+            ("account1", false),
+        ] {
+            let config = StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+            assert_eq!(faults(AZURE, &config).is_empty(), good, "{endpoint}");
+        }
+        assert_eq!(secret_keys(AZURE).len(), 2);
+        assert!(secret_keys(FILESYSTEM).is_empty());
     }
 
     #[test]

@@ -106,9 +106,10 @@ impl Courier {
         }
         let mut digest =
             own.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST)).cloned();
+        let mut account = own.as_deref().and_then(wire::account_of);
         if let Ok(credentials) = self.hub.credentials(bucket) {
             if takes_credentials(&bucket.spec.provider) {
-                let file = match wire::cloud_file(&credentials) {
+                let file = match wire::cloud_file(&bucket.spec.provider, &credentials) {
                     Ok(file) => file,
                     Err(faults) => {
                         let of = bucket.spec.secret_ref.clone().unwrap_or_default();
@@ -129,6 +130,7 @@ impl Courier {
                 keep_secret(&self.location_secrets(), &secret_name(name), &labels, &data).await?;
             }
             digest = Some(digest_of(&credentials));
+            account = wire::account(&bucket.spec.provider, &credentials);
         }
         let asked = keys::is_set(entry.annotations(), keys::DEFAULT_LOCATION);
         let others = self.member.locations.all();
@@ -138,7 +140,8 @@ impl Courier {
             namespace: &self.settings.garden_namespace,
             digest: digest.as_deref().unwrap_or_default(),
         };
-        let location = wire::location(entry, bucket, access, is_default(asked, another), freight);
+        let is_default = is_default(asked, another);
+        let location = wire::location(entry, bucket, access, is_default, account.as_ref(), freight);
         self.keep_location(own, &location).await?;
         let kept = self.member.locations.get(name);
         let condition = kept.map(|kept| wire::condition(&kept, now));

@@ -1,6 +1,7 @@
 //! BackupBuckets of the hub.
 
 use super::{Credentials, Findings, check_provider, check_secret, deletion, entries, name};
+use crate::garden::name::name_fault;
 use crate::garden::profile::secret_faults;
 use crate::garden::store::{check_config, check_lock};
 use crate::garden::view::{Bucket, View};
@@ -16,6 +17,9 @@ pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
             &name(),
             "must be 3 to 63 of a-z, 0-9 and -, neither beginning nor ending with -: the bucket in the store has this name",
         );
+        if let Some(fault) = name_fault(&new.place.provider, &new.name) {
+            found.push(name(), fault);
+        }
     }
     for (field, old, new, what) in [
         ("provider", old.map(|old| &old.place.provider), &new.place.provider, "who holds the bucket"),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::garden::profile::{Backup, Profile, Seed};
-use crate::garden::store::{ObjectLock, ObjectLockMode, Place, StoreConfig};
+use crate::garden::store::{AWS, ObjectLock, ObjectLockMode, Place, StoreConfig};
 use crate::garden::view::{Bucket, Entry, Extension};
 
 fn text(text: &str) -> Option<String> {
@@ -85,7 +85,7 @@ fn view() -> View {
 }
 
 fn there() -> Option<Credentials> {
-    Some(Credentials::Found(KEYS.map(str::to_owned).to_vec()))
+    Some(Credentials::Found(secret_keys(AWS).iter().map(|key| (*key).to_owned()).collect()))
 }
 
 /// The fields at fault; then, after a bar, how many warnings there are.
@@ -281,6 +281,16 @@ fn a_bucket_stays_what_it_is() {
     ] {
         let expected = if legal { "| 0" } else { "metadata.name | 0" };
         assert_eq!(judge(None, &bucket(name, "eu")), expected, "{name}");
+    }
+    // The Secret that is there has keys for S3.
+    for (provider, name, expected) in [
+        ("azure", "a--b", "metadata.name | 1"),
+        ("azure", "a-b", "| 1"),
+        ("gcp", "a--b", "| 1"),
+        ("gcp", "goog-a", "metadata.name | 1"),
+    ] {
+        let new = Bucket { place: place(provider, "eu"), ..bucket(name, "eu") };
+        assert_eq!(judge(None, &new), expected, "{provider} {name}");
     }
     let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
     assert_eq!(judge(None, &empty), "metadata.name spec.provider spec.region spec.secretRef | 0");

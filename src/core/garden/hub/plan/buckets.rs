@@ -58,12 +58,9 @@ impl<'v> Walk<'v> {
             self.wake(expires);
         }
         let seed = acts.map(|member| member.seed.name.clone());
-        let region = &bucket.store.place.region;
-        let stem = owner.and_then(|owner| self.view.profiles.get(owner)).map(|owner| Stem {
-            profile: &owner.profile.name,
-            region,
-            uid: &owner.uid,
-        });
+        let stem = owner
+            .and_then(|owner| self.view.profiles.get(owner))
+            .map(|owner| Stem::new(&owner.profile.name, &bucket.store.place, &owner.uid));
         let mut status = BucketStatus {
             seed: seed.clone().or_else(|| found.seed.clone()),
             allocated: self.places.get(b).cloned().unwrap_or_default(),
@@ -122,7 +119,7 @@ impl<'v> Walk<'v> {
     fn is_counted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
         let region = &bucket.store.place.region;
         let Some(one) = owner.and_then(|owner| self.view.profiles.get(owner)) else { return true };
-        let stem = Stem { profile: &one.profile.name, region, uid: &one.uid };
+        let stem = Stem::new(&one.profile.name, &bucket.store.place, &one.uid);
         let last = one.status.last_ordinals.get(region).copied().unwrap_or(0);
         stem.ordinal(&bucket.name).is_none_or(|ordinal| ordinal <= last)
     }

@@ -248,7 +248,7 @@ impl<'v> Walk<'v> {
 
     fn make(&mut self, profile: usize, store: &Store, missing: usize) {
         let Some(owner) = self.view.profiles.get(profile) else { return };
-        let stem = Stem { profile: &owner.profile.name, region: &store.place.region, uid: &owner.uid };
+        let stem = Stem::new(&owner.profile.name, &store.place, &owner.uid);
         let mut last = self.last_ordinal(profile, &store.place.region);
         for _ in 0..missing {
             last += 1;
@@ -259,8 +259,10 @@ impl<'v> Walk<'v> {
     /// Highest number that a bucket of the profile has or had in the region.
     pub(super) fn last_ordinal(&self, profile: usize, region: &str) -> u32 {
         let Some(owner) = self.view.profiles.get(profile) else { return 0 };
-        let stem = Stem { profile: &owner.profile.name, region, uid: &owner.uid };
-        let known = self.view.buckets.iter().filter_map(|bucket| stem.ordinal(&bucket.name));
+        let known = self.view.buckets.iter().filter_map(|bucket| {
+            let provider = bucket.store.place.provider.as_str();
+            Stem { profile: &owner.profile.name, provider, region, uid: &owner.uid }.ordinal(&bucket.name)
+        });
         known.chain(owner.status.last_ordinals.get(region).copied()).max().unwrap_or(0)
     }
 }
