@@ -1,5 +1,6 @@
 //! Shared buckets, on real control planes.
 
+mod clouds;
 mod courier;
 mod executor;
 mod gate;

@@ -1,7 +1,7 @@
 //! `berth garden agent`, driven by objects as a gardenlet writes them: on a real control plane, under its own role, with a real
 //! S3-protocol server and with folders.
 
-mod site;
+pub mod site;
 
 use berth::storage::bucket::{Created, Version};
 use berth_core::garden::fault::Fault;

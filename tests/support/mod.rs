@@ -7,6 +7,7 @@
 pub mod backup;
 pub mod berth;
 pub mod binaries;
+pub mod clouds;
 pub mod control_plane;
 pub mod courier;
 pub mod csi;
