@@ -353,7 +353,7 @@ fn entries(minutes: &mut Minutes<'_>) {
 fn members(minutes: &mut Minutes<'_>) {
     for (title, object) in [
         ("of a member", member_bucket("shared", "aws", "eu-west-1")),
-        ("of a member, served by others", member_bucket("theirs", "gcp", "")),
+        ("of a member, served by others", member_bucket("theirs", "openstack", "")),
         ("of a member, without a region", member_bucket("hollow", "aws", "")),
         ("of a member", member_entry("c", "eu-west-1", "shared")),
         ("of a member, without region and bucket", member_entry("hollow", "", "")),
@@ -624,7 +624,7 @@ fn changes() -> Vec<Case> {
     change(&known, &|e| e["metadata"]["annotations"] = json!({FORCE: "true"}));
     change(&forced, &|e| e["metadata"]["annotations"][FORCE] = json!("otherwise"));
     change(&forced, &|e| e["metadata"]["labels"] = json!({"a": "b"}));
-    change(&member, &|b| b["spec"]["type"] = json!("gcp"));
+    change(&member, &|b| b["spec"]["type"] = json!("openstack"));
     change(&member, &|b| b["spec"]["region"] = json!("other"));
     change(&member, &|b| b["spec"]["secretRef"]["name"] = json!("other"));
     change(&of_member, &|e| e["spec"]["region"] = json!("other"));

@@ -12,7 +12,7 @@ use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 
-use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, address, lacks, name, word, wrong};
+use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, address, lacks, name, text, word, wrong};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, blobs, xml};
 
 /// Of Gardener's Secrets (source: `gardener-extension-provider-azure` and `etcd-backup-restore`).
@@ -59,7 +59,7 @@ impl Azure {
         if container.is_empty() || !container.chars().all(is_label) {
             return Err(wrong(format!("metadata.name: {container:?} is not the name of a container")));
         }
-        let service = match (&config.endpoint, word(secret, DOMAIN)) {
+        let service = match (&config.endpoint, text(secret, DOMAIN)) {
             (Some(endpoint), _) => address(endpoint).ok_or_else(|| {
                 wrong(format!(
                     "spec.providerConfig.endpoint: {endpoint:?} is not the URL of an account's blobs: \
@@ -67,7 +67,7 @@ impl Azure {
                 ))
             })?,
             (None, domain) => {
-                let domain = domain.as_deref().unwrap_or(PUBLIC_CLOUD);
+                let domain = domain.unwrap_or(PUBLIC_CLOUD);
                 let what = || format!("{}, {DOMAIN}: must be as in {PUBLIC_CLOUD}", name(secret));
                 address(&format!("https://{account}.{domain}"))
                     .filter(|_| !domain.contains('/'))

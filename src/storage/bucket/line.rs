@@ -108,7 +108,9 @@ pub fn address(endpoint: &str) -> Option<String> {
     let is_well = matches!(url.scheme(), "http" | "https")
         && url.has_host()
         && endpoint.chars().all(is_plain)
-        && !path.contains(['/', '.']);
+        // Parsed, they are gone.
+        && !endpoint.contains("/.")
+        && !path.contains('/');
     is_well.then(|| endpoint.to_owned())
 }
 
