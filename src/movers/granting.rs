@@ -251,7 +251,7 @@ impl Granting {
         let node = match timeout(WRITE, target::node(&self.clients.call, pod)).await {
             Ok(Ok(node)) => Some(node),
             Ok(Err(error)) => {
-                debug!(restore = %item.mover.name, error = chain(&error), "its pod's node is not known");
+                debug!(restore = %item.mover.name, error = chain(&error), "its node is not known");
                 None
             }
             Err(_) => None,

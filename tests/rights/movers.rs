@@ -146,11 +146,12 @@ pub fn prepare(plane: &ControlPlane, namespace: &str) {
             }),
             agents,
             mover(MoverKind::DataDownload, "lost", namespace, true),
-            mover_pod(MoverKind::DataDownload, "lost", namespace, "nobody-asks"),
             claim("lost", namespace, &apps, ""),
             mover(MoverKind::DataUpload, "taken-over", namespace, true),
         ])
         .unwrap();
+    let uid = field(plane, namespace, MoverKind::DataDownload, "lost", "{.metadata.uid}");
+    plane.apply(vec![mover_pod(MoverKind::DataDownload, "lost", namespace, &uid)]).unwrap();
     let ready = json!({"status": {
         "conditions": [{"type": "Ready", "status": "True"}],
         "startTime": LONG_AGO,

@@ -44,13 +44,15 @@ const ROLES: &[Role] = &[
                 "Events about a foreign queue, certificates, and data movers that no node fits",
                 Symptom::NoForeignQueueEvent,
             ),
-            ("knowing whose volume a data mover's pod is for", Symptom::Blind("DataUpload")),
+            (
+                "knowing whose volume a data mover's pod is for; waking those that were refused when nobody grants any more",
+                Symptom::Blind("DataUpload"),
+            ),
             (
                 "knowing where node-agents run, how they are configured, and whether places are granted",
                 Symptom::Blind("Pod"),
             ),
             ("finding the node-agents' configuration", Symptom::Blind("DaemonSet")),
-            ("letting all data movers pass while nobody grants", Symptom::Blind("Lease")),
             ("its certificate: without, never ready", Symptom::NotReady),
         ],
     },
