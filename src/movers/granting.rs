@@ -36,7 +36,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 const WRITE: Duration = Duration::from_secs(10);
-const GRANTS_AT_ONCE: usize = 16;
+const GRANTS_AT_ONCE: usize = 32;
 /// What admission sees of a new ledger, it sees by then, unless its watch was broken just then.
 const SEEN: Duration = Duration::from_secs(2);
 /// How often a pod is asked for whose node is known, and for which a place is held.

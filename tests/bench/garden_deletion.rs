@@ -45,12 +45,13 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
     let agent = start_agent(&plane, program)?;
     let keys = json!({"name": "keys", "namespace": "garden"});
     let object = |kind: &str, name: &str| {
+        let mut spec = json!({"type": "aws", "region": REGION, "providerConfig": config, "secretRef": keys});
+        if kind == "BackupEntry" {
+            spec["bucketName"] = json!(BUCKET);
+        }
         json!({
             "apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": kind, "metadata": {"name": name},
-            "spec": {
-                "type": "aws", "region": REGION, "providerConfig": config, "secretRef": keys,
-                "bucketName": (kind == "BackupEntry").then_some(BUCKET),
-            },
+            "spec": spec,
         })
     };
     apply(
