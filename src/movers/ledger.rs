@@ -157,7 +157,7 @@ impl InForce {
         });
         let api: Api<ConfigMap> = Api::namespaced(clients.call.clone(), namespace);
         let asking = async {
-            let mut was_kept = false;
+            let mut was_stale = false;
             loop {
                 sleep(LOOK).await;
                 let is_doubtful =
@@ -165,12 +165,13 @@ impl InForce {
                 if is_doubtful && let Ok(Ok(found)) = timeout(LOOK, api.get_opt(LEDGER)).await {
                     self.see(found.map(|map| (is_in_force(&map), map.metadata.resource_version)));
                 }
-                let is_kept = self.is_kept();
-                if was_kept && !is_kept {
+                // Where it is not in force any more, who granted has woken them.
+                let is_stale = self.0.lock().as_ref().is_some_and(|s| s.in_force && s.at.elapsed() >= SILENT);
+                if is_stale && !was_stale {
                     warn!("nobody grants places to data movers any more: none is held back from now on");
                     wake::refused(&clients.call, namespace).await;
                 }
-                was_kept = is_kept;
+                was_stale = is_stale;
             }
         };
         tokio::join!(watching, asking);

@@ -1,75 +1,80 @@
 //! Those that were refused while places were granted: a node-agent that was told of a conflict looks again at what changes, and
 //! at nothing else for hours.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use berth_api::keys::{self, FIELD_MANAGER};
-use berth_core::mover::MoverKind;
+use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_core::mover::grant::MoverPhase;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt as _};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::warn;
 
 use super::granting::api;
-use crate::client::{is_conflict, is_not_found};
+use crate::client::is_not_found;
+use crate::mirror::{list, of_namespace};
 use crate::telemetry::chain;
 
 const CALL: Duration = Duration::from_secs(10);
-const PAGE: u32 = 500;
+const LIST: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
 
 /// Writes a mark on each DataUpload and DataDownload that is New: of the other kinds a refusal is asked about again by itself.
 /// Gives how many there were.
 pub async fn refused(client: &Client, namespace: &str) -> usize {
     let mut woken = 0;
-    for kind in MoverKind::ALL.into_iter().filter(|kind| !kind.is_bound()) {
-        match of_kind(client, namespace, kind).await {
+    for of_kind in
+        [of_kind::<DataUpload>(client, namespace).await, of_kind::<DataDownload>(client, namespace).await]
+    {
+        match of_kind {
             Ok(count) => woken += count,
             Err(error) => {
-                warn!(%kind, error = chain(&error), "those that wait for a place could not be woken");
+                warn!(error = format!("{error:#}"), "those that wait for a place could not be woken");
             }
         }
     }
     woken
 }
 
-async fn of_kind(client: &Client, namespace: &str, kind: MoverKind) -> Result<usize, kube::Error> {
-    let api = api(client, namespace, kind);
-    let mut params = ListParams::default().limit(PAGE);
-    let mut names = Vec::new();
-    loop {
-        let page = match api.list(&params).await {
-            // Without Velero.
-            Err(error) if is_not_found(&error) => return Ok(0),
-            page => page?,
-        };
-        let is_new = |phase: Option<&str>| phase.is_none_or(|phase| matches!(phase, "" | "New"));
-        let new = page.items.iter().filter(|one| is_new(one.data["status"]["phase"].as_str()));
-        names.extend(new.map(|one| one.name_any()));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => break,
-        }
-    }
+async fn of_kind<K>(client: &Client, namespace: &str) -> anyhow::Result<usize>
+where
+    K: DataMover + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + Debug + DeserializeOwned,
+{
+    let everything = ListParams::default();
+    let found = timeout(LIST, list(of_namespace::<K>(client, namespace), &everything)).await;
+    let found = found.context("listing them took too long")??;
+    let movers = found.iter().map(DataMover::mover);
+    let names: Vec<String> =
+        movers.filter(|mover| mover.phase == MoverPhase::New).map(|mover| mover.name).collect();
+    let (api, kind) = (&api(client, namespace, K::KIND), K::KIND);
     let mark = json!({"metadata": {"annotations": {keys::NUDGED_AT: Timestamp::now().to_string()}}});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let woken = futures::stream::iter(&names)
-        .map(async |name| {
-            match timeout(CALL, api.patch_metadata(name, &params, &Patch::Merge(&mark))).await {
-                Ok(Ok(_)) => 1,
-                Ok(Err(error)) if is_not_found(&error) || is_conflict(&error) => 0,
-                Ok(Err(error)) => {
-                    warn!(%kind, name, error = chain(&error), "could not be woken");
-                    0
-                }
-                Err(_) => 0,
+    let (params, mark) = (
+        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() },
+        Patch::Merge(mark),
+    );
+    let (params, mark) = (&params, &mark);
+    let woken = futures::stream::iter(names).map(async |name| {
+        match timeout(CALL, api.patch_metadata(&name, params, mark)).await {
+            Ok(Ok(_)) => 1,
+            Ok(Err(error)) if is_not_found(&error) => 0,
+            Ok(Err(error)) => {
+                warn!(%kind, name, error = chain(&error), "could not be woken");
+                0
             }
-        })
-        .buffer_unordered(AT_ONCE)
-        .fold(0, async |sum, one| sum + one)
-        .await;
-    Ok(woken)
+            Err(_) => {
+                warn!(%kind, name, "waking it took too long");
+                0
+            }
+        }
+    });
+    Ok(woken.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
 }
