@@ -12,7 +12,9 @@ use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 
-use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, address, lacks, name, text, word, wrong};
+use super::line::{
+    Answer, ENCODED_IN_KEY, Line, Request, add_query, address, lacks, name, text, word, wrong,
+};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, blobs, xml};
 
 /// Of Gardener's Secrets (source: `gardener-extension-provider-azure` and `etcd-backup-restore`).
@@ -242,12 +244,7 @@ impl Azure {
             url.push('/');
             url.extend(utf8_percent_encode(key, &ENCODED_IN_KEY));
         }
-        for (i, (name, value)) in call.query.iter().enumerate() {
-            url.push(if i == 0 { '?' } else { '&' });
-            url.push_str(name);
-            url.push('=');
-            url.extend(utf8_percent_encode(value, &ENCODED));
-        }
+        add_query(&mut url, call.query);
         let mut builder = http::Request::builder().method(method.clone()).uri(url);
         for (name, value) in call.headers {
             builder = builder.header(*name, HeaderValue::from_static(value));

@@ -18,7 +18,7 @@ use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::line::{self, Answer, ENCODED, Line, Request, lacks, wrong};
+use super::line::{self, Answer, ENCODED, Line, Request, add_query, lacks, wrong};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, generations, xml};
 
 /// Of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
@@ -319,12 +319,7 @@ impl Google {
 
     fn request(&self, method: &Method, call: Call<'_>, token: &str) -> Result<Request> {
         let mut url = format!("{}{}", self.service, call.path);
-        for (i, (name, value)) in call.query.iter().enumerate() {
-            url.push(if i == 0 { '?' } else { '&' });
-            url.push_str(name);
-            url.push('=');
-            url.extend(utf8_percent_encode(value, &ENCODED));
-        }
+        add_query(&mut url, call.query);
         let mut builder = http::Request::builder().method(method.clone()).uri(url);
         if !token.is_empty() {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(wrong)?;

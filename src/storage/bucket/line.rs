@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Secret;
 use object_store::client::{
     Certificate, ClientOptions, HttpClient, HttpConnector as _, HttpRequestBody, ReqwestConnector,
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -30,6 +30,16 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// What need not be encoded in a signed URL.
 pub const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 pub const ENCODED_IN_KEY: AsciiSet = ENCODED.remove(b'/');
+
+/// Names are the stores' own words.
+pub fn add_query(url: &mut String, query: &[(&str, &str)]) {
+    for (i, (name, value)) in query.iter().enumerate() {
+        url.push(if i == 0 { '?' } else { '&' });
+        url.push_str(name);
+        url.push('=');
+        url.extend(utf8_percent_encode(value, &ENCODED));
+    }
+}
 
 pub type Request = http::Request<HttpRequestBody>;
 

@@ -14,7 +14,7 @@ use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 
-use super::line::{Answer, ENCODED, ENCODED_IN_KEY, Line, Request, lacks, word, wrong};
+use super::line::{Answer, ENCODED_IN_KEY, Line, Request, add_query, lacks, word, wrong};
 use super::{Result, StoreError, xml};
 
 const BUCKET_REGION: &str = "x-amz-bucket-region";
@@ -115,12 +115,7 @@ impl Endpoint {
         } else if !call.query.is_empty() {
             url.push('/');
         }
-        for (i, (name, value)) in call.query.iter().enumerate() {
-            url.push(if i == 0 { '?' } else { '&' });
-            url.push_str(name);
-            url.push('=');
-            url.extend(utf8_percent_encode(value, &ENCODED));
-        }
+        add_query(&mut url, call.query);
         let wrong = |error: &dyn fmt::Display| wrong(format!("{} {}: {error}", call.method, self.name(call)));
         let mut builder = http::Request::builder().method(call.method.clone()).uri(url);
         let digest = ring::digest::digest(&ring::digest::SHA256, call.body.as_bytes());
