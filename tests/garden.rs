@@ -8,4 +8,5 @@ mod hub;
 mod life;
 mod migration;
 mod people;
+mod seeds;
 mod site;

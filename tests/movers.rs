@@ -7,6 +7,7 @@ mod reach;
 mod real;
 mod refused;
 mod seen;
+mod silence;
 mod soothing;
 mod together;
 

@@ -110,6 +110,11 @@ pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
 pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
 /// Annotation of the same: a digest of the credentials that it goes with, so that new ones are noticed.
 pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
+/// In the hub, the agent of Seed NAME is ServiceAccount NAME of this namespace, or the user of this prefix and NAME.
+pub const SEEDS_NAMESPACE: &str = "garden-seeds";
+pub const SEED_USER: &str = "garden.berth.dev:seed:";
+/// Label of a Role or RoleBinding in the hub: what the Seed in its name may read.
+pub const SEED_ACCESS: &str = "garden.berth.dev/seed-access";
 /// Annotation of a BackupEntry of the hub: its location is the default one of its cluster, if there is no other.
 pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 

@@ -11,6 +11,7 @@ mod heartbeat;
 mod known;
 mod location;
 mod orders;
+mod secrets;
 mod view;
 mod write;
 
@@ -103,6 +104,7 @@ impl Courier {
 
     /// Every object once. `false`: something failed.
     async fn pass(&self) -> bool {
+        self.hub.want_credentials(&self.settings.seed);
         let buckets = names([
             self.hub.buckets.all().iter().map(|bucket| bucket.name_any()).collect(),
             ours(&self.member.buckets.all()),
@@ -131,8 +133,8 @@ impl Courier {
     fn settled(&self, kind: &str, name: &str, outcome: Result<(), Failure>) -> bool {
         match outcome {
             Ok(()) => true,
-            Err(failure) if failure.is_conflict() => {
-                debug!(kind, name, error = chain(&failure), "somebody was faster");
+            Err(failure) if failure.passes() => {
+                debug!(kind, name, error = chain(&failure), "not yet");
                 false
             }
             Err(failure) => {

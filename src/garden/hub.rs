@@ -1,10 +1,12 @@
 //! The hub: one loop of the leader over all of its objects. Freeze, decide, act. It touches no store.
 //!
+//! - [`access`]: what each Seed may read, as a Role.
 //! - [`objects`]: the hub's objects, as watches and our own writes show them.
 //! - [`writer`]: what was decided, written.
 //! - [`tombstone`]: the record of an entry that is no more.
 //! - [`telling`]: what people should know of all that.
 
+mod access;
 pub mod objects;
 pub mod telling;
 pub mod tombstone;

@@ -65,11 +65,6 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/garden-member/rbac.yaml"),
     ),
     (
-        "components/garden-seeds/kustomization.yaml",
-        include_str!("../../manifests/components/garden-seeds/kustomization.yaml"),
-    ),
-    ("components/garden-seeds/rbac.yaml", include_str!("../../manifests/components/garden-seeds/rbac.yaml")),
-    (
         "components/self-managed/kustomization.yaml",
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),
     ),
@@ -101,6 +96,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("garden/namespace.yaml", include_str!("../../manifests/garden/namespace.yaml")),
     ("garden/policies.yaml", include_str!("../../manifests/garden/policies.yaml")),
     ("garden/rbac.yaml", include_str!("../../manifests/garden/rbac.yaml")),
+    ("garden/seeds.yaml", include_str!("../../manifests/garden/seeds.yaml")),
     ("manager/controller.yaml", include_str!("../../manifests/manager/controller.yaml")),
     ("manager/kustomization.yaml", include_str!("../../manifests/manager/kustomization.yaml")),
     ("manager/priority.yaml", include_str!("../../manifests/manager/priority.yaml")),

@@ -462,3 +462,50 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hin
     assert_eq!(garden.tombstone(&known).unwrap()["data"]["who"], "back-b");
     assert_eq!(garden.couriers.faults(), [""; 0]);
 }
+
+#[test]
+fn a_seed_reads_the_credentials_of_its_buckets_and_no_others() {
+    let garden = garden();
+    let may = |seed: &str, verb: &str, secret: &str| {
+        let user = format!("--as=system:serviceaccount:garden-seeds:{seed}");
+        let what = format!("secrets/{secret}");
+        let what = what.trim_end_matches('/');
+        let groups = ["--as-group=system:serviceaccounts:garden-seeds", "--as-group=system:authenticated"];
+        let args = [&["auth", "can-i", verb, what, "-n", "garden", &user][..], &groups].concat();
+        let answer = garden.kubectl().answer(&args, "").unwrap();
+        answer.stdout.trim() == "yes"
+    };
+    let becomes = |seed: &str, secret: &str, wanted: bool| {
+        garden.wait(&format!("{seed} to read {secret}: {wanted}"), || {
+            Ok((may(seed, "get", secret) == wanted).then_some(()))
+        });
+    };
+    for name in ["read-a", "read-b"] {
+        garden.profile(name, name);
+        garden.seed(name, name);
+        garden.create(&[entry(name, name)]);
+    }
+    garden.placed(&["read-a", "read-b"].map(str::to_owned));
+    becomes("read-a", "read-a", true);
+    becomes("read-b", "read-b", true);
+    assert!(!may("read-a", "get", "read-b") && !may("read-b", "get", "read-a"));
+    for verb in ["get", "list", "watch"] {
+        assert!(!may("read-a", verb, ""), "{verb} of all");
+    }
+    // Whoever makes it more gets it taken away.
+    let role = "berth-garden-seed:read-a";
+    let more = json!([{"op": "add", "path": "/rules/0/resourceNames/-", "value": "read-b"}]).to_string();
+    garden.kubectl().run(&["patch", "role", role, "-n", "garden", "--type=json", "-p", &more]).unwrap();
+    becomes("read-a", "read-b", false);
+    garden.kubectl().run(&["delete", "rolebinding", role, "-n", "garden"]).unwrap();
+    becomes("read-a", "read-a", true);
+    // It is no more.
+    garden.couriers.stop("read-b");
+    garden.kubectl().run(&["delete", "seed", "read-b", "--wait=false"]).unwrap();
+    becomes("read-b", "read-b", false);
+    garden.wait("its Role to go", || {
+        let args =
+            ["get", "role", "berth-garden-seed:read-b", "-n", "garden", "--ignore-not-found", "-o", "name"];
+        Ok(garden.kubectl().run(&args)?.is_empty().then_some(()))
+    });
+}

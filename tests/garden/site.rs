@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::crd;
+use berth_api::keys::SEEDS_NAMESPACE;
 use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::support::process::in_own_session;
-use crate::support::{ControlPlane, Kubectl, Process, port, wait_for};
+use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
@@ -41,15 +42,25 @@ impl Member {
     }
 }
 
-/// The agent of a member cluster.
+/// Who the agent of a seed is in the hub, and its group.
+pub fn user_of(seed: &str) -> (String, &'static str) {
+    (format!("system:serviceaccount:{SEEDS_NAMESPACE}:{seed}"), "system:serviceaccounts:garden-seeds")
+}
+
+/// The agent of a member cluster. In the hub it may do what a seed may, and no more.
 ///
 /// # Errors
 /// When it cannot be started.
 pub fn start_agent(hub: &ControlPlane, member: &ControlPlane, seed: &str) -> anyhow::Result<Process> {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": seed, "namespace": SEEDS_NAMESPACE},
+    });
+    apply(hub.kubectl(), &account)?;
     let mut command = in_own_session(&program());
     command.args(["garden", "agent", "--namespace=velero", "--lease-duration=2s"]);
     command.arg("--kubeconfig").arg(member.kubeconfig());
-    command.arg("--hub-kubeconfig").arg(hub.kubeconfig()).arg(format!("--seed={seed}"));
+    command.arg("--hub-kubeconfig").arg(hub.service_account_kubeconfig(SEEDS_NAMESPACE, seed)?);
+    command.arg(format!("--seed={seed}"));
     command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
     Process::start("berth garden agent", command, &member.folder().join("agent.log"))
 }
@@ -95,6 +106,19 @@ impl Played {
                 "spec": {"cloudProfileName": "packet", "region": "ewr1"},
             }),
         )?;
+        // What a hub gives to a seed, and nobody decides on here.
+        let (user, _) = user_of("ship");
+        hub.kubectl().run(&[
+            "create",
+            "role",
+            "played",
+            "-n",
+            "garden",
+            "--verb=get",
+            "--resource=secrets",
+        ])?;
+        let of = format!("--user={user}");
+        hub.kubectl().run(&["create", "rolebinding", "played", "-n", "garden", "--role=played", &of])?;
         let member = Member::start(&hub, "ship")?;
         Ok(Self { hub, member })
     }
@@ -107,6 +131,8 @@ impl Played {
 pub fn start_hub() -> anyhow::Result<ControlPlane> {
     let hub = ControlPlane::start()?;
     define(&hub, &[crd::hub(), crd::velero()].concat(), &["garden", "garden-dev", "velero"])?;
+    let seeds = project().join("manifests/garden/seeds.yaml");
+    hub.kubectl().run(&["apply", "--server-side", "-f", &seeds.display().to_string()])?;
     Ok(hub)
 }
 

@@ -144,6 +144,10 @@ const ROLES: &[Role] = &[
                 Symptom::OfHub("the watch was interrupted kind=Secret"),
             ),
             ("records of what was deleted", Symptom::OfHub("the end of a BackupEntry cannot be recorded")),
+            (
+                "saying which of the credentials each Seed may read",
+                Symptom::OfHub("what a Seed may read could not be written"),
+            ),
         ],
     },
     Role {

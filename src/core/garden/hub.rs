@@ -9,7 +9,7 @@ pub use plan::{BucketEnd, BucketPlan};
 pub use plan::{End, EntryPlan, NewBucket, Plan, plan};
 pub use reason::Waiting;
 pub use view::{
-    About, Bucket, BucketStatus, Cluster, Condition, Conditions, Credentials, Entry, EntryStatus,
+    About, Access, Bucket, BucketStatus, Cluster, Condition, Conditions, Credentials, Entry, EntryStatus,
     Infrastructure, Operation, OperationKind, OperationState, ProfileStatus, Settings, View,
 };
 

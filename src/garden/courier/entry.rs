@@ -5,6 +5,7 @@ use berth_api::garden::location as wire;
 use berth_api::garden::report::{Problem, Report, says_the_same, with_condition};
 use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
 use berth_api::keys;
+use berth_core::garden::handover;
 use jiff::Timestamp;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use tracing::warn;
 use super::Courier;
 use super::handover::{Before, Parcel};
 use super::location::{Told, elsewhere};
+use super::view::Credentials;
 use super::write::{Desk, Failure};
 use crate::telemetry::chain;
 
@@ -24,12 +26,13 @@ impl Courier {
         let told = self.told(hub.as_deref(), found.as_ref().map(|found| found.meta()), false, api).await?;
         let none = BackupBucketStatus::default();
         let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
+        let credentials = self.credentials(told, hub.as_deref())?;
         let parcel = Parcel {
             name,
             told,
             found,
             secret: carried::bucket_secret(name),
-            credentials: hub.as_ref().map(|hub| self.hub.credentials(hub)),
+            credentials,
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
             waits: false,
             uid: hub.as_ref().and_then(|hub| hub.uid()),
@@ -69,7 +72,7 @@ impl Courier {
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
         let location = match self.location(name, hub.as_deref(), bucket.as_deref()).await {
             // What is wrong there is told there, and keeps nothing else from going on.
-            Err(failure) if !failure.is_conflict() => {
+            Err(failure) if !failure.passes() => {
                 let why = chain(&failure);
                 warn!(name, error = why, "its storage location could not be looked after");
                 let condition = wire::without_location(wire::reason::UNAVAILABLE, &why, Timestamp::now());
@@ -91,7 +94,7 @@ impl Courier {
             told,
             found,
             secret: entry_secret(name),
-            credentials: bucket.as_ref().map(|bucket| self.hub.credentials(bucket)).or(missing),
+            credentials: self.credentials(told, bucket.as_deref())?.or(missing),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
             waits: !location.is_away,
             uid: hub.as_ref().and_then(|hub| hub.uid()),
@@ -125,6 +128,16 @@ impl Courier {
             known: &self.hub.entries,
         };
         desk.patch_status(hub, change).await
+    }
+
+    /// Those of a bucket, where this seed has something to do there.
+    fn credentials(
+        &self,
+        told: handover::Told,
+        bucket: Option<&BackupBucket>,
+    ) -> Result<Option<Result<Credentials, Problem>>, Failure> {
+        let bucket = bucket.filter(|_| matches!(told, handover::Told::Keep | handover::Told::Remove));
+        bucket.map(|bucket| self.hub.credentials(bucket)).transpose()
     }
 }
 

@@ -127,13 +127,15 @@ impl Courier {
         match stepped {
             Ok(None) => {}
             Ok(Some(problem)) => return Ok(failed(&problem)),
-            Err(failure) if failure.is_conflict() => return Err(failure),
+            Err(failure) if failure.passes() => return Err(failure),
             Err(failure) => {
                 // The hub's status is where people look.
                 let problem = match &failure {
                     Failure::Foreign { .. } => Problem::of_configuration(chain(&failure)),
                     Failure::Elsewhere(problem) => problem.clone(),
-                    Failure::Api { .. } => Problem { description: chain(&failure), codes: Vec::new() },
+                    Failure::Api { .. } | Failure::Unanswered { .. } => {
+                        Problem { description: chain(&failure), codes: Vec::new() }
+                    }
                 };
                 tracing::warn!(name = parcel.name, error = problem.description, "could not be carried down");
                 return Ok(failed(&problem));

@@ -107,7 +107,9 @@ impl Courier {
         let mut digest =
             own.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST)).cloned();
         let mut account = own.as_deref().and_then(wire::account_of);
-        if let Ok(credentials) = self.hub.credentials(bucket) {
+        // Whoever gave the entry away may no longer ask for its keys.
+        let credentials = (life != Life::Elsewhere).then(|| self.hub.credentials(bucket)).transpose()?;
+        if let Some(Ok(credentials)) = credentials {
             if takes_credentials(&bucket.spec.provider) {
                 let file = match wire::cloud_file(&bucket.spec.provider, &credentials) {
                     Ok(file) => file,

@@ -1,6 +1,6 @@
 //! The hub and the member cluster, as the courier sees them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::garden::report::Problem;
@@ -14,6 +14,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::known::Known;
+use super::secrets::{Answer, Secrets};
+use super::write::Failure;
 use crate::mirror::of_namespace;
 
 /// Keys and values of a Secret.
@@ -24,7 +26,7 @@ pub struct Hub {
     namespace: String,
     pub buckets: Known<BackupBucket>,
     pub entries: Known<BackupEntry>,
-    secrets: Known<Secret>,
+    secrets: Secrets,
     tombstones: Known<ConfigMap>,
 }
 
@@ -47,16 +49,33 @@ impl Hub {
             namespace: namespace.to_owned(),
             buckets: Known::new(changes),
             entries: Known::new(changes),
-            secrets: Known::new(changes),
+            secrets: Secrets::new(namespace, changes),
             tombstones: Known::new(changes),
         }
     }
 
     pub fn is_synced(&self) -> bool {
-        self.buckets.is_listed()
-            && self.entries.is_listed()
-            && self.secrets.is_listed()
-            && self.tombstones.is_listed()
+        self.buckets.is_listed() && self.entries.is_listed() && self.tombstones.is_listed()
+    }
+
+    /// Credentials are asked for of buckets that this seed acts on, or backs up into.
+    pub fn want_credentials(&self, seed: &str) {
+        let is_ours = |entry: &Arc<BackupEntry>| {
+            let acts = entry.status.as_ref().and_then(|status| status.seed.as_deref());
+            entry.spec.seed_name == seed || acts == Some(seed)
+        };
+        let entries = self.entries.all();
+        let used: BTreeSet<&str> =
+            entries.iter().filter(|e| is_ours(e)).filter_map(|e| e.spec.bucket_name.as_deref()).collect();
+        let is_wanted = |bucket: &Arc<BackupBucket>| {
+            let acts = bucket.status.as_ref().and_then(|status| status.seed.as_deref());
+            acts == Some(seed) || used.contains(bucket.name_any().as_str())
+        };
+        let named = self.buckets.all().into_iter().filter(is_wanted).filter_map(|bucket| {
+            let secret = bucket.spec.secret_ref.clone()?;
+            (secret.namespace == self.namespace).then_some(secret.name)
+        });
+        self.secrets.want(named.collect());
     }
 
     /// For ever.
@@ -66,7 +85,7 @@ impl Hub {
         tokio::join!(
             self.buckets.follow(of_cluster(client), all()),
             self.entries.follow(of_cluster(client), all()),
-            self.secrets.follow(of_namespace(client, &self.namespace), all()),
+            self.secrets.follow(client),
             self.tombstones.follow(of_namespace(client, &self.namespace), ended),
         );
     }
@@ -90,30 +109,38 @@ impl Hub {
         self.tombstones.all().iter().any(|map| says(map, "entry", entry) && says(map, "uid", uid))
     }
 
+    /// Within: why there are none, and what to do about it.
+    ///
     /// # Errors
-    /// When there are none, with what to do about it.
-    pub fn credentials(&self, bucket: &BackupBucket) -> Result<Credentials, Problem> {
+    /// When the hub has yet to answer.
+    pub fn credentials(&self, bucket: &BackupBucket) -> Result<Result<Credentials, Problem>, Failure> {
+        let fault = |text: String| Ok(Err(Problem::of_configuration(text)));
         let Some(SecretReference { name, namespace }) = &bucket.spec.secret_ref else {
             if !berth_api::garden::location::takes_credentials(&bucket.spec.provider) {
-                return Ok(Credentials::new());
+                return Ok(Ok(Credentials::new()));
             }
             let bucket = bucket.name_any();
-            return Err(Problem::of_configuration(format!(
-                "BackupBucket {bucket} names no credentials: set spec.secretRef"
-            )));
+            return fault(format!("BackupBucket {bucket} names no credentials: set spec.secretRef"));
         };
         let ours = &self.namespace;
         if namespace != ours {
-            return Err(Problem::of_configuration(format!(
+            return fault(format!(
                 "Secret {namespace}/{name} cannot be read: credentials of buckets belong into namespace {ours}"
-            )));
+            ));
         }
-        let Some(secret) = self.secrets.get(name) else {
-            return Err(Problem::of_configuration(format!(
+        match self.secrets.get(name) {
+            None => Err(Failure::Unanswered { name: name.clone() }),
+            Some(Answer::Found(credentials)) => Ok(Ok((*credentials).clone())),
+            Some(Answer::Missing) => fault(format!(
                 "there is no Secret {namespace}/{name} in the hub: create it again with the store's keys"
-            )));
-        };
-        Ok(secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect())
+            )),
+            Some(Answer::Forbidden) => fault(format!(
+                "Secret {namespace}/{name} in the hub may not be read: that right is given to ServiceAccount SEED of namespace {} \
+                 and to user {}SEED, where SEED is this Seed's name: let the agent's kubeconfig be for one of them",
+                keys::SEEDS_NAMESPACE,
+                keys::SEED_USER
+            )),
+        }
     }
 }
 

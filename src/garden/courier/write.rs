@@ -28,6 +28,8 @@ pub enum Failure {
     Foreign { kind: String, name: String },
     #[error("{}", .0.description)]
     Elsewhere(Problem),
+    #[error("the hub has not said yet what its Secret {name} holds")]
+    Unanswered { name: String },
 }
 
 impl Failure {
@@ -39,9 +41,13 @@ impl Failure {
         Self::Foreign { kind: K::kind(&()).into_owned(), name: name.to_owned() }
     }
 
-    /// Somebody else was faster: nothing is wrong, and it is looked at again.
-    pub fn is_conflict(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if is_conflict(source))
+    /// Somebody else was faster, or has yet to speak: nothing is wrong, and it is looked at again.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => is_conflict(source),
+            Self::Unanswered { .. } => true,
+            Self::Foreign { .. } | Self::Elsewhere(_) => false,
+        }
     }
 }
 

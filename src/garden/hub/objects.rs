@@ -9,6 +9,7 @@ use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, Seed};
 use berth_api::keys;
 use berth_core::garden::hub::{Bucket, Credentials, Entry, Infrastructure, View};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::watcher;
@@ -17,7 +18,8 @@ use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::mirror::{Change, Key, is_older, mirror_everywhere};
+use super::access;
+use crate::mirror::{Change, Key, is_older, mirror_everywhere, of_namespace};
 
 /// Of a Secret: its data is read by nobody here.
 pub type Metadata = PartialObjectMeta<Secret>;
@@ -77,6 +79,8 @@ pub struct State {
     pub buckets: Kind<BackupBucket>,
     pub entries: Kind<BackupEntry>,
     pub secrets: Kind<Metadata>,
+    pub roles: Kind<Role>,
+    pub bindings: Kind<RoleBinding>,
 }
 
 /// Where a kind is kept.
@@ -90,6 +94,9 @@ pub struct Frozen {
     pub buckets: Vec<Arc<BackupBucket>>,
     pub entries: Vec<Arc<BackupEntry>>,
     pub secrets: Vec<Arc<Metadata>>,
+    /// What seeds may read.
+    pub roles: Vec<Arc<Role>>,
+    pub bindings: Vec<Arc<RoleBinding>>,
 }
 
 /// Filled by [`Objects::follow`].
@@ -101,8 +108,9 @@ pub struct Objects {
 
 impl Objects {
     pub fn is_synced(&self) -> bool {
-        let State { profiles, seeds, buckets, entries, secrets } = &*self.state.read();
-        profiles.is_listed && seeds.is_listed && buckets.is_listed && entries.is_listed && secrets.is_listed
+        let State { profiles, seeds, buckets, entries, secrets, roles, bindings } = &*self.state.read();
+        let hub = profiles.is_listed && seeds.is_listed && buckets.is_listed && entries.is_listed;
+        hub && secrets.is_listed && roles.is_listed && bindings.is_listed
     }
 
     /// Wakes on every change after this call.
@@ -116,37 +124,47 @@ impl Objects {
         fn all<K>(kind: &Kind<K>) -> Vec<Arc<K>> {
             kind.objects.values().cloned().collect()
         }
-        let State { profiles, seeds, buckets, entries, secrets } = &*self.state.read();
+        let State { profiles, seeds, buckets, entries, secrets, roles, bindings } = &*self.state.read();
         Frozen {
             profiles: all(profiles),
             seeds: all(seeds),
             buckets: all(buckets),
             entries: all(entries),
             secrets: all(secrets),
+            roles: all(roles),
+            bindings: all(bindings),
         }
     }
 
     /// For ever. `namespace`: that of the Secrets.
     pub async fn follow(&self, client: &Client, namespace: &str) {
-        let secrets: Api<DeserializeGuard<Secret>> = Api::namespaced(client.clone(), namespace);
         let metadata =
             |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..Metadata::default() };
+        let all = watcher::Config::default;
+        let access = || all().labels(keys::SEED_ACCESS);
         tokio::join!(
-            self.watch(Api::all(client.clone()), |one| one, |state| &mut state.profiles),
-            self.watch(Api::all(client.clone()), |one| one, |state| &mut state.seeds),
-            self.watch(Api::all(client.clone()), |one| one, |state| &mut state.buckets),
-            self.watch(Api::all(client.clone()), |one| one, |state| &mut state.entries),
-            self.watch(secrets, metadata, |state| &mut state.secrets),
+            self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.profiles),
+            self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.seeds),
+            self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.buckets),
+            self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.entries),
+            self.watch(of_namespace(client, namespace), all(), metadata, |state| &mut state.secrets),
+            self.watch(of_namespace(client, namespace), access(), |one| one, |state| &mut state.roles),
+            self.watch(of_namespace(client, namespace), access(), |one| one, |state| &mut state.bindings),
         );
     }
 
-    async fn watch<K, T>(&self, api: Api<DeserializeGuard<K>>, keep: fn(K) -> T, part: Part<T>)
-    where
+    async fn watch<K, T>(
+        &self,
+        api: Api<DeserializeGuard<K>>,
+        config: watcher::Config,
+        keep: fn(K) -> T,
+        part: Part<T>,
+    ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         T: ResourceExt,
     {
         let keep = |object: K| Arc::new(slim(keep(object)));
-        mirror_everywhere(api, watcher::Config::default(), keep, |change| {
+        mirror_everywhere(api, config, keep, |change| {
             self.write(|state| part(state).observe(change));
         })
         .await;
@@ -196,6 +214,7 @@ impl Frozen {
             buckets: buckets.collect(),
             entries: self.entries.iter().map(|wire| Entry::from(&**wire)).collect(),
             secrets: secrets.collect(),
+            access: access::found(&self.roles, &self.bindings),
             gone,
             profiles,
         }

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::access;
 use super::objects::{Frozen, Objects, Part};
 use super::tombstone;
 use crate::client::{is_conflict, is_not_found};
@@ -93,8 +94,9 @@ impl<'o> Writer<'o> {
             acted: Mutex::default(),
         };
         let round = &round;
-        let Plan { create, buckets, entries, profiles, seeds, secrets, waiting: _, unknown: _, next: _ } =
-            plan;
+        let Plan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
+        // Whoever is told of a bucket can read its Secret by then.
+        stream::iter(access).for_each_concurrent(AT_ONCE, |one| self.access(round, one)).await;
         stream::iter(create).for_each_concurrent(AT_ONCE, |new| self.make(round, new)).await;
         stream::iter(buckets).for_each_concurrent(AT_ONCE, |one| self.bucket(round, one)).await;
         stream::iter(entries).for_each_concurrent(AT_ONCE, |one| self.entry(round, one)).await;
@@ -114,6 +116,20 @@ impl<'o> Writer<'o> {
         }
         let is_complete = round.is_complete.load(Ordering::Relaxed);
         Acted { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
+    }
+
+    async fn access(&self, round: &Round<'_>, (seed, secrets): &(String, Option<BTreeSet<String>>)) {
+        match access::write(&self.client, &self.namespace, seed, secrets.as_ref()).await {
+            Ok(Some((role, binding))) => {
+                self.objects.note(|state| &mut state.roles, role);
+                self.objects.note(|state| &mut state.bindings, binding);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                warn!(%seed, error = format!("{error:#}"), "what a Seed may read could not be written");
+                round.fail();
+            }
+        }
     }
 
     async fn make(&self, round: &Round<'_>, new: &NewBucket) {

@@ -1,5 +1,6 @@
 //! One decision of the hub.
 
+mod access;
 mod buckets;
 mod entries;
 mod owners;
@@ -28,6 +29,8 @@ pub struct Plan {
     pub seeds: Vec<(usize, Conditions)>,
     /// By name: whether they are to have our finalizer.
     pub secrets: Vec<(String, bool)>,
+    /// By Seed: the Secrets that it is to be able to read from now on; `None`: it is no more.
+    pub access: Vec<(String, Option<BTreeSet<String>>)>,
     /// Entries without a place, and why.
     pub waiting: Vec<(usize, Waiting)>,
     /// UIDs with a place that no entry of this view has. Those that are looked for in vain belong into [`View::gone`].
@@ -93,6 +96,7 @@ pub fn plan(view: &View, settings: &Settings, now: Timestamp) -> Plan {
     walk.look_at_entries();
     walk.look_at_owners();
     walk.guard_secrets();
+    walk.give_access();
     walk.plan
 }
 

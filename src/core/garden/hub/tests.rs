@@ -98,6 +98,15 @@ impl World {
 
     /// Carries out those writes of a plan that `happens` lets through, in the order in which the hub makes them.
     fn act(&mut self, plan: &Plan, mut happens: impl FnMut() -> bool) {
+        for (seed, secrets) in &plan.access {
+            match secrets.clone().filter(|_| happens()) {
+                Some(secrets) => {
+                    drop(self.view.access.insert(seed.clone(), Access { secrets, is_bound: true }))
+                }
+                None if secrets.is_none() => drop(self.view.access.remove(seed)),
+                None => {}
+            }
+        }
         for new in &plan.create {
             if happens() {
                 self.view.buckets.push(Bucket {
@@ -230,13 +239,15 @@ impl World {
 
 impl Plan {
     fn is_done(&self) -> bool {
-        let Self { create, buckets, entries, profiles, seeds, secrets, waiting: _, unknown, next: _ } = self;
+        let Self { create, buckets, entries, profiles, seeds, secrets, access, waiting: _, unknown, next: _ } =
+            self;
         create.is_empty()
             && buckets.is_empty()
             && entries.is_empty()
             && profiles.is_empty()
             && seeds.is_empty()
             && secrets.is_empty()
+            && access.is_empty()
             && unknown.is_empty()
     }
 }

@@ -29,6 +29,8 @@ pub struct View {
     pub entries: Vec<Entry>,
     /// Of [`Settings::namespace`], by name.
     pub secrets: BTreeMap<String, Credentials>,
+    /// By Seed, those included that are no more.
+    pub access: BTreeMap<String, Access>,
     /// UIDs that have a place somewhere, and that no entry has for certain.
     pub gone: BTreeSet<String>,
 }
@@ -60,6 +62,15 @@ pub struct Credentials {
     /// It has our finalizer.
     pub is_guarded: bool,
     pub is_deleted: bool,
+}
+
+/// What a Seed may read, as its Role says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// By name.
+    pub secrets: BTreeSet<String>,
+    /// Somebody has that Role: the Seed alone.
+    pub is_bound: bool,
 }
 
 /// A BackupBucket.

@@ -1,0 +1,131 @@
+//! Which credentials each seed may read: those of the buckets that it acts on, or backs up into.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Walk;
+use crate::garden::hub::view::{Access, Bucket};
+
+impl<'v> Walk<'v> {
+    /// By what is planned, and what is: whoever is about to be told of a bucket can read its Secret by then.
+    pub(super) fn give_access(&mut self) {
+        let mut wanted: BTreeMap<&str, BTreeSet<String>> =
+            self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();
+        let mut give = |seed: Option<&str>, bucket: &Bucket| {
+            let secret = &bucket.store.secret;
+            if let Some(secrets) = seed.and_then(|seed| wanted.get_mut(seed))
+                && secret.namespace == self.settings.namespace
+            {
+                secrets.insert(secret.name.clone());
+            }
+        };
+        for bucket in &self.view.buckets {
+            give(bucket.status.seed.as_deref(), bucket);
+        }
+        for planned in &self.plan.buckets {
+            let Some(bucket) = self.view.buckets.get(planned.bucket) else { continue };
+            give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), bucket);
+        }
+        let bucket_of = |e: usize| {
+            let named = || self.buckets.get(self.view.entries.get(e)?.bucket.as_deref()?).copied();
+            self.view.buckets.get(self.target.get(e).copied().flatten().or_else(named)?)
+        };
+        for (e, entry) in self.view.entries.iter().enumerate() {
+            let Some(bucket) = bucket_of(e) else { continue };
+            give(Some(&entry.seed), bucket);
+            give(entry.status.seed.as_deref(), bucket);
+        }
+        for planned in &self.plan.entries {
+            let Some(bucket) = bucket_of(planned.entry) else { continue };
+            give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), bucket);
+        }
+        let mut access = Vec::new();
+        for (seed, secrets) in wanted {
+            let wanted = Access { secrets, is_bound: true };
+            if self.view.access.get(seed) != Some(&wanted) {
+                access.push((seed.to_owned(), Some(wanted.secrets)));
+            }
+        }
+        let is_known = |name: &String| self.members().any(|member| member.seed.name == *name);
+        let strays = self.view.access.keys().filter(|name| !is_known(name));
+        access.extend(strays.map(|name| (name.clone(), None)));
+        self.plan.access = access;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::garden::executor::Member;
+    use crate::garden::hub::{BucketStatus, Cluster, Entry, EntryStatus, Plan, Settings, View, plan};
+    use crate::garden::{Place, SecretRef, Seed, Store};
+
+    fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> Bucket {
+        let place = Place { provider: "aws".to_owned(), region: "r".to_owned() };
+        let secret = SecretRef { name: format!("{name}-keys"), namespace: namespace.to_owned() };
+        Bucket {
+            name: name.to_owned(),
+            is_claimed: true,
+            store: Store { place, secret, ..Store::default() },
+            status: BucketStatus { seed: seed.map(str::to_owned), ..BucketStatus::default() },
+            ..Bucket::default()
+        }
+    }
+
+    fn entry(name: &str, bucket: &str, seed: &str, acts: &str) -> Entry {
+        Entry {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            is_claimed: true,
+            seed: seed.to_owned(),
+            bucket: Some(bucket.to_owned()),
+            placed_in: Some(bucket.to_owned()),
+            status: EntryStatus { seed: Some(acts.to_owned()), ..EntryStatus::default() },
+            ..Entry::default()
+        }
+    }
+
+    fn seed(name: &str) -> Cluster {
+        let seed = Seed { name: name.to_owned(), ..Seed::default() };
+        Cluster { member: Member { seed, ..Member::default() }, ..Cluster::default() }
+    }
+
+    fn decided(view: &View) -> Plan {
+        let settings = Settings { namespace: "garden".to_owned(), ..Settings::default() };
+        plan(view, &settings, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn each_seed_reads_what_it_acts_on_or_backs_up_into_and_nothing_else() {
+        let mut view = View {
+            seeds: ["acts", "owns", "was", "idle"].map(seed).into(),
+            buckets: vec![
+                bucket("made", "garden", Some("acts")),
+                bucket("used", "garden", None),
+                bucket("nobodys", "garden", Some("gone")),
+                bucket("strange", "kube-system", Some("acts")),
+            ],
+            entries: vec![entry("one", "used", "owns", "was")],
+            ..View::default()
+        };
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        let wanted = [
+            ("acts", names(&["made-keys"])),
+            ("idle", names(&[])),
+            ("owns", names(&["used-keys"])),
+            ("was", names(&["used-keys"])),
+        ];
+        let wanted = wanted.map(|(seed, secrets)| (seed.to_owned(), secrets));
+        assert_eq!(decided(&view).access, wanted);
+
+        for (seed, secrets) in wanted {
+            let secrets = secrets.unwrap_or_default();
+            view.access.insert(seed, Access { secrets, is_bound: true });
+        }
+        assert_eq!(decided(&view).access, []);
+        view.access.get_mut("idle").unwrap().is_bound = false;
+        view.access.insert("gone".to_owned(), Access::default());
+        assert_eq!(decided(&view).access, [("idle".to_owned(), names(&[])), ("gone".to_owned(), None)]);
+    }
+}

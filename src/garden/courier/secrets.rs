@@ -1,0 +1,123 @@
+//! Secrets of the hub, each asked for by its name: a seed may read those of its buckets, and list none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::view::Credentials;
+use crate::client::is_forbidden;
+use crate::telemetry::chain;
+
+/// Changed keys are noticed within this.
+const PERIOD: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_secs(5);
+/// Rights that were just given may take a moment to be known to every API server.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// What the hub answered last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Found(Arc<Credentials>),
+    Missing,
+    Forbidden,
+}
+
+pub struct Secrets {
+    namespace: String,
+    answers: RwLock<BTreeMap<String, Answer>>,
+    wanted: watch::Sender<BTreeSet<String>>,
+    changes: Arc<watch::Sender<u64>>,
+}
+
+impl Secrets {
+    pub fn new(namespace: &str, changes: &Arc<watch::Sender<u64>>) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            answers: RwLock::default(),
+            wanted: watch::Sender::default(),
+            changes: Arc::clone(changes),
+        }
+    }
+
+    /// These are to be known, and no others.
+    pub fn want(&self, names: BTreeSet<String>) {
+        self.wanted.send_if_modified(|wanted| {
+            let differs = *wanted != names;
+            *wanted = names;
+            differs
+        });
+    }
+
+    /// `None`: the hub has not answered yet.
+    pub fn get(&self, name: &str) -> Option<Answer> {
+        self.answers.read().get(name).cloned()
+    }
+
+    /// For ever.
+    pub async fn follow(&self, client: &Client) {
+        let api: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
+        let mut changed = self.wanted.subscribe();
+        let mut refused: BTreeMap<String, Instant> = BTreeMap::new();
+        loop {
+            let wanted = changed.borrow_and_update().clone();
+            self.answers.write().retain(|name, _| wanted.contains(name));
+            refused.retain(|name, _| wanted.contains(name));
+            for name in &wanted {
+                match self.ask(&api, name).await {
+                    Some(Answer::Forbidden) if !has_lasted(&mut refused, name) => {}
+                    Some(Answer::Forbidden) => self.take_in(name, Answer::Forbidden),
+                    Some(answer) => {
+                        refused.remove(name);
+                        self.take_in(name, answer);
+                    }
+                    None => {}
+                }
+            }
+            let is_waiting = wanted.iter().any(|name| self.get(name).is_none());
+            let _ = timeout(if is_waiting { RETRY } else { PERIOD }, changed.changed()).await;
+        }
+    }
+
+    /// `None`: no answer; what is known stays.
+    async fn ask(&self, api: &Api<Secret>, name: &str) -> Option<Answer> {
+        match timeout(ANSWER, api.get_opt(name)).await {
+            Ok(Ok(None)) => Some(Answer::Missing),
+            Ok(Ok(Some(secret))) => {
+                let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0));
+                Some(Answer::Found(Arc::new(data.collect())))
+            }
+            Ok(Err(error)) if is_forbidden(&error) => {
+                debug!(name, error = chain(&error), "a Secret of the hub may not be read");
+                Some(Answer::Forbidden)
+            }
+            Ok(Err(error)) => {
+                warn!(name, error = chain(&error), "a Secret of the hub cannot be read: what is known stays");
+                None
+            }
+            Err(_) => {
+                warn!(name, "the hub did not answer in time: what is known of its Secret stays");
+                None
+            }
+        }
+    }
+
+    fn take_in(&self, name: &str, answer: Answer) {
+        let before = self.answers.write().insert(name.to_owned(), answer.clone());
+        if before.as_ref() != Some(&answer) {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Has it been refused for long enough that it is meant so?
+fn has_lasted(refused: &mut BTreeMap<String, Instant>, name: &str) -> bool {
+    refused.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
+}

@@ -1,0 +1,122 @@
+//! Nobody grants any more, or what says who does is gone: nobody waits for ever, and the limit holds as long as somebody does.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{NAMESPACE, wait_for_gate};
+use crate::admission::program;
+use crate::support::movers::{Agents, Kind, Work, spec};
+use crate::support::peers::define_movers;
+use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const NODE: &str = "node-1";
+const CONFIG: &str = "config";
+const LEDGER: &str = "berth-mover-grants";
+
+fn config(text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": CONFIG, "namespace": NAMESPACE, "annotations": {"berth.dev/unchecked": "true"}},
+        "data": {"config.json": text},
+    })
+}
+
+fn create(kubectl: &Kubectl, name: &str) {
+    let object = json!({
+        "apiVersion": Kind::DataDownload.api_version(), "kind": Kind::DataDownload.name(),
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": spec(Kind::DataDownload, name, NODE, &Value::Null),
+    });
+    kubectl.run_with(&["create", "-f", "-"], &object.to_string()).unwrap();
+}
+
+fn annotation(kubectl: &Kubectl, name: &str, key: &str) -> anyhow::Result<String> {
+    let path = format!(r"jsonpath={{.metadata.annotations.berth\.dev/{key}}}");
+    kubectl.run(&["get", "datadownloads", name, "-n", NAMESPACE, "-o", &path])
+}
+
+fn ledger(kubectl: &Kubectl, path: &str) -> anyhow::Result<String> {
+    let path = format!("jsonpath={path}");
+    kubectl.run(&["get", "configmap", LEDGER, "-n", NAMESPACE, "--ignore-not-found", "-o", &path])
+}
+
+/// As a node-agent does; the answer where it is refused.
+fn accept(kubectl: &Kubectl, name: &str) -> Result<(), String> {
+    let patch = json!({"status": {"phase": "Accepted"}}).to_string();
+    let args = ["patch", "datadownloads", name, "-n", NAMESPACE, "--type=merge", "-p", &patch];
+    let answer = kubectl.answer(&args, "").unwrap();
+    if answer.status.success() { Ok(()) } else { Err(answer.stderr) }
+}
+
+#[test]
+fn nobody_waits_for_one_who_does_not_grant_any_more() {
+    let plane = ControlPlane::start().unwrap();
+    plane.define().unwrap();
+    define_movers(&plane).unwrap();
+    let mut berth = Berth::start(plane, Options::new(program(), NAMESPACE)).unwrap();
+    let labels = json!({"name": "node-agent"});
+    let container =
+        json!({"name": "node-agent", "image": "none", "args": ["--node-agent-configmap", CONFIG]});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "node-agent", "namespace": NAMESPACE},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": {"containers": [container]},
+        }},
+    });
+    let limit = config(r#"{"loadConcurrency": {"prepareQueueLength": 1}}"#);
+    berth.plane().apply(vec![limit, set]).unwrap();
+    // It accepts what it may, and takes its time.
+    let slow = Duration::from_secs(3600);
+    let work = Work { data_paths: 1, expose: slow, start: slow, run: slow };
+    let agents = Agents::start(berth.plane(), NAMESPACE, &[NODE], work).unwrap();
+    wait_for_gate(berth.kubectl());
+    create(berth.kubectl(), "first");
+    wait_for("the first to get a place", PATIENCE, || {
+        Ok((!annotation(berth.kubectl(), "first", "granted")?.is_empty()).then_some(()))
+    })
+    .unwrap();
+    create(berth.kubectl(), "second");
+    assert!(accept(berth.kubectl(), "second").unwrap_err().contains("waits for a place"));
+
+    // Who grants notices that its ledger is gone; nobody passes meanwhile.
+    berth.kubectl().run(&["delete", "configmap", LEDGER, "-n", NAMESPACE]).unwrap();
+    wait_for("the ledger to be written again", PATIENCE, || {
+        assert!(accept(berth.kubectl(), "second").is_err());
+        Ok((ledger(berth.kubectl(), "{.data.inForce}")? == "true").then_some(()))
+    })
+    .unwrap();
+    assert!(accept(berth.kubectl(), "second").is_err());
+
+    // A leader that begins with a configuration that cannot be read goes by the last one's limit.
+    let version = ledger(berth.kubectl(), "{.metadata.resourceVersion}").unwrap();
+    berth.kubectl().run_with(&["replace", "-f", "-"], &config("{").to_string()).unwrap();
+    berth.controller.process.restart().unwrap();
+    wait_for("the next leader to write the ledger", PATIENCE, || {
+        let now = ledger(
+            berth.kubectl(),
+            "{.metadata.annotations.berth\\.dev/written-at} {.metadata.resourceVersion}",
+        )?;
+        let is_new = !now.ends_with(&version);
+        Ok((is_new && berth.controller.metrics()?.contains("berth_movers_configuration_rejected 1"))
+            .then_some(()))
+    })
+    .unwrap();
+    assert_eq!(ledger(berth.kubectl(), "{.data.inForce} {.data.limit}").unwrap(), "true 1");
+    assert_eq!(annotation(berth.kubectl(), "second", "granted").unwrap(), "");
+    assert!(accept(berth.kubectl(), "second").is_err());
+
+    // Nobody grants: who was refused is woken, and may pass.
+    berth.controller.process.kill().unwrap();
+    wait_for("the second to be woken", PATIENCE, || {
+        Ok((!annotation(berth.kubectl(), "second", "nudged-at")?.is_empty()).then_some(()))
+    })
+    .unwrap();
+    wait_for("the second to be accepted", PATIENCE, || {
+        let phase = ["get", "datadownloads", "second", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
+        Ok((berth.kubectl().run(&phase)? == "Accepted").then_some(()))
+    })
+    .unwrap();
+    agents.ensure_work().unwrap();
+}
