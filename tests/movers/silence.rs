@@ -113,10 +113,6 @@ fn nobody_waits_for_one_who_does_not_grant_any_more() {
         Ok((!annotation(berth.kubectl(), "second", "nudged-at")?.is_empty()).then_some(()))
     })
     .unwrap();
-    wait_for("the second to be accepted", PATIENCE, || {
-        let phase = ["get", "datadownloads", "second", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
-        Ok((berth.kubectl().run(&phase)? == "Accepted").then_some(()))
-    })
-    .unwrap();
+    accept(berth.kubectl(), "second").unwrap();
     agents.ensure_work().unwrap();
 }
