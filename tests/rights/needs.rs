@@ -146,7 +146,7 @@ const ROLES: &[Role] = &[
             ("records of what was deleted", Symptom::OfHub("the end of a BackupEntry cannot be recorded")),
             (
                 "saying which of the credentials each Seed may read",
-                Symptom::OfHub("what a Seed may read could not be written"),
+                Symptom::OfHub("the watch was interrupted kind=Role"),
             ),
         ],
     },
