@@ -163,7 +163,10 @@ fn the_webhooks_are_asked_about_backups_of_one_namespace_and_shared_buckets_and_
         ("movers.validate.berth.dev", movers()),
         ("configmaps.validate.berth.dev", vec!["configmaps.v1. CREATE,UPDATE".to_owned()]),
         ("garden.guard.berth.dev", hub("CREATE,UPDATE", &HUB)),
-        ("garden.validate.berth.dev", [hub("CREATE,UPDATE", &HUB), hub("DELETE", &["seeds"])].concat()),
+        (
+            "garden.validate.berth.dev",
+            [hub("CREATE,UPDATE", &HUB), hub("DELETE", &["seeds", "backupentries"])].concat(),
+        ),
         ("garden-deletions.validate.berth.dev", hub("DELETE", &["cloudprofiles", "backupbuckets"])),
         ("extensions.validate.berth.dev", member("CREATE,UPDATE,DELETE")),
         (
@@ -205,6 +208,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         ("berth-seeds", hub("CREATE,UPDATE", &["seeds"])),
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
         ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
+        ("berth-backupentry-deletions", hub("DELETE", &["backupentries"])),
         ("berth-extensions", member("CREATE,UPDATE")),
         ("berth-extension-deletions", member("DELETE")),
         ("berth-credentials", vec!["secrets.v1. DELETE".to_owned()]),

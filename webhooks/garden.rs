@@ -105,6 +105,10 @@ impl Subject {
             Self::Profile(change) => change.matters(),
             Self::Seed(change) => change.matters(),
             Self::Bucket(change) => change.matters(),
+            // Its finalizers count when it is deleted, and not before.
+            Self::Entry(Change { old: Some(old), new: Some(new), spec_changed }) => {
+                *spec_changed || Entry { is_claimed: new.is_claimed, ..old.clone() } != *new
+            }
             Self::Entry(change) => change.matters(),
             Self::Extension(Change { old, new, spec_changed }) => {
                 let is_served = [old, new].into_iter().flatten().any(check::extension::is_served);
@@ -135,6 +139,7 @@ impl Subject {
             Self::Extension(Change { old, new: Some(new), spec_changed }) => {
                 check::extension::faults(old.as_ref(), new, *spec_changed)
             }
+            Self::Entry(Change { old: Some(old), .. }) => check::entry::check_delete(old),
             Self::Extension(Change { old: Some(old), .. }) => check::extension::check_delete(old),
             _ => Violations::default(),
         }
@@ -214,7 +219,7 @@ async fn settled<K: KnownGarden>(known: &K, judge: impl Fn(&View) -> Findings) -
 fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
     let mut found = Findings { faults: subject.faults(by_hub), ..Findings::default() };
     let why = "what else there is is not known yet: this replica has just started, or may not see it";
-    if is_deletion && !matches!(subject, Subject::Extension(_) | Subject::Seed(_)) {
+    if is_deletion && matches!(subject, Subject::Profile(_) | Subject::Bucket(_)) {
         let field = Field::root("metadata").child("deletionTimestamp");
         found.blamed.push(field, format!("{why}: try again in a moment"));
     } else {

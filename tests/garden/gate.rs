@@ -21,6 +21,7 @@ const HUB: &str = "garden.berth.dev/v1alpha1";
 const MEMBER: &str = "extensions.gardener.cloud/v1alpha1";
 const CROSS: &str = "garden.berth.dev/allow-cross-provider";
 const FORCE: &str = "garden.berth.dev/force-deletion";
+const FORGET: &str = "garden.berth.dev/forget-data";
 const OWNER: &str = "garden.berth.dev/cloud-profile";
 const CONFIRM: &str = "confirmation.gardener.cloud/deletion";
 
@@ -439,6 +440,8 @@ fn deletions(minutes: &mut Minutes<'_>) {
         &["delete", "backupbuckets.extensions.gardener.cloud", "shared"],
         &["delete", "backupbuckets.extensions.gardener.cloud", "theirs"],
         &["delete", "backupentries.extensions.gardener.cloud", "c"],
+        &["delete", "backupentries.garden.berth.dev", "unplaced", "-n", "garden-dev"],
+        &["delete", "backupentries.garden.berth.dev", "sealed", "-n", "garden-dev"],
     ] {
         minutes.kubectl(&format!("$ kubectl {}", args.join(" ")), args);
     }
@@ -680,7 +683,55 @@ fn the_policies_and_the_checks_agree_case_by_case() {
         assert!(answer.ends_with(&expected), "{}\nby core: {faults}\nby the policy: {answer}", case.new);
         assert!(faults.is_empty() || answer.contains("refused by berth-"), "{answer}");
     }
+    only_what_is_on_record_is_deleted(kubectl);
     only_who_may_delete_forces(&plane);
+}
+
+/// Deletions, dry: the policy refuses what core calls a fault, word for word.
+fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
+    const OURS: &str = "garden.berth.dev/backup";
+    const THEIRS: &str = "example.com/other";
+    let mut entries = Vec::new();
+    for bucket in ["", "b"] {
+        for finalizers in [json!([]), json!([THEIRS]), json!([THEIRS, OURS])] {
+            for forgotten in [None, Some("false"), Some("the store is given up")] {
+                let mut one = entry(&format!("end-{}", entries.len()), "s", bucket);
+                one["metadata"]["finalizers"] = finalizers.clone();
+                entries.push(forgotten.map_or(one.clone(), |why| annotated(one, FORGET, why)));
+            }
+        }
+    }
+    let mut going = entry("going", "s", "b");
+    going["metadata"]["finalizers"] = json!([THEIRS, OURS]);
+    entries.push(going);
+    for one in &entries {
+        let answer = apply(kubectl, one, false);
+        assert!(answer.status.success(), "{}", answer.stderr);
+    }
+    const ENTRIES: &str = "backupentries.garden.berth.dev";
+    kubectl.run(&["delete", ENTRIES, "going", "-n", "garden-dev", "--wait=false"]).unwrap();
+    let let_go = json!({"metadata": {"finalizers": [THEIRS]}}).to_string();
+    kubectl.run(&["patch", ENTRIES, "going", "-n", "garden-dev", "--type=merge", "-p", &let_go]).unwrap();
+    let delete = |name: &str| {
+        let args = ["delete", ENTRIES, name, "-n", "garden-dev", "--wait=false", "--dry-run=server"];
+        said(&kubectl.answer(&args, "").unwrap())
+    };
+    wait_for("the policy of deletions to be on", PATIENCE, || {
+        Ok(delete("end-9").contains("refused by berth-backupentry-deletions").then_some(()))
+    })
+    .unwrap();
+    let mut refused = 0;
+    for one in &entries {
+        let name = one["metadata"]["name"].as_str().unwrap();
+        let there = kubectl.run(&["get", ENTRIES, name, "-n", "garden-dev", "-o", "json"]).unwrap();
+        let there = read::<garden::BackupEntry, Entry>(&serde_json::from_str(&there).unwrap());
+        let faults = check::entry::check_delete(&there);
+        let answer = delete(name);
+        let expected = if faults.is_empty() { "  accepted\n".to_owned() } else { format!(": {faults}\n") };
+        assert!(answer.ends_with(&expected), "{one}\nby core: {faults}\nby the policy: {answer}");
+        refused += usize::from(!faults.is_empty());
+    }
+    assert_eq!(refused, 4, "with a bucket, without our finalizer, and not meant");
 }
 
 /// Force is deletion: whoever may write an entry and not delete it may not say so.

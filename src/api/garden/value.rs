@@ -105,13 +105,16 @@ impl From<&BackupEntry> for Entry {
             bucket: said(&wire.spec.bucket_name),
             placed_in: wire.annotations().get(keys::PLACED_IN).cloned(),
             is_terminating: wire.metadata.deletion_timestamp.is_some(),
-            force_deletion: forced(wire.annotations()),
+            is_claimed: wire.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER),
+            force_deletion: reason(wire.annotations(), keys::FORCE_DELETION),
+            forget_data: reason(wire.annotations(), keys::FORGET_DATA),
         }
     }
 }
 
-fn forced(annotations: &BTreeMap<String, String>) -> Option<String> {
-    annotations.get(keys::FORCE_DELETION).filter(|_| keys::is_set(annotations, keys::FORCE_DELETION)).cloned()
+/// What an annotation says that is there, and not `false`.
+fn reason(annotations: &BTreeMap<String, String>, key: &str) -> Option<String> {
+    annotations.get(key).filter(|_| keys::is_set(annotations, key)).cloned()
 }
 
 impl From<&extensions::BackupBucket> for Extension {

@@ -50,8 +50,12 @@ pub struct Entry {
     /// The bucket in which the hub once gave it its place, which outlives a restore.
     pub placed_in: Option<String>,
     pub is_terminating: bool,
+    /// The hub has taken it up, and puts its end on record.
+    pub is_claimed: bool,
     /// Its data is to go without grace: the reason that was given.
     pub force_deletion: Option<String>,
+    /// Its data is to stay in the store: the reason that was given.
+    pub forget_data: Option<String>,
 }
 
 /// A BackupBucket or BackupEntry of a member cluster.

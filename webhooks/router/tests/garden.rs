@@ -173,6 +173,63 @@ async fn deletions_of_what_others_need_are_forbidden() {
     }
 }
 
+/// An entry with a bucket, and what else its metadata has.
+fn placed(metadata: Value) -> Value {
+    let mut entry = object("BackupEntry", "e", json!({"seedName": "s", "bucketName": "bucket"}));
+    for (key, value) in metadata.as_object().into_iter().flatten() {
+        entry["metadata"][key] = value.clone();
+    }
+    entry
+}
+
+#[tokio::test]
+async fn an_entry_with_a_bucket_is_deleted_once_the_hub_keeps_a_record_of_it() {
+    let (cluster, router) = desk();
+    let delete = |metadata: Value| {
+        let (router, old) = (router.clone(), placed(metadata));
+        async move { ask(&router, GARDEN_PATH, review_of("BackupEntry", HUB, Value::Null, old)).await }
+    };
+    let claimed = json!({"finalizers": ["example.com/other", "garden.berth.dev/backup"]});
+    let other = json!({"finalizers": ["example.com/other"]});
+    let going = json!({"finalizers": ["example.com/other"], "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let meant = json!({"annotations": {"garden.berth.dev/forget-data": "the store is given up"}});
+    let unmeant = json!({"annotations": {"garden.berth.dev/forget-data": "false"}});
+    // It takes nothing but the object itself.
+    for is_known in [false, true] {
+        if is_known {
+            know(&cluster, view());
+        }
+        for metadata in [json!({}), other.clone(), unmeant.clone()] {
+            let answer = delete(metadata).await;
+            let (code, message) = refused(&answer);
+            assert!(
+                code == 403 && message.starts_with("metadata.finalizers: its data would be left"),
+                "{answer}"
+            );
+        }
+        for metadata in [claimed.clone(), going.clone(), meant.clone()] {
+            let answer = delete(metadata.clone()).await;
+            assert_eq!(answer["allowed"], true, "{metadata}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn finalizers_of_an_entry_come_and_go() {
+    let (_, router) = gardener();
+    // What was let in once, and would not be now.
+    let named = |metadata: Value| {
+        let mut entry = placed(metadata);
+        entry["spec"]["seedName"] = json!("");
+        entry
+    };
+    let claimed = named(json!({"finalizers": ["garden.berth.dev/backup"]}));
+    for (new, old) in [(claimed.clone(), named(json!({}))), (named(json!({})), claimed)] {
+        let answer = ask(&router, GARDEN_PATH, review_of("BackupEntry", HUB, new, old)).await;
+        assert_eq!(answer["allowed"], true, "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn while_nothing_is_known_only_deletions_are_refused() {
     let (cluster, router) = desk();

@@ -91,6 +91,18 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
     found
 }
 
+/// May it be deleted? One that the hub has not taken up is gone at once, and whatever is in its directory stays there.
+pub fn check_delete(old: &Entry) -> Violations {
+    let mut found = Violations::default();
+    found.require(
+        old.bucket.is_none() || old.is_claimed || old.is_terminating || old.forget_data.is_some(),
+        &Field::root("metadata").child("finalizers"),
+        "its data would be left in the bucket without a record: wait until the hub has taken it up, and garden.berth.dev/backup is \
+         one of them; or, if the data is to stay there, give the reason in the annotation garden.berth.dev/forget-data",
+    );
+    found
+}
+
 /// Is this bucket one for this entry?
 fn check_bucket(
     old: Option<&Entry>,

@@ -393,6 +393,30 @@ fn an_entry_keeps_its_bucket_and_moves_only_to_a_seed_that_fits() {
 }
 
 #[test]
+fn an_entry_that_the_hub_does_not_know_is_not_deleted_with_its_bucket_named() {
+    let old = entry("a", "eu-1", "main-eu");
+    let refused = entry::check_delete(&old);
+    assert_eq!(
+        refused.to_string(),
+        "metadata.finalizers: its data would be left in the bucket without a record: wait until the hub has taken it up, and \
+         garden.berth.dev/backup is one of them; or, if the data is to stay there, give the reason in the annotation \
+         garden.berth.dev/forget-data"
+    );
+    for (what, other) in [
+        ("without a bucket there is no data", entry("a", "eu-1", "")),
+        ("its end will be on record", Entry { is_claimed: true, ..old.clone() }),
+        ("the hub has let it go", Entry { is_terminating: true, ..old.clone() }),
+        ("it is meant", Entry { forget_data: text("the store is being given up"), ..old.clone() }),
+    ] {
+        assert!(entry::check_delete(&other).is_empty(), "{what}");
+    }
+    assert!(
+        !entry::check_delete(&Entry { force_deletion: text("now"), ..old }).is_empty(),
+        "force is no record"
+    );
+}
+
+#[test]
 fn filled_buckets_are_not_looked_for_elsewhere() {
     let at = |endpoint: &str| {
         let mut one = profile("main", "");
