@@ -209,6 +209,10 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
         ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
         ("berth-backupentry-deletions", hub("DELETE", &["backupentries"])),
+        (
+            "berth-letting-go",
+            [hub("CREATE,UPDATE", &["backupbuckets", "backupentries"]), member("CREATE,UPDATE")].concat(),
+        ),
         ("berth-extensions", member("CREATE,UPDATE")),
         ("berth-extension-deletions", member("DELETE")),
         ("berth-credentials", vec!["secrets.v1. DELETE".to_owned()]),

@@ -89,7 +89,8 @@ pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
 pub const TOMBSTONE: &str = "garden.berth.dev/tombstone";
 /// Annotation of a BackupEntry of the hub: its data goes without grace. The value is the reason, for the record.
 pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
-/// Annotation of a BackupEntry of the hub or a member: whatever is left in the store stays there, and is recorded.
+/// Annotation of a BackupEntry or BackupBucket, hub or member: whatever is left in the store stays there, and is recorded. The
+/// value is the reason, as above.
 pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
 /// Annotation of a BackupBucket, hub or member: its name, so that it is emptied before it is deleted.
 pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";

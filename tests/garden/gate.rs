@@ -426,6 +426,9 @@ fn updates(minutes: &mut Minutes<'_>) {
     minutes.apply("to another bucket", &entry("a", "eu-2", "by-hand"));
     minutes.apply("forced, without a reason", &annotated(entry("a", "eu-2", "main-eu"), FORCE, "true"));
     minutes.apply("forced", &annotated(entry("sealed", "eu-1", "locked"), FORCE, "the customer left"));
+    minutes.apply("forgotten, without a reason", &annotated(entry("a", "eu-2", "main-eu"), FORGET, "true"));
+    let forgotten = annotated(bucket("main-eu-2", "eu-west-1"), OWNER, "main");
+    minutes.apply("forgotten, without a reason", &annotated(forgotten, FORGET, ""));
     minutes.apply("another type, another region", &member_bucket("shared", "berth.dev/filesystem", "here"));
     minutes.apply("another region", &member_entry("c", "us-east-1", "shared"));
 }
@@ -587,6 +590,9 @@ fn cases() -> Vec<Case> {
     created(entry("source-a", "", ""));
     for reason in ["", " ", "true", "false", "because"] {
         created(annotated(entry("case", "s", ""), FORCE, reason));
+        created(annotated(entry("case", "", ""), FORGET, reason));
+        created(annotated(annotated(entry("case", "s", ""), FORCE, reason), FORGET, reason));
+        created(annotated(bucket("case", ""), FORGET, reason));
     }
     for (provider, region) in
         [("aws", ""), ("aws", "r"), ("gcp", ""), ("azure", ""), ("swift", ""), ("berth.dev/filesystem", "")]
@@ -619,6 +625,8 @@ fn changes() -> Vec<Case> {
     change(&owned, &|b| b["spec"]["secretRef"]["name"] = json!("other"));
     change(&owned, &|b| b["metadata"]["annotations"][OWNER] = json!("q"));
     change(&owned, &|b| b["metadata"]["annotations"] = json!({}));
+    change(&owned, &|b| b["metadata"]["annotations"][FORGET] = json!("true"));
+    change(&owned, &|b| b["metadata"]["annotations"][FORGET] = json!("because"));
     change(&owned, &|b| b["metadata"]["labels"] = json!({"a": "b"}));
     change(&known, &|e| e["spec"]["bucketName"] = json!("c"));
     change(&known, &|e| drop(e["spec"].as_object_mut().unwrap().remove("bucketName")));
@@ -626,6 +634,8 @@ fn changes() -> Vec<Case> {
     change(&known, &|e| e["spec"]["seedName"] = json!("t"));
     change(&known, &|e| e["metadata"]["annotations"] = json!({FORCE: "true"}));
     change(&forced, &|e| e["metadata"]["annotations"][FORCE] = json!("otherwise"));
+    change(&forced, &|e| e["metadata"]["annotations"][FORGET] = json!(""));
+    change(&forced, &|e| e["metadata"]["annotations"] = json!({FORCE: "", FORGET: "true"}));
     change(&forced, &|e| e["metadata"]["labels"] = json!({"a": "b"}));
     change(&member, &|b| b["spec"]["type"] = json!("openstack"));
     change(&member, &|b| b["spec"]["region"] = json!("other"));
@@ -684,7 +694,7 @@ fn the_policies_and_the_checks_agree_case_by_case() {
         assert!(faults.is_empty() || answer.contains("refused by berth-"), "{answer}");
     }
     only_what_is_on_record_is_deleted(kubectl);
-    only_who_may_delete_forces(&plane);
+    only_who_may_delete_lets_go(&plane);
 }
 
 /// Deletions, dry: the policy refuses what core calls a fault, word for word.
@@ -734,25 +744,59 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     assert_eq!(refused, 4, "with a bucket, without our finalizer, and not meant");
 }
 
-/// Force is deletion: whoever may write an entry and not delete it may not say so.
-fn only_who_may_delete_forces(plane: &ControlPlane) {
+/// To let go of data is to delete it: whoever may write an object and not delete it may not say so.
+fn only_who_may_delete_lets_go(plane: &ControlPlane) {
     let kubectl = plane.kubectl();
     kubectl.run(&["create", "serviceaccount", "writer", "-n", "garden-dev"]).unwrap();
+    let account = "--serviceaccount=garden-dev:writer";
+    let of_cluster = "--resource=backupbuckets.garden.berth.dev,backupbuckets.extensions.gardener.cloud,backupentries.extensions.gardener.cloud";
     let may = |verbs: &str, name: &str| {
         let (verbs, role) = (format!("--verb={verbs}"), format!("--role={name}"));
         let resource = "--resource=backupentries.garden.berth.dev";
         kubectl.run(&["create", "role", name, "-n", "garden-dev", &verbs, resource]).unwrap();
-        let account = "--serviceaccount=garden-dev:writer";
         kubectl.run(&["create", "rolebinding", name, "-n", "garden-dev", &role, account]).unwrap();
+        let role = format!("--clusterrole={name}");
+        kubectl.run(&["create", "clusterrole", name, &verbs, of_cluster]).unwrap();
+        kubectl.run(&["create", "clusterrolebinding", name, &role, account]).unwrap();
     };
-    may("get,create,patch", "write");
+    may("get,create,patch", "write-entries-and-buckets");
     let writer = kubectl.with_kubeconfig(plane.service_account_kubeconfig("garden-dev", "writer").unwrap());
-    let forced = annotated(entry("force", "s", ""), FORCE, "because");
-    let refused = "metadata.annotations[garden.berth.dev/force-deletion]: only who may delete";
-    assert!(said(&apply(&writer, &forced, true)).contains(refused));
-    may("delete", "delete");
-    wait_for("the right to delete", PATIENCE, || {
-        Ok((said(&apply(&writer, &forced, true)) == "  accepted\n").then_some(()))
+    let asked = [
+        (FORCE, entry("let-go", "s", "")),
+        (FORGET, entry("let-go", "s", "")),
+        (FORGET, bucket("let-go", "r")),
+        (FORGET, member_entry("let-go", "r", "b")),
+        (FORGET, member_bucket("let-go", "aws", "r")),
+    ]
+    .map(|(key, object)| (key, annotated(object, key, "because")));
+    wait_for("the right to write", PATIENCE, || {
+        let plain = [entry("let-go", "s", ""), bucket("let-go", "r"), member_entry("let-go", "r", "b")];
+        Ok(plain.iter().all(|one| said(&apply(&writer, one, true)) == "  accepted\n").then_some(()))
     })
     .unwrap();
+    for (key, object) in &asked {
+        let answer = said(&apply(&writer, object, true));
+        let refused =
+            format!("refused by berth-letting-go: metadata.annotations[{key}]: only who may delete");
+        assert!(answer.contains(&refused), "{object}: {answer}");
+    }
+    let both = annotated(asked[0].1.clone(), FORGET, "because");
+    let answer = said(&apply(&writer, &both, true));
+    assert!(
+        answer.contains(&format!("[{FORCE}]: ")) && answer.contains(&format!("[{FORGET}]: ")),
+        "{answer}"
+    );
+    may("delete", "delete-entries-and-buckets");
+    for (_, object) in &asked {
+        wait_for("the right to delete", PATIENCE, || {
+            Ok((said(&apply(&writer, object, true)) == "  accepted\n").then_some(()))
+        })
+        .unwrap();
+    }
+    // The API server has not named it yet.
+    let mut generated = both;
+    generated["metadata"].as_object_mut().unwrap().remove("name");
+    generated["metadata"]["generateName"] = json!("let-go-");
+    let answer = writer.answer(&["create", "--dry-run=server", "-f", "-"], &generated.to_string()).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
 }

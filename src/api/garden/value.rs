@@ -89,6 +89,7 @@ impl From<&BackupBucket> for Bucket {
             is_made: status.observed_generation.is_some(),
             is_terminating: wire.metadata.deletion_timestamp.is_some(),
             has_failed: status.last_operation.is_some_and(|last| last.state == OperationState::Failed),
+            forget_data: reason(wire.annotations(), keys::FORGET_DATA),
         }
     }
 }

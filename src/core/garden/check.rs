@@ -106,6 +106,16 @@ fn check_secret(
     }
 }
 
+/// Whoever lets go of data says why, in words. `old`: what the annotation said before; `None`: nothing.
+fn check_reason(key: &str, old: Option<&String>, new: Option<&String>, found: &mut Violations) {
+    let is_unsaid = new.is_some_and(|reason| Some(reason) != old && matches!(reason.trim(), "" | "true"));
+    found.require(
+        !is_unsaid,
+        &Field::root("metadata").child("annotations").key(key),
+        "must be the reason, in words: it is kept with the record of what was deleted",
+    );
+}
+
 /// Somebody else has to serve it.
 fn check_provider(provider: &str, found: &mut Findings) {
     if !provider.is_empty() && !SERVED.contains(&provider) {
@@ -115,6 +125,9 @@ fn check_provider(provider: &str, found: &mut Findings) {
         ));
     }
 }
+
+const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
+const FORGET_DATA: &str = "garden.berth.dev/forget-data";
 
 /// As in a sentence.
 fn listed(words: &[&str]) -> String {

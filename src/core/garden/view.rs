@@ -23,6 +23,8 @@ pub struct Bucket {
     pub is_terminating: bool,
     /// It will never come about.
     pub has_failed: bool,
+    /// What is in it is to stay in the store: the reason that was given.
+    pub forget_data: Option<String>,
 }
 
 impl Bucket {

@@ -1,6 +1,8 @@
 //! BackupBuckets of the hub.
 
-use super::{Credentials, Findings, check_provider, check_secret, deletion, entries, name};
+use super::{
+    Credentials, FORGET_DATA, Findings, check_provider, check_reason, check_secret, deletion, entries, name,
+};
 use crate::garden::name::name_fault;
 use crate::garden::profile::secret_faults;
 use crate::garden::store::{check_config, check_lock};
@@ -37,6 +39,8 @@ pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
         &Field::root("metadata").child("annotations").key("garden.berth.dev/cloud-profile"),
         "cannot change: the bucket was made for clusters of that CloudProfile",
     );
+    let forgotten = old.and_then(|old| old.forget_data.as_ref());
+    check_reason(FORGET_DATA, forgotten, new.forget_data.as_ref(), &mut found);
     found
 }
 

@@ -1,6 +1,6 @@
 //! BackupEntries of the hub.
 
-use super::{Findings, name};
+use super::{FORCE_DELETION, FORGET_DATA, Findings, check_reason, name};
 use crate::garden::profile::Seed;
 use crate::garden::store::Place;
 use crate::garden::view::{Bucket, Entry, SOURCE, View};
@@ -35,15 +35,10 @@ pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
         &spec.child("shootUID"),
         "cannot change: another cluster has another entry",
     );
-    let forced = new
-        .force_deletion
-        .as_ref()
-        .filter(|_| old.is_none_or(|old| old.force_deletion != new.force_deletion));
-    found.require(
-        !forced.is_some_and(|reason| matches!(reason.trim(), "" | "true")),
-        &Field::root("metadata").child("annotations").key("garden.berth.dev/force-deletion"),
-        "must be the reason, in words: it is kept with the record of what was deleted",
-    );
+    let (forced, forgotten) =
+        (old.and_then(|old| old.force_deletion.as_ref()), old.and_then(|old| old.forget_data.as_ref()));
+    check_reason(FORCE_DELETION, forced, new.force_deletion.as_ref(), &mut found);
+    check_reason(FORGET_DATA, forgotten, new.forget_data.as_ref(), &mut found);
     found
 }
 

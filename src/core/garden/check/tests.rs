@@ -467,6 +467,29 @@ fn force_says_why_and_does_not_shorten_a_lock() {
 }
 
 #[test]
+fn what_is_forgotten_says_why() {
+    let of_entry = |old: &str, new: &str| {
+        let with = |why: &str| Entry { forget_data: text(why), ..entry("a", "eu-1", "main-eu") };
+        said(&entry::check(Some(&with(old)), &with(new), false, &view()))
+    };
+    let of_bucket = |old: &str, new: &str| {
+        let with = |why: &str| Bucket { forget_data: text(why), ..bucket("main-eu", "eu") };
+        said(&bucket::check(Some(&with(old)), &with(new), there().as_ref(), &view()))
+    };
+    let expected = "metadata.annotations[garden.berth.dev/forget-data] | 0";
+    for judge in [&of_entry as &dyn Fn(&str, &str) -> String, &of_bucket] {
+        for (old, new) in [("", " "), ("", "true"), ("the store is given up", "true")] {
+            assert_eq!(judge(old, new), expected, "{old:?} {new:?}");
+        }
+        assert_eq!(judge("", "the store is given up"), "| 0");
+        assert_eq!(judge("true", "true"), "| 0", "it was let in once");
+        assert_eq!(judge("the store is given up", ""), "| 0", "taken back");
+    }
+    let both = Entry { force_deletion: text("true"), forget_data: text("true"), ..entry("new", "eu-1", "") };
+    assert_eq!(entry::faults(None, &both, false).iter().count(), 2);
+}
+
+#[test]
 fn what_members_hold_is_guarded_as_gardener_does_it() {
     let bucket = Extension {
         name: "b".to_owned(),
