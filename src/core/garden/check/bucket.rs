@@ -36,7 +36,7 @@ pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
         old.and_then(|old| old.owner.as_ref()).is_none_or(|owner| new.owner.as_ref() == Some(owner));
     found.require(
         is_same,
-        &Field::root("metadata").child("annotations").key("garden.berth.dev/cloud-profile"),
+        &owner_field(),
         "cannot change: the bucket was made for clusters of that CloudProfile",
     );
     let forgotten = old.and_then(|old| old.forget_data.as_ref());
@@ -71,7 +71,30 @@ pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credential
         }
     }
     check_provider(provider, &mut found);
+    check_owner(old, new, view, &mut found);
     found
+}
+
+/// Is there such a profile, and do its backups go to where this bucket is?
+fn check_owner(old: Option<&Bucket>, new: &Bucket, view: &View, found: &mut Findings) {
+    // Whoever names another one is told that it cannot change.
+    let Some(owner) = new.owner.as_ref().filter(|_| old.is_none_or(|old| old.owner.is_none())) else {
+        return;
+    };
+    let provider = &new.place.provider;
+    let why = match view.profiles.get(owner).map(|profile| profile.backup_provider()) {
+        None => format!("CloudProfile \"{owner}\" does not exist: create it first"),
+        Some(None) => format!("CloudProfile \"{owner}\" has no spec.backup: name another one"),
+        Some(Some(theirs)) if theirs != provider && !provider.is_empty() => format!(
+            "backups of CloudProfile \"{owner}\" go to provider \"{theirs}\", and this bucket is at \"{provider}\": name another one"
+        ),
+        Some(Some(_)) => return,
+    };
+    found.blame(owner_field(), why + ", or leave the annotation out");
+}
+
+fn owner_field() -> Field {
+    Field::root("metadata").child("annotations").key("garden.berth.dev/cloud-profile")
 }
 
 /// May it be deleted? Terminating entries count: their data is still there.

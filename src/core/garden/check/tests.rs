@@ -289,7 +289,7 @@ fn a_bucket_stays_what_it_is() {
         ("gcp", "a--b", "| 1"),
         ("gcp", "goog-a", "metadata.name | 1"),
     ] {
-        let new = Bucket { place: place(provider, "eu"), ..bucket(name, "eu") };
+        let new = Bucket { place: place(provider, "eu"), owner: None, ..bucket(name, "eu") };
         assert_eq!(judge(None, &new), expected, "{provider} {name}");
     }
     let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
@@ -464,6 +464,36 @@ fn force_says_why_and_does_not_shorten_a_lock() {
         assert_eq!(judge(reason, &view()), "metadata.annotations[garden.berth.dev/force-deletion] | 0");
     }
     assert_eq!(judge("customer left", &locked), "| 1");
+}
+
+#[test]
+fn a_bucket_is_made_for_a_profile_that_backs_up_there() {
+    let of = |owner: &str, provider: &str| Bucket {
+        owner: text(owner),
+        place: place(provider, "eu"),
+        ..bucket("new-eu", "eu")
+    };
+    let judge =
+        |old: Option<&Bucket>, new: &Bucket| said(&bucket::check(old, new, there().as_ref(), &view()));
+    let refused = "metadata.annotations[garden.berth.dev/cloud-profile] | 0";
+    for (owner, provider, expected) in [
+        ("main", "aws", "| 0"),
+        ("", "gcp", "| 0"),
+        ("main", "gcp", refused),
+        ("nobody", "aws", refused),
+        ("none", "aws", refused),
+    ] {
+        let new = of(owner, provider);
+        assert_eq!(judge(None, &new), expected, "{owner} {provider}");
+        // Made by hand, and given to it later.
+        assert_eq!(judge(Some(&of("", provider)), &new), expected, "{owner} {provider}");
+        assert_eq!(judge(Some(&new), &new), "| 0", "it was let in once");
+    }
+    let found = bucket::check(None, &of("nobody", "aws"), there().as_ref(), &view());
+    assert!(found.faults.is_empty(), "it may come later");
+    assert_eq!(said(&found.of_a_restore()), "| 1");
+    let moved = said(&bucket::check(Some(&of("main", "aws")), &of("nobody", "aws"), None, &view()));
+    assert_eq!(moved, refused, "once");
 }
 
 #[test]
