@@ -66,9 +66,41 @@ fn a_plan_names_every_fault_of_every_file() {
         "CloudProfile sample-refused: spec.backup.region: required",
         "CloudProfile sample-refused: spec.backup.secretRef",
         "Seed sample-refused: spec.cloudProfileName",
-        "BackupEntry source-sample-refused: metadata.name",
-        "BackupEntry source-sample-refused: spec.seedName",
+        "BackupEntry default/source-sample-refused: metadata.name",
+        "BackupEntry default/source-sample-refused: spec.seedName",
     ] {
         assert!(told.contains(part), "{part:?} is not in:\n{told}");
     }
+}
+
+#[test]
+fn a_plan_names_what_stands_there_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("again.yaml");
+    let accepted = std::fs::read_to_string(sample("backupentry-accepted")).unwrap();
+    let elsewhere = accepted.replace("namespace: default", "namespace: elsewhere");
+    assert_ne!(elsewhere, accepted);
+    std::fs::write(&file, elsewhere).unwrap();
+    let output = plan(&ACCEPTED, &["-f", file.to_str().unwrap()]);
+    assert!(!output.status.success());
+    let told = String::from_utf8(output.stderr).unwrap();
+    // As admission says it.
+    for (one, other) in [("default", "elsewhere"), ("elsewhere", "default")] {
+        let part = format!(
+            "BackupEntry {one}/sample-accepted: metadata.name: namespace \"{other}\" has an entry of this name, and both would \
+             have the same directory"
+        );
+        assert!(told.contains(&part), "{part:?} is not in:\n{told}");
+    }
+    assert!(!told.contains("twice"), "{told}");
+    let output = plan(&[&ACCEPTED[..], &ACCEPTED[..]].concat(), &[]);
+    assert!(!output.status.success());
+    let told = String::from_utf8(output.stderr).unwrap();
+    for what in
+        ["CloudProfile sample-accepted", "Seed sample-accepted", "BackupEntry default/sample-accepted"]
+    {
+        let part = format!("{what}: metadata.name: stands here twice");
+        assert_eq!(told.matches(&part).count(), 1, "{part:?} is not in:\n{told}");
+    }
+    assert!(!told.contains("has an entry of this name"), "{told}");
 }

@@ -1,5 +1,6 @@
 //! `berth garden plan`: what a hub would make of some files.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -141,6 +142,7 @@ impl Objects {
             profiles: self.profiles.iter().map(|one| (one.name_any(), one.into())).collect(),
             seeds: self.seeds.iter().map(|one| (one.name_any(), one.into())).collect(),
             buckets: self.buckets.iter().map(|one| (one.name_any(), one.into())).collect(),
+            entries: self.entries.iter().map(|one| (key(one), one.into())).collect(),
             ..view::View::default()
         };
         let (mut faults, mut warnings) = (Vec::new(), Vec::new());
@@ -158,9 +160,33 @@ impl Objects {
             take("BackupBucket", one.name_any(), check::bucket::check(None, &one.into(), None, &known));
         }
         for one in &self.entries {
-            take("BackupEntry", one.name_any(), check::entry::check(None, &one.into(), false, &known));
+            let (namespace, name) = key(one);
+            let found = check::entry::check(None, &one.into(), false, &known);
+            take("BackupEntry", format!("{namespace}/{name}"), found);
         }
+        faults.extend(self.twice());
         (faults, warnings)
+    }
+
+    /// What another one has the name of: the API server would take the second one for a change of the first.
+    fn twice(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut look = |kind: &str, names: Vec<String>| {
+            let (mut seen, mut told) = (BTreeSet::new(), BTreeSet::new());
+            for name in &names {
+                if !seen.insert(name) && told.insert(name) {
+                    faults.push(format!(
+                        "{kind} {name}: metadata.name: stands here twice: leave one of them out"
+                    ));
+                }
+            }
+        };
+        look("CloudProfile", self.profiles.iter().map(ResourceExt::name_any).collect());
+        look("Seed", self.seeds.iter().map(ResourceExt::name_any).collect());
+        look("BackupBucket", self.buckets.iter().map(ResourceExt::name_any).collect());
+        let entries = self.entries.iter().map(|one| key(one));
+        look("BackupEntry", entries.map(|(namespace, name)| format!("{namespace}/{name}")).collect());
+        faults
     }
 
     /// Every seed is there and reports, and every Secret that is named exists.
@@ -193,6 +219,11 @@ impl Objects {
             ..View::default()
         }
     }
+}
+
+/// Namespace and name.
+fn key(entry: &BackupEntry) -> (String, String) {
+    (entry.namespace().unwrap_or_default(), entry.name_any())
 }
 
 fn parse<K: Resource<DynamicType = ()> + for<'d> Deserialize<'d>>(object: Value) -> anyhow::Result<K> {
