@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::site::{
     BUCKETS, ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, PATIENCE, Played, apply, becomes, get, merge,
 };
+use crate::admission::program;
 use crate::support::{Kubectl, wait_for};
 
 const HUB_NS: &str = "garden-dev";
@@ -96,6 +97,16 @@ fn in_good_days(hub: &Kubectl, member: &Kubectl, name: &str) {
     becomes(member, (ENTRIES, name, ""), "made", is_there).unwrap();
     executed(member, ENTRIES, name, "Create", "Succeeded", json!({}));
     becomes(member, (LOCATIONS, name, "velero"), "made", is_there).unwrap();
+}
+
+/// The line of `berth garden entries` about that one.
+fn entries_shown(name: &str) -> String {
+    let mut command = std::process::Command::new(program());
+    command.args(["garden", "entries", "--kubeconfig"]).arg(Played::shared().unwrap().hub.kubeconfig());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let shown = String::from_utf8(output.stdout).unwrap();
+    shown.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned()
 }
 
 fn decoded(secret: &Value, key: &str) -> String {
@@ -274,13 +285,15 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
         name,
         "Delete",
         "Pending",
-        json!({"providerStatus": {"objects": 1, "bytes": 2}}),
+        json!({"providerStatus": {"objects": 1, "bytes": 2, "retainedUntil": "2030-01-02T03:04:05Z"}}),
     );
     let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "Pending", |object| {
         object["status"]["lastOperation"]["state"] == "Pending"
     })
     .unwrap();
     assert_eq!(told["status"]["removed"], json!({"objects": 1, "bytes": 2}));
+    assert_eq!(told["status"]["lockedUntil"], "2030-01-02T03:04:05Z");
+    assert!(entries_shown(name).contains("2030-01-02T03:04:05Z"));
     assert!(told["status"]["lastError"].is_null());
 
     executed(
@@ -289,7 +302,7 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
         name,
         "Delete",
         "Succeeded",
-        json!({"providerStatus": {"objects": 3, "bytes": 4}}),
+        json!({"providerStatus": {"objects": 3, "bytes": 4, "retainedUntil": null}}),
     );
     let told = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap();
     assert_ne!(told["status"]["lastOperation"]["state"], "Succeeded", "whoever executes is not done");
@@ -300,6 +313,7 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
     })
     .unwrap();
     assert_eq!(told["status"]["removed"], json!({"objects": 3, "bytes": 4}));
+    assert!(told["status"]["lockedUntil"].is_null(), "{told:#}");
     becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
     becomes(member, ("secret", &format!("entry-{name}"), "garden"), "gone", Value::is_null).unwrap();
     becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "gone", Value::is_null).unwrap();

@@ -47,10 +47,12 @@ pub struct BackupEntryStatus {
     /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that reaches the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// Of a deleted entry: its data stays until then, at least. The end of its grace; later, where the store keeps
-    /// objects locked, whatever the seed's controllers found out.
+    /// Of a deleted entry: its data stays until then, at least. The end of its grace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earliest_deletion_time: Option<Time>,
+    /// Of a deleted entry: the store keeps what is left of its data at least until then, as its seed's controllers found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locked_until: Option<Time>,
     /// Of a deleted entry: since when it may go. Not before, and only while it is being deleted, do its seed's
     /// controllers remove anything.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -142,6 +142,12 @@ pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     serde_json::from_value(told.clone()).ok()
 }
 
+/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or nobody knows how long.
+pub fn locked_until(status: Option<&ExtensionStatus>) -> Option<Time> {
+    let told = status?.provider_status.as_ref()?.get("retainedUntil")?;
+    serde_json::from_value(told.clone()).ok()
+}
+
 /// What is to be said of something that could not be carried down.
 pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>, now: Timestamp) -> Report {
     let kind = if deleting { OperationType::Delete } else { kind_of(before, OperationState::Error) };
@@ -273,6 +279,20 @@ mod tests {
         assert_eq!(going(Some(&of(OperationState::Succeeded))), None);
         let (told, removed) = gone(Some(&of(OperationState::Succeeded)), NOW);
         assert_eq!((told.last_operation.progress, removed), (100, Removed { objects: 3, bytes: 4 }));
+    }
+
+    #[test]
+    fn a_lock_is_told_with_its_date() {
+        let told = |provider_status: Value| {
+            let status =
+                ExtensionStatus { provider_status: Some(provider_status), ..ExtensionStatus::default() };
+            locked_until(Some(&status)).map(|time| time.0.as_second())
+        };
+        assert_eq!(told(serde_json::json!({"retainedUntil": "1970-01-01T00:01:00Z"})), Some(60));
+        for other in [serde_json::json!({"retainedUntil": null}), serde_json::json!({}), Value::Null] {
+            assert_eq!(told(other.clone()), None, "{other}");
+        }
+        assert_eq!(locked_until(None), None);
     }
 
     #[test]

@@ -148,10 +148,17 @@ fn entry(found: &BackupEntry) -> Entry {
             .iter()
             .find(is_there)
             .map_or_else(|| "Unknown".to_owned(), |c| c.reason.clone()),
-        data_until: status.earliest_deletion_time.map(|time| time.0),
+        data_until: data_until(found),
         error: error(status.last_error.as_ref()),
         created_at: created_at(found),
     }
+}
+
+/// Of a deleted one: the end of its grace, or what the store keeps locked for longer.
+fn data_until(found: &BackupEntry) -> Option<Timestamp> {
+    let status = found.status.as_ref().filter(|_| found.metadata.deletion_timestamp.is_some())?;
+    let known = [status.earliest_deletion_time.as_ref(), status.locked_until.as_ref()];
+    known.into_iter().flatten().map(|time| time.0).max()
 }
 
 fn operation(last: Option<&LastOperation>) -> String {
@@ -214,4 +221,36 @@ fn show<T: Serialize>(
     let now = Timestamp::now();
     let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, now)).collect();
     Ok(print::table(&mut out, heads, &rows)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::garden::{BackupEntrySpec, BackupEntryStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    #[test]
+    fn data_stays_until_its_grace_is_over_and_its_lock_too() {
+        let at = |second: Option<i64>| second.map(|second| Time(Timestamp::from_second(second).unwrap()));
+        let until = |deleted: bool, grace: Option<i64>, lock: Option<i64>| {
+            let mut entry = BackupEntry::new("e", BackupEntrySpec::default());
+            entry.metadata.deletion_timestamp = at(deleted.then_some(1));
+            entry.status = Some(BackupEntryStatus {
+                earliest_deletion_time: at(grace),
+                locked_until: at(lock),
+                ..BackupEntryStatus::default()
+            });
+            data_until(&entry).map(Timestamp::as_second)
+        };
+        assert_eq!(until(true, Some(9), None), Some(9));
+        assert_eq!(until(true, Some(9), Some(20)), Some(20));
+        assert_eq!(until(true, Some(9), Some(5)), Some(9));
+        assert_eq!(until(true, None, Some(5)), Some(5), "without grace");
+        assert_eq!(
+            until(false, Some(9), Some(20)),
+            None,
+            "of a deletion that a restored hub knows nothing of"
+        );
+    }
 }

@@ -1,8 +1,9 @@
 //! Buckets and entries: down, and what becomes of them up.
 
+use berth_api::extensions::Extension as _;
 use berth_api::garden::carried::{self, Freight, entry_secret};
 use berth_api::garden::location as wire;
-use berth_api::garden::report::{Problem, Report, says_the_same, with_condition};
+use berth_api::garden::report::{Problem, Report, locked_until, says_the_same, with_condition};
 use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
 use berth_api::keys;
 use berth_core::garden::handover;
@@ -110,10 +111,15 @@ impl Courier {
         let wanted =
             |freight: Freight<'_>| Some(carried::entry(hub.as_deref()?, bucket.as_deref()?, freight));
         let outcome = self.hand_over(parcel, &desk, wanted, before).await?;
+        let locked = self.member.entries.get(name).and_then(|found| locked_until(found.common()));
         let Some(hub) = &hub else { return Ok(()) };
         let mut change = change(outcome.report.as_ref(), before, status.observed_generation);
         if let Some(removed) = more(outcome.removed, status.removed) {
             change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
+        }
+        // Whoever tells counts removes them, and knows what the store does not let go.
+        if outcome.removed.is_some() && locked != status.locked_until {
+            change.get_or_insert_with(|| json!({}))["lockedUntil"] = json!(locked);
         }
         // About the cluster whose backups these are, whoever acts for it.
         let told = location.condition.filter(|_| hub.spec.seed_name == self.settings.seed);
