@@ -55,6 +55,14 @@ pub enum What {
     ExecutorChanged,
     /// The end of a BackupEntry is on record.
     Recorded,
+    /// In a member cluster: a bucket, or a directory in one, is there as it was asked for.
+    Created,
+    /// In a member cluster: what was in the store is gone.
+    Removed,
+    /// In a member cluster: what is in the store stays there, as somebody said.
+    DataLeft,
+    /// In a member cluster: something was not done, and why.
+    Failed,
 }
 
 impl What {
@@ -78,6 +86,10 @@ impl What {
             Self::BucketRetired => ("BucketRetired", "Delete", EventType::Normal),
             Self::ExecutorChanged => ("ExecutorChanged", "Choose", EventType::Normal),
             Self::Recorded => ("Recorded", "Delete", EventType::Normal),
+            Self::Created => ("Created", "Create", EventType::Normal),
+            Self::Removed => ("Removed", "Delete", EventType::Normal),
+            Self::DataLeft => ("DataLeft", "Delete", EventType::Normal),
+            Self::Failed => ("Failed", "Reconcile", EventType::Warning),
         }
     }
 }

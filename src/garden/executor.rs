@@ -31,6 +31,7 @@ use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
 use crate::client::{is_conflict, is_not_found};
+use crate::events::Events;
 use crate::garden::leave::Leave;
 use crate::storage::bucket::Bucket;
 use crate::telemetry::chain;
@@ -52,6 +53,8 @@ pub struct Executor {
     pub namespace: String,
     /// What may be removed for a hub. `None`: nobody here asks one.
     pub leave: Option<Arc<Leave>>,
+    /// About the objects that it acts on.
+    pub events: Events,
 }
 
 impl Executor {
@@ -70,6 +73,7 @@ impl Executor {
             retries: Arc::clone(&retries),
             released: Mutex::default(),
             leave: self.leave.clone(),
+            events: self.events.clone(),
         });
         let known = controller.store();
         // Keys that were changed may be the right ones: who failed tries at once.
@@ -112,6 +116,7 @@ struct Context<K: Extension> {
     /// it: of two that go at once one must see that it is the last.
     released: Mutex<HashSet<String>>,
     leave: Option<Arc<Leave>>,
+    events: Events,
 }
 
 async fn reconcile<K: Extension>(

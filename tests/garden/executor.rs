@@ -125,6 +125,44 @@ fn directories_of_any_size_are_removed_whole() {
 }
 
 #[test]
+fn events_tell_what_was_done_and_each_failure_once() {
+    let site = Site::shared();
+    site.make_bucket("told");
+    site.make_entry("teller", "told");
+    let made = site.event(BUCKETS, "told", "Created");
+    assert!(made.starts_with("bucket told was made"), "{made}");
+    assert_eq!(site.event(ENTRIES, "teller", "Created"), "directory teller/ of bucket told");
+    site.fill("told", "teller/", 3);
+    site.fill("told", "stray/", 2);
+    site.delete(ENTRIES, "teller");
+    site.is_gone(ENTRIES, "teller");
+    assert_eq!(site.event(ENTRIES, "teller", "Removed"), "3 objects with 21 bytes were removed");
+
+    site.delete(BUCKETS, "told");
+    let refused = site.becomes(BUCKETS, "told", "Error");
+    let told = site.event(BUCKETS, "told", "Failed");
+    let why = refused["status"]["lastError"]["description"].as_str().unwrap();
+    assert_eq!(told, format!("ERR_CONFIGURATION_PROBLEM: {why}"));
+    // It is tried again and again.
+    let at = |bucket: &Value| bucket["status"]["lastError"]["lastUpdateTime"].clone();
+    let mut last = at(&refused);
+    for _ in 0..2 {
+        let again = site.waits("to fail again", BUCKETS, "told", |bucket| {
+            bucket.is_some_and(|bucket| {
+                at(bucket) != last && bucket["status"]["lastOperation"]["state"] == "Error"
+            })
+        });
+        last = at(&again.unwrap());
+    }
+    site.annotate(BUCKETS, "told", "garden.berth.dev/empty-bucket=told");
+    site.is_gone(BUCKETS, "told");
+    let removed = "bucket told was removed, after 2 objects with 14 bytes in it";
+    assert_eq!(site.event(BUCKETS, "told", "Removed"), removed);
+    // They arrive in their order.
+    assert_eq!(site.events(BUCKETS, "told", "Failed"), [told]);
+}
+
+#[test]
 fn data_goes_only_when_its_removal_is_confirmed() {
     let site = Site::shared();
     site.make_bucket("confirmed");

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
 use crate::args::garden::AgentArgs;
 use crate::client::Clients;
+use crate::events::Events;
 use crate::garden::courier::{Courier, Settings};
 use crate::garden::executor::Executor;
 use crate::garden::leave::Leave;
@@ -31,7 +33,9 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         // What a gardenlet or a person writes is acted on all the same.
         _ => None,
     };
-    health::serve(args.health_address, || true, Registry::default(), stop.clone()).await?;
+    let (mut registry, dropped) = (Registry::default(), Counter::default());
+    registry.register("berth_garden_events_dropped", "Events not sent: too many at once", dropped.clone());
+    health::serve(args.health_address, || true, registry, stop.clone()).await?;
     let client = clients.call.clone();
     let candidate = Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration);
     while !stop.is_cancelled() {
@@ -41,7 +45,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, hub.as_ref()) => {}
+            () = lead(&args, &clients, hub.as_ref(), &dropped) => {}
             // What is half done is ended by the next one: nobody waits for it.
             () = stop.cancelled() => {
                 candidate.release().await;
@@ -54,18 +58,25 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
 }
 
 /// Everything that only one may do. For ever; dropped at once when leadership is lost, with all that was seen and said by then.
-async fn lead(args: &AgentArgs, clients: &Clients, hub: Option<&(Settings, Clients)>) {
+async fn lead(
+    args: &AgentArgs,
+    clients: &Clients,
+    hub: Option<&(Settings, Clients)>,
+    events_dropped: &Counter,
+) {
+    let (events, sending) = Events::new(clients.call.clone(), &args.namespace, events_dropped.clone());
     let leave = hub.map(|_| Arc::new(Leave::default()));
     let executor = Executor {
         call: clients.call.clone(),
         watch: clients.watch.clone(),
         namespace: args.garden_namespace.clone(),
         leave: leave.clone(),
+        events,
     };
     let carrying = async {
         if let (Some((settings, hub)), Some(leave)) = (hub, leave) {
             Courier::new(settings.clone(), hub.clone(), clients.clone(), leave).run().await;
         }
     };
-    tokio::join!(executor.run(), carrying);
+    tokio::join!(executor.run(), carrying, sending);
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::extensions::{BackupBucket, BackupEntry};
+use berth_api::garden::Removed;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::scope::Scope;
@@ -16,7 +17,7 @@ use super::extension::{Extension as _, Outcome, Problem, store_config};
 use super::purge::survey;
 use super::secret;
 use super::task::Task;
-use crate::storage::bucket::{Bucket, Created, Removed, StoreError};
+use crate::storage::bucket::{Bucket, Created, Removed as How, StoreError};
 
 /// Pages of what is in the way of removing a bucket that are counted: to know that it is much is enough.
 const COUNTED_PAGES: usize = 10;
@@ -106,16 +107,20 @@ pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Pro
     gone(task, &name, bucket.delete().await?)
 }
 
-fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: Removed) -> Result<Outcome, Problem> {
+fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outcome, Problem> {
     let how = match removed {
-        Removed::Now => "was removed",
-        Removed::WasAbsent => {
+        How::Now => "was removed",
+        How::WasAbsent => {
             // What could not be made here, nobody else made.
             task.believe_it_gone(name, task.record.made.is_some())?;
             "was gone already"
         }
     };
-    Ok(Outcome::Done { description: format!("bucket {name} {how}") })
+    let emptied = match task.record.removed() {
+        Removed { objects: 0, .. } => String::new(),
+        Removed { objects, bytes } => format!(", after {objects} objects with {bytes} bytes in it"),
+    };
+    Ok(Outcome::Done { description: format!("bucket {name} {how}{emptied}") })
 }
 
 async fn open(task: &Task<'_, BackupBucket>) -> Result<Bucket, Problem> {

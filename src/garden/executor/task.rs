@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::extension::{Extension, Outcome, Problem, Record, operation_type, requested_at};
 use super::{Context, secret};
+use crate::events::What;
 use crate::garden::leave::{during, may_go};
 use crate::storage::bucket::StoreError;
 
@@ -189,7 +190,10 @@ impl<'a, K: Extension> Task<'a, K> {
             Ok(Outcome::Done { description }) => {
                 info!(%kind, %name, operation = ?self.operation, description, "done");
                 self.context.retries.forget(&uid);
-                self.tell(OperationState::Succeeded, 100, description, None).await?;
+                self.tell(OperationState::Succeeded, 100, description.clone(), None).await?;
+                if let Some(what) = news(self.operation, &self.record) {
+                    self.context.events.tell_about(what, self.object.object_ref(&()), description);
+                }
                 Ok(None)
             }
             Ok(Outcome::Waits { description, again }) => {
@@ -206,7 +210,13 @@ impl<'a, K: Extension> Task<'a, K> {
                 }
                 let again = (!is_final).then(|| self.context.retries.failed(&uid, now));
                 let state = if is_final { OperationState::Failed } else { OperationState::Error };
+                let before = self.object.status().and_then(|status| status.last_error.as_ref());
+                let is_known = before.is_some_and(|before| is_same(before, &error));
                 self.tell(state, 50, error.message.clone(), Some(&error)).await?;
+                if !is_known {
+                    let note = format!("{}: {}", error.fault.code(), error.message);
+                    self.context.events.tell_about(What::Failed, self.object.object_ref(&()), note);
+                }
                 Ok(again)
             }
             Err(Problem::Api(error)) => Err(error),
@@ -348,4 +358,51 @@ impl<'a, K: Extension> Task<'a, K> {
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// What people should hear of what has succeeded. That all is still as it was is no news.
+fn news(operation: Operation, record: &Record) -> Option<What> {
+    match operation {
+        Operation::Create | Operation::Restore => Some(What::Created),
+        Operation::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
+            Some(What::DataLeft)
+        }
+        Operation::Delete => Some(What::Removed),
+        Operation::Reconcile | Operation::Migrate => None,
+    }
+}
+
+/// Whoever asks again and is told the same has told it already.
+fn is_same(before: &LastError, error: &StoreError) -> bool {
+    before.description == error.message && before.codes == [error.fault.code()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_news_until_it_is_known() {
+        let error = StoreError::new(Fault::RateLimited, "slow down");
+        let before = |description: &str, code: &str| LastError {
+            description: description.to_owned(),
+            codes: vec![code.to_owned()],
+            ..LastError::default()
+        };
+        assert!(is_same(&before("slow down", Fault::RateLimited.code()), &error));
+        assert!(!is_same(&before("slow down", Fault::Unauthorized.code()), &error));
+        assert!(!is_same(&before("no", Fault::RateLimited.code()), &error));
+    }
+
+    #[test]
+    fn data_that_was_left_is_not_told_as_removed() {
+        let (mut record, forgotten) = (Record::default(), Some("given up".to_owned()));
+        assert_eq!(news(Operation::Create, &record), Some(What::Created));
+        assert_eq!(news(Operation::Reconcile, &record), None);
+        assert_eq!(news(Operation::Delete, &record), Some(What::Removed));
+        record.name_taken = Some(true);
+        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft), "it is somebody else's");
+        let record = Record { forgotten, ..Record::default() };
+        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft));
+    }
 }

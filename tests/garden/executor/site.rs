@@ -192,6 +192,23 @@ impl Site {
         self.waits("to be gone", kind, name, |object| object.is_none());
     }
 
+    /// What Events with that reason say of it.
+    pub fn events(&self, kind: &str, name: &str, reason: &str) -> Vec<String> {
+        let kind = if kind == BUCKETS { "BackupBucket" } else { "BackupEntry" };
+        let selector = format!("reason={reason},regarding.kind={kind},regarding.name={name}");
+        let args =
+            ["get", "events.events.k8s.io", "-n", "default", "-o", "json", "--field-selector", &selector];
+        let found: Value = serde_json::from_str(&self.kubectl().run(&args).unwrap()).unwrap();
+        let notes = found["items"].as_array().into_iter().flatten().map(|event| event["note"].as_str());
+        notes.map(|note| note.unwrap_or_default().to_owned()).collect()
+    }
+
+    /// The first of them.
+    pub fn event(&self, kind: &str, name: &str, reason: &str) -> String {
+        let told = || Ok(self.events(kind, name, reason).into_iter().next());
+        wait_for(&format!("an Event of {kind} {name}: {reason}"), PATIENCE, told).unwrap()
+    }
+
     /// The store's bucket, as somebody else's program sees it.
     pub fn store(&self, bucket: &str, keys: &Keys) -> AmazonS3 {
         let _ = rustls::crypto::ring::default_provider().install_default();
