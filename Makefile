@@ -54,8 +54,14 @@ manifests: ## Writes the definitions from the types, and what the chart carries 
 			| awk -v RS='---\n' '$$0 && !/kind: CustomResourceDefinition/ {printf "---\n%s", $$0}' \
 			> manifests/chart/objects/$$executor-$$certificates.yaml || exit; \
 	done; done
+	@for part in "garden-member --garden-member" "garden-courier --hub-secret=berth-garden-hub"; do set -- $$part; \
+		$(BERTH) install --output yaml --namespace release-namespace $$2 \
+			| awk -v RS='---\n' '/\n  name: berth-garden-(agent|courier)\n/ {printf "---\n%s", $$0}' \
+			> manifests/chart/objects/$$1.yaml || exit; \
+	done
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
+	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
 
 image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
 	@image/build $(ARCHES)

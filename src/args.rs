@@ -2,6 +2,7 @@
 
 pub mod garden;
 mod hub;
+mod member;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use jiff::SignedDuration;
 use crate::install::Certificates;
 
 pub use hub::HubArgs;
+pub use member::MemberArgs;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -263,7 +265,7 @@ pub struct Target {
 pub struct InstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Image of both Deployments. Default: that of this version, from where it is installed from.
+    /// Image of the Deployments. Default: that of this version, from where it is installed from.
     #[arg(long)]
     pub image: Option<String>,
     /// Who runs the backups that are started. Default: as it is installed, else berth.
@@ -288,6 +290,8 @@ pub struct InstallArgs {
     /// Workers of each running backup. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: Option<u16>,
+    #[command(flatten)]
+    pub member: MemberArgs,
     /// Let the API server judge everything, and write nothing.
     #[arg(long)]
     pub dry_run: bool,

@@ -4,6 +4,9 @@ pub mod apply;
 pub mod certificates;
 pub mod cluster;
 pub mod diff;
+pub mod hub;
+pub mod left;
+pub mod member;
 pub mod probe;
 pub mod remove;
 pub mod render;
@@ -11,6 +14,7 @@ pub mod sources;
 pub mod velero;
 
 pub use cluster::{Cluster, Found, Installed};
+pub use member::Member;
 pub use render::{Certificates, Settings, render};
 
 use kube::api::{ApiResource, DynamicObject};

@@ -5,6 +5,7 @@
 mod beside_velero;
 mod cert_manager;
 pub mod load;
+mod member;
 mod rotation;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! `berth install`, `uninstall` and `check` against an API server that runs no pods: what is written, what is refused, what
 //! is left. Whether it works once installed: `cluster.rs`.
 
+mod member;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -210,7 +212,7 @@ fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
 
 /// What kube-controller-manager would do, for each namespace that is on its way out.
 fn finish_namespaces(plane: &ControlPlane) {
-    for name in ["velero", "garden"] {
+    for name in ["velero", "garden", "garden-seeds"] {
         let found =
             plane.kubectl().run(&["get", "namespace", name, "--ignore-not-found", "-o", "json"]).unwrap();
         let Ok(mut namespace) = serde_json::from_str::<Value>(&found) else { continue };
@@ -304,12 +306,13 @@ fn shared_buckets_and_somebody_elses_garden_stay(plane: &ControlPlane, admin: &P
     let output = berth(admin, &["install", "--timeout=1s"]);
     let text = said(&output);
     assert!(
-        text.contains("role/berth-webhook-garden in garden created") && !text.contains("namespace/garden"),
+        text.contains("role/berth-webhook-garden in garden created") && !text.contains("namespace/garden "),
         "{text}"
     );
+    member::a_seeds_rights_are_no_left_over(plane, admin);
     let text = uninstall();
     assert!(
-        text.contains("role/berth-webhook-garden in garden removed") && !text.contains("namespace/garden"),
+        text.contains("role/berth-webhook-garden in garden removed") && !text.contains("namespace/garden "),
         "{text}"
     );
     kubectl.run(&["get", "namespace", "garden"]).unwrap();

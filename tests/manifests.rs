@@ -1,5 +1,7 @@
 //! What lies in `manifests/` is what the code says.
 
+mod member;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -90,29 +92,35 @@ fn assert_same(theirs: Vec<Value>, ours: Vec<Value>, what: &str) {
     }
 }
 
+/// What kubectl's kustomize makes of `manifests/base`, further resources and components.
+fn kustomized(resources: &[&str], components: &str) -> Vec<Value> {
+    let [kubectl] = binaries::get(["kubectl"]).unwrap();
+    let folder = tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
+    let manifests = "../../manifests";
+    let mut text = format!("resources:\n- {manifests}/base\n");
+    for resource in resources {
+        text += &format!("- {manifests}/{resource}\n");
+    }
+    text += "components:\n";
+    for component in components.split(' ') {
+        text += &format!("- {manifests}/components/{component}\n");
+    }
+    std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+    let output = std::process::Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    documents(&String::from_utf8(output.stdout).unwrap())
+}
+
 /// kubectl's kustomize and `berth install` make the same of the same files.
 #[test]
 fn kustomize_and_the_binary_agree() {
-    let [kubectl] = binaries::get(["kubectl"]).unwrap();
     for (executor, certificates, components) in [
         (Executor::Berth, Certificates::SelfManaged, "alone self-managed"),
         (Executor::Berth, Certificates::CertManager, "alone cert-manager"),
         (Executor::Velero, Certificates::SelfManaged, "beside-velero self-managed"),
         (Executor::Velero, Certificates::CertManager, "beside-velero cert-manager"),
     ] {
-        let folder =
-            tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
-        let manifests = "../../manifests";
-        let mut text = format!("resources:\n- {manifests}/base\ncomponents:\n");
-        for component in components.split(' ') {
-            text += &format!("- {manifests}/components/{component}\n");
-        }
-        std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
-        let output =
-            std::process::Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let theirs: Vec<Value> =
-            serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let theirs = kustomized(&[], components);
         let alone = executor == Executor::Berth;
         let settings = Settings {
             executor,
@@ -261,11 +269,12 @@ const COMBINATIONS: [(&str, &str); 4] = [
     ("velero", "cert-manager"),
 ];
 
-fn printed(executor: &str, certificates: &str, namespace: &str) -> String {
+fn printed(executor: &str, certificates: &str, namespace: &str, more: &[&str]) -> String {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["install", "--output=yaml", "--beside-velero", "--namespace", namespace])
         .args(["--executor", executor, "--certificates", certificates])
         .args(["--concurrent-backups=1", "--item-block-worker-count=1"])
+        .args(more)
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -282,28 +291,32 @@ fn helm(args: &[&str]) -> std::process::Output {
     std::process::Command::new(helm).arg("template").arg("berth").arg(chart).args(args).output().unwrap()
 }
 
+/// What Helm renders in namespace `elsewhere` with these values, but for what only its users choose.
+fn rendered_by_helm(values: &str) -> Vec<Value> {
+    let output = helm(&["--namespace=elsewhere", "--set", values]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut objects = documents(&String::from_utf8(output.stdout).unwrap());
+    for object in &mut objects {
+        if object["kind"] == "CustomResourceDefinition" || object["kind"] == "Namespace" {
+            assert_eq!(object["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+            object["metadata"].as_object_mut().unwrap().remove("annotations");
+        }
+        if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
+            // Helm's users choose these by values, where others change the manifests.
+            container.as_object_mut().unwrap().remove("imagePullPolicy");
+            let is_log = |arg: &Value| arg.as_str().unwrap().starts_with("--log-");
+            container["args"].as_array_mut().unwrap().retain(|arg| !is_log(arg));
+        }
+    }
+    objects
+}
+
 /// Helm renders what `berth install` applies.
 #[test]
 fn the_chart_and_the_binary_agree() {
     for (executor, certificates) in COMBINATIONS {
-        let (executor_is, certificates_are) =
-            (format!("executor={executor}"), format!("certificates={certificates}"));
-        let output = helm(&["--namespace=elsewhere", "--set", &executor_is, "--set", &certificates_are]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let mut theirs = documents(&String::from_utf8(output.stdout).unwrap());
-        for object in &mut theirs {
-            if object["kind"] == "CustomResourceDefinition" || object["kind"] == "Namespace" {
-                assert_eq!(object["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
-                object["metadata"].as_object_mut().unwrap().remove("annotations");
-            }
-            if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
-                // Helm's users choose these by values, where others change the manifests.
-                container.as_object_mut().unwrap().remove("imagePullPolicy");
-                let is_log = |arg: &Value| arg.as_str().unwrap().starts_with("--log-");
-                container["args"].as_array_mut().unwrap().retain(|arg| !is_log(arg));
-            }
-        }
-        let mut ours = documents(&printed(executor, certificates, "elsewhere"));
+        let theirs = rendered_by_helm(&format!("executor={executor},certificates={certificates}"));
+        let mut ours = documents(&printed(executor, certificates, "elsewhere", &[]));
         ours.extend(berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()));
         assert_same(theirs, ours, &format!("{executor} {certificates}"));
     }
@@ -313,7 +326,7 @@ fn the_chart_and_the_binary_agree() {
 fn what_the_chart_carries_is_up_to_date() {
     for (executor, certificates) in COMBINATIONS {
         let path = project().join(format!("manifests/chart/objects/{executor}-{certificates}.yaml"));
-        let mut ours = documents(&printed(executor, certificates, "release-namespace"));
+        let mut ours = documents(&printed(executor, certificates, "release-namespace", &[]));
         ours.retain(|object| object["kind"] != "CustomResourceDefinition");
         for object in &mut ours {
             if let Some(args) = object.pointer_mut("/spec/template/spec/containers/0/args") {
@@ -324,9 +337,11 @@ fn what_the_chart_carries_is_up_to_date() {
         let theirs = documents(&std::fs::read_to_string(&path).unwrap());
         assert_same(theirs, ours, &format!("run `make manifests`: {}", path.display()));
     }
-    for (file, ours) in
-        [("definitions", berth_api::crd::velero()), ("garden-definitions", berth_api::crd::hub())]
-    {
+    for (file, ours) in [
+        ("definitions", berth_api::crd::velero()),
+        ("garden-definitions", berth_api::crd::hub()),
+        ("garden-member-definitions", berth_api::crd::member()),
+    ] {
         let path = project().join(format!("manifests/chart/objects/{file}.yaml"));
         let theirs = documents(&std::fs::read_to_string(path).unwrap());
         let ours = ours.iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
@@ -378,6 +393,11 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("replicas=2", "replicas"),
         ("veleroServiceAccount=No Name", "veleroServiceAccount"),
         ("image.tag=@sha256:0", "tag"),
+        ("garden.member.enabled=perhaps", "enabled"),
+        ("garden.member.replicas=0", "replicas"),
+        ("garden.member.hub.existingSecret=No Name", "existingSecret"),
+        ("garden.member.hub.kubeconfig=text", "kubeconfig"),
+        ("garden.member.hub.existingSecret=hub", "garden.member.enabled=true"),
     ] {
         let output = helm(&["--set", value]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

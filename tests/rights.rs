@@ -1,6 +1,7 @@
 //! Least rights: with the roles that are shipped everything works, and without any one rule of them something breaks.
 
 mod garden;
+mod member;
 pub mod movers;
 mod needs;
 
@@ -9,7 +10,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use berth::args::Executor;
-use berth::install::{Certificates, Settings, render};
+use berth::install::{Certificates, Member, Settings, member as install, render};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -260,10 +261,13 @@ fn without_any_one_rule_something_breaks() {
 fn rendered() -> Vec<Value> {
     let beside = Settings { executor: Executor::Velero, ..Settings::new("velero") };
     let cert_manager = Settings { certificates: Certificates::CertManager, ..Settings::new("velero") };
+    let hub = install::Hub { secret: install::HUB_SECRET.to_owned(), digest: None };
+    let member = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
     let mut objects = render(&Settings::new("velero")).unwrap();
-    for object in [render(&beside).unwrap(), render(&cert_manager).unwrap()].concat() {
+    for object in [beside, cert_manager, member].iter().flat_map(|settings| render(settings).unwrap()) {
         let is_there = objects.iter().any(|one| {
-            one["kind"] == object["kind"] && one["metadata"]["name"] == object["metadata"]["name"]
+            ["name", "namespace"].iter().all(|field| one["metadata"][field] == object["metadata"][field])
+                && one["kind"] == object["kind"]
         });
         if !is_there {
             objects.push(object);
@@ -279,7 +283,10 @@ fn words(value: &Value) -> String {
 
 /// The table of the documentation: every rule of every role, and what it is for.
 fn table() -> String {
-    let others = |role: &str, rule: usize| match (role, rule) {
+    let others = |kind: &str, role: &str, rule: usize| match (role, rule) {
+        ("berth-garden-seeds", 0) if kind == "Role" => "records of what has ended",
+        ("berth-garden-seeds", 0) => "what is given to the seed, and to others",
+        ("berth-garden-seeds", 1) => "telling what became of it, and that the seed is alive",
         ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup describe`",
         ("berth-viewer", 1) | ("berth-user", 2) => "knowing the slots and the order",
         ("berth-viewer", 2) | ("berth-user", 3) => "`berth queue movers`",
@@ -295,11 +302,14 @@ fn table() -> String {
         let (kind, name) = (role["kind"].as_str().unwrap(), role["metadata"]["name"].as_str().unwrap());
         for (index, rule) in role["rules"].as_array().unwrap().iter().enumerate() {
             let found = needs().find(|need| (need.kind, need.role, need.rule) == (kind, name, index));
-            let needed_for = found.map_or_else(|| others(name, index), |need| need.needed_for);
+            let found = found.map(|need| need.needed_for).or_else(|| member::needed_for(role, index));
+            let needed_for = found.unwrap_or_else(|| others(kind, name, index));
             let names = words(&rule["resourceNames"]);
             let names = if names.is_empty() { names } else { format!(" {names}") };
             let on = format!("{}{names}", words(&rule["resources"]).replace('*', "\\*"));
-            writeln!(table, "| {kind} {name} | {} | {on} | {needed_for} |", words(&rule["verbs"])).unwrap();
+            let place = if member::is_in_garden(role) { " in garden" } else { "" };
+            writeln!(table, "| {kind} {name}{place} | {} | {on} | {needed_for} |", words(&rule["verbs"]))
+                .unwrap();
         }
     }
     table
@@ -311,8 +321,8 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     let table = table();
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
-    let others = 13;
-    assert_eq!(needs().count() + others, rules, "each rule has its test");
+    let others = 16;
+    assert_eq!(needs().count() + member::RIGHTS.len() + others, rules, "each rule has its test");
 }
 
 /// What people may do by the roles for them, and no more.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Finding, stranger};
 use crate::install::cluster::Presence;
 use crate::install::cluster::containers;
+use crate::install::member::{AGENT, Member};
 use crate::install::{Cluster, Found, Installed, Settings, apply, render};
 
 const AT_ONCE: usize = 8;
@@ -91,6 +92,10 @@ pub(super) async fn after(
     for name in ["berth-webhook", "berth-controller"] {
         findings.push(deployment(installed, name, &cluster.namespace));
     }
+    if let Some(member) = &installed.member {
+        findings.push(deployment(installed, AGENT, &cluster.namespace));
+        findings.extend(hub(cluster, member).await?);
+    }
     findings.push(rights(cluster, installed).await?);
     Ok(findings)
 }
@@ -148,6 +153,20 @@ fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Fin
     }
 }
 
+/// Can the agent's pods find the way to the hub?
+async fn hub(cluster: &Cluster, member: &Member) -> anyhow::Result<Option<Finding>> {
+    const CHECK: &str = "hub";
+    let Some(hub) = member.hub() else { return Ok(None) };
+    Ok(Some(match hub.fault(cluster).await? {
+        None => Finding::ok(CHECK, format!("Secret {} has the way to it", hub.secret)),
+        Some(fault) => {
+            let install =
+                format!("berth install --namespace {} --hub-kubeconfig=FILE --seed=NAME", cluster.namespace);
+            Finding::fault(CHECK, fault, install)
+        }
+    }))
+}
+
 /// One thing that a service account must be allowed.
 struct Right {
     user: String,
@@ -172,6 +191,7 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Find
     let settings = Settings {
         executor: installed.executor,
         certificates: installed.certificates,
+        member: installed.member.clone(),
         ..Settings::new(&cluster.namespace)
     };
     let wanted = granted(&render(&settings)?, &cluster.namespace);

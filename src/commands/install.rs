@@ -1,5 +1,7 @@
 //! `berth install`: everything that a cluster needs, applied in an order in which no admission is ever lost.
 
+mod print;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -13,31 +15,40 @@ use crate::args::{Executor, InstallArgs};
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
+use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
-use crate::install::{Certificates, Cluster, Found, Settings, certificates, diff, remove, render, velero};
+use crate::install::{
+    Certificates, Cluster, Found, Member, Settings, certificates, diff, left, member, remove, render, velero,
+};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// Definitions and the namespace are applied before anything that needs them.
 const FIRST: [&str; 2] = ["Namespace", "CustomResourceDefinition"];
 
 pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
+    args.member.ensure_consistent()?;
+    let access = match (&args.member.hub_kubeconfig, &args.member.seed) {
+        (Some(file), Some(seed)) => Some(HubAccess::read(file, seed)?),
+        _ => None,
+    };
     if args.output.is_some() {
-        let beside = args.beside_velero.unwrap_or_default();
-        let settings =
-            Settings { bring_namespace: !beside, bring_definitions: !beside, ..settings(&args, None) };
-        for object in render(&settings)? {
-            print!("---\n{}", serde_saphyr::to_string(&object)?);
-        }
-        return Ok(());
+        return print::run(&args, access.as_ref());
     }
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
-    let mut settings = settings(&args, Some(&found));
+    let mut settings = settings(&args, access.as_ref(), Some(&found));
     found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
+    if let Some(hub) = settings.member.as_ref().and_then(Member::hub) {
+        member::ensure_hub(&cluster, hub, access.as_ref()).await?;
+    }
+    if let Some(access) = &access {
+        let deployment = objects.iter().position(|object| object["kind"] == "Deployment");
+        objects.insert(deployment.unwrap_or(objects.len()), access.secret(&cluster.namespace));
+    }
     if !found.has_policies {
         println!(
             "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places",
@@ -49,18 +60,19 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     }
     ensure_allowed(&cluster, &objects).await?;
     if args.dry_run || args.diff {
-        preview(&cluster, &objects, &args).await?;
+        preview(&cluster, &objects, &args, settings.member.as_ref()).await?;
         return advise(&cluster, &args, settings.executor).await;
     }
     if settings.executor == Executor::Berth {
         take_over(&cluster, &args).await?;
     }
-    install(&cluster, objects, &args, Hands::of(&found, &settings)).await?;
-    advise(&cluster, &args, settings.executor).await
+    let executor = settings.executor;
+    install(&cluster, objects, &args, Hands::of(&found, settings)).await?;
+    advise(&cluster, &args, executor).await
 }
 
 /// What is not said stays as it is installed.
-fn settings(args: &InstallArgs, found: Option<&Found>) -> Settings {
+fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found>) -> Settings {
     let installed = found.and_then(|found| found.installed.as_ref());
     let mut flags = Vec::new();
     let mut keep = |flag: &str, said: Option<u16>| {
@@ -87,6 +99,11 @@ fn settings(args: &InstallArgs, found: Option<&Found>) -> Settings {
             .or_else(account)
             .unwrap_or_else(|| VELERO_ACCOUNT.to_owned()),
         args: flags,
+        member: Member::wanted(
+            &args.member,
+            access,
+            installed.and_then(|installed| installed.member.as_ref()),
+        ),
         ..Settings::new(&args.target.namespace)
     }
 }
@@ -122,7 +139,7 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
         Presence::Absent => !beside,
         Presence::Foreign => false,
     };
-    settings.bring_garden_namespace = found.garden_namespace != Presence::Foreign;
+    settings.foreign.clone_from(&found.foreign);
     if beside && found.definition == Presence::Absent {
         bail!(
             "--beside-velero: there is no Velero here, not even its definitions; leave the flag out, or install Velero first"
@@ -180,7 +197,12 @@ fn difference(name: &str, change: &velero::Change) -> String {
     diff::texts(&format!("deployment/{name} arguments"), &lines(&change.before), &lines(&change.after))
 }
 
-async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> anyhow::Result<()> {
+async fn preview(
+    cluster: &Cluster,
+    objects: &[Value],
+    args: &InstallArgs,
+    member: Option<&Member>,
+) -> anyhow::Result<()> {
     for object in objects {
         let (outcome, difference) = apply::apply(&cluster.client, object, Mode::DryRun).await?;
         if args.diff {
@@ -189,7 +211,9 @@ async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> an
             tell(object, outcome, " (dry run)");
         }
     }
-    for reference in apply::left_over(cluster, objects).await? {
+    let mut left_over = apply::left_over(cluster, objects).await?;
+    left_over.extend(member::written(cluster, member).await?);
+    for reference in left_over {
         println!("{reference} removed (dry run)");
     }
     Ok(())
@@ -199,16 +223,21 @@ async fn preview(cluster: &Cluster, objects: &[Value], args: &InstallArgs) -> an
 struct Hands {
     backups: bool,
     certificates_to: Option<Certificates>,
+    member: Option<Member>,
+    /// There was one.
+    from_member: bool,
 }
 
 impl Hands {
-    fn of(found: &Found, settings: &Settings) -> Self {
+    fn of(found: &Found, settings: Settings) -> Self {
         let was = found.installed.as_ref();
         Self {
             backups: was.is_some_and(|was| was.executor != settings.executor),
             certificates_to: was
                 .is_some_and(|was| was.certificates != settings.certificates)
                 .then_some(settings.certificates),
+            from_member: was.is_some_and(|was| was.member.is_some()),
+            member: settings.member,
         }
     }
 }
@@ -258,9 +287,17 @@ async fn install(
     for object in &admission {
         write(object).await?;
     }
-    for reference in &left_over {
+    let written = member::written(cluster, hands.member.as_ref()).await?;
+    for reference in left_over.iter().chain(&written) {
         if remove::delete(cluster, reference).await? {
             println!("{reference} removed");
+        }
+    }
+    if hands.from_member && hands.member.is_none() {
+        let mut held = left::held(cluster).await?;
+        held.retain(|one| one.by != left::By::Controller);
+        if let Some(note) = left::note(&held, &cluster.namespace) {
+            println!("{note}");
         }
     }
     // Without its Certificate nobody renews it.
@@ -350,6 +387,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 20, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 22, "{}", admission.len());
     }
 }

@@ -6,7 +6,7 @@ use crate::args::UninstallArgs;
 use crate::certificates::SECRET;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
-use crate::install::{Cluster, apply, remove, velero};
+use crate::install::{Cluster, apply, left, member, remove, velero};
 use crate::movers::wake;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
@@ -30,6 +30,10 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             let kept = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
             println!("{reference} would be removed{}", if kept { ", unless it is in use" } else { "" });
         }
+        for reference in member::written(&cluster, None).await? {
+            println!("{reference} would be removed");
+        }
+        tell_held(&cluster).await?;
         return Ok(());
     }
     let (kept, removed): (Vec<_>, Vec<_>) = found
@@ -80,10 +84,20 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             println!("{reference} removed");
         }
     }
+    tell_held(&cluster).await?;
     println!(
         "berth is removed from namespace {}; Backups, locations and archives are as they were",
         cluster.namespace
     );
+    Ok(())
+}
+
+/// What of shared buckets nobody can delete without berth.
+async fn tell_held(cluster: &Cluster) -> anyhow::Result<()> {
+    let held = left::held(cluster).await?;
+    if let Some(note) = left::note(&held, &cluster.namespace) {
+        println!("{note}");
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_api::garden::GARDEN_NAMESPACE;
+use berth_api::keys::SEED_ACCESS;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -14,6 +15,7 @@ use kube::{Client, ResourceExt};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
+use super::cluster::GARDEN_NAMESPACES;
 use super::render::is_admission;
 use super::{Cluster, INSTALLER, PART_OF, PART_OF_BERTH, Reference, diff};
 use crate::client::is_not_found;
@@ -215,7 +217,8 @@ pub async fn missing_rights(client: &Client, objects: &[Value]) -> anyhow::Resul
 /// When something cannot be listed.
 pub async fn left_over(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
     let kept: Vec<Reference> = objects.iter().filter_map(Reference::of).collect();
-    let found = installed(cluster).await?;
+    // What a running hub gives to its seeds is not an installation's.
+    let found = labelled(cluster, &format!("{PART_OF}={PART_OF_BERTH},!{SEED_ACCESS}")).await?;
     let stays = |one: &Reference| {
         // Definitions hold people's objects, the namespace everything.
         matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition")
@@ -251,7 +254,11 @@ const KINDS: [(&str, &str, bool); 18] = [
 /// # Errors
 /// When something cannot be listed.
 pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
-    let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
+    labelled(cluster, &format!("{PART_OF}={PART_OF_BERTH}")).await
+}
+
+async fn labelled(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Reference>> {
+    let labelled = ListParams::default().labels(selector);
     let mut found = Vec::new();
     for (api_version, kind, is_namespaced) in KINDS {
         let namespaces: &[Option<&str>] =
@@ -273,7 +280,7 @@ pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
     }
     // A namespace of another berth, or of none; and whatever people gave that label.
     found.retain(|one| match one.kind.as_str() {
-        "Namespace" => one.name == cluster.namespace || one.name == GARDEN_NAMESPACE,
+        "Namespace" => one.name == cluster.namespace || GARDEN_NAMESPACES.contains(&one.name.as_str()),
         "CustomResourceDefinition" => true,
         _ => one.name == "berth" || one.name.starts_with("berth-"),
     });

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use berth_api::garden::GARDEN_NAMESPACE;
+use berth_api::keys::SEEDS_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Namespace};
@@ -9,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Certificates, PART_OF, PART_OF_BERTH};
+use super::{Certificates, Member, PART_OF, PART_OF_BERTH};
 use crate::args::Executor;
 use crate::queue::definition;
 
@@ -17,6 +18,9 @@ use crate::queue::definition;
 pub const CONFIGURATION: &str = "berth";
 /// The first release with matchConditions that need no feature gate.
 const LEAST_MINOR: u32 = 30;
+
+/// Namespaces of shared buckets: of the stores' credentials, and of the seeds' identities.
+pub const GARDEN_NAMESPACES: [&str; 2] = [GARDEN_NAMESPACE, SEEDS_NAMESPACE];
 
 /// A cluster and the namespace in it that berth serves.
 #[derive(Clone)]
@@ -38,10 +42,10 @@ pub struct Found {
     /// The Deployment of a Velero server in that namespace.
     pub velero: Option<Deployment>,
     pub namespace: Presence,
-    /// The namespace of the stores' credentials.
-    pub garden_namespace: Presence,
     /// Of the definition of Backups.
     pub definition: Presence,
+    /// Namespaces and definitions of shared buckets that somebody else brought, by name.
+    pub foreign: Vec<String>,
     /// What keeps the definition of Backups from being used, and the way out.
     pub definition_fault: Option<String>,
     /// Namespace of the berth that the webhook configurations call.
@@ -57,6 +61,7 @@ pub struct Found {
 pub struct Installed {
     pub executor: Executor,
     pub certificates: Certificates,
+    pub member: Option<Member>,
     pub deployments: Vec<Deployment>,
 }
 
@@ -81,7 +86,8 @@ impl Installed {
     }
 }
 
-fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
+/// What a flag of any of them is set to, the last one if there are several.
+pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
     let args =
         deployments.iter().flat_map(containers).filter_map(|container| container.args.as_ref()).flatten();
     let values = args.filter_map(|arg| arg.strip_prefix(flag)?.strip_prefix('='));
@@ -103,7 +109,7 @@ pub enum Presence {
 }
 
 impl Presence {
-    fn of(labels: Option<&std::collections::BTreeMap<String, String>>) -> Self {
+    pub(super) fn of(labels: Option<&std::collections::BTreeMap<String, String>>) -> Self {
         match labels {
             None => Self::Absent,
             Some(labels) if labels.get(PART_OF).is_some_and(|part| part == PART_OF_BERTH) => Self::Ours,
@@ -127,12 +133,24 @@ impl Cluster {
             .get_opt(definition::DEFINITION)
             .await
             .context("the definition of Backups cannot be read")?;
+        let mut foreign = Vec::new();
+        for name in berth_api::crd::member().into_iter().filter_map(|one| one.metadata.name) {
+            let found = definitions.get_opt(&name).await.with_context(|| format!("{name} cannot be read"))?;
+            if Presence::of(found.as_ref().map(|found| found.labels())) == Presence::Foreign {
+                foreign.push(name);
+            }
+        }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let presence = async |name: &str| {
             let found =
                 namespaces.get_opt(name).await.with_context(|| format!("namespace {name} cannot be read"))?;
             anyhow::Ok(Presence::of(found.as_ref().map(|namespace| namespace.labels())))
         };
+        for name in GARDEN_NAMESPACES {
+            if presence(name).await? == Presence::Foreign {
+                foreign.push(name.to_owned());
+            }
+        }
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let configuration = configurations
             .get_opt(CONFIGURATION)
@@ -150,8 +168,8 @@ impl Cluster {
             has_cert_manager: groups.groups.iter().any(|group| group.name == "cert-manager.io"),
             velero: self.velero().await?,
             namespace: presence(&self.namespace).await?,
-            garden_namespace: presence(GARDEN_NAMESPACE).await?,
             definition: Presence::of(definition.as_ref().map(|definition| definition.labels())),
+            foreign,
             definition_fault: definition.as_ref().and_then(definition::fault),
             called: configuration.as_ref().and_then(called),
             installed: self.installed().await?,
@@ -177,7 +195,8 @@ impl Cluster {
         } else {
             Certificates::SelfManaged
         };
-        Ok(Some(Installed { executor, certificates, deployments }))
+        let member = Member::of(&deployments);
+        Ok(Some(Installed { executor, certificates, member, deployments }))
     }
 
     /// The Deployment of a Velero server in this namespace.

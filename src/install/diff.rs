@@ -1,21 +1,23 @@
 //! What an installation would change, as people read it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use similar::TextDiff;
 
 /// Lines around a change.
 const CONTEXT: usize = 3;
 
-/// Both as YAML, without what the API server writes by itself; empty where nothing differs.
+/// Both as YAML, without what the API server writes by itself; empty where nothing differs. Of a Secret's data only which keys
+/// differ.
 ///
 /// # Errors
 /// Never, in practice: objects can be written as YAML.
 pub fn objects(name: &str, before: Option<&Value>, after: &Value) -> anyhow::Result<String> {
-    let text = |object: Option<&Value>| match object {
+    let text = |object: Option<&Value>, other: Option<&Value>, which: &str| match object {
         None => Ok(String::new()),
-        Some(object) => serde_saphyr::to_string(&bare(object)),
+        Some(object) => serde_saphyr::to_string(&masked(bare(object), other, which)),
     };
-    Ok(texts(name, &text(before)?, &text(Some(after))?))
+    let (old, new) = (text(before, Some(after), "before")?, text(Some(after), before, "after")?);
+    Ok(texts(name, &old, &new))
 }
 
 /// In the unified format.
@@ -37,4 +39,48 @@ fn bare(object: &Value) -> Value {
         fields.remove("status");
     }
     object
+}
+
+/// A Secret without what it holds: `***`, and which of the two it is where the other one holds something else.
+fn masked(mut object: Value, other: Option<&Value>, which: &str) -> Value {
+    if object["kind"] != "Secret" {
+        return object;
+    }
+    for field in ["data", "stringData"] {
+        let Some(values) = object.get_mut(field).and_then(Value::as_object_mut) else { continue };
+        for (key, value) in values {
+            let is_same = other.is_none_or(|other| other[field][key.as_str()] == *value);
+            *value = if is_same { json!("***") } else { json!(format!("*** ({which})")) };
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(seed: &str, kubeconfig: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"},
+            "data": {"seed": seed, "kubeconfig": kubeconfig},
+        })
+    }
+
+    #[test]
+    fn of_a_secret_it_is_told_what_differs_and_not_what_it_holds() -> anyhow::Result<()> {
+        let (old, new) = (secret("c2hpcA==", "b2xk"), secret("c2hpcA==", "bmV3"));
+        let difference = objects("secret/hub", Some(&old), &new)?;
+        for line in ["-  kubeconfig: \"*** (before)\"", "+  kubeconfig: \"*** (after)\""] {
+            let line = line.replace('"', "");
+            assert!(difference.replace(['"', '\''], "").contains(&line), "{line}: {difference}");
+        }
+        let created = objects("secret/hub", None, &new)?;
+        assert!(created.contains("kubeconfig") && created.contains("***"), "{created}");
+        for text in [&difference, &created] {
+            assert!(!["c2hpcA==", "b2xk", "bmV3"].iter().any(|value| text.contains(value)), "{text}");
+        }
+        assert_eq!(objects("secret/hub", Some(&old), &old)?, "");
+        Ok(())
+    }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::{Cluster, PART_OF, PART_OF_BERTH, Reference};
+use super::{Cluster, PART_OF, PART_OF_BERTH, Reference, member};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
 use crate::movers::ledger::LEDGER;
@@ -129,7 +129,7 @@ pub fn authority(cluster: &Cluster) -> Reference {
     }
 }
 
-/// What berth wrote while it ran: its Lease, its ledger, and its keys.
+/// What berth wrote while it ran: its Leases, its ledger, and its keys; and the way to the hub.
 ///
 /// # Errors
 /// When something cannot be removed.
@@ -140,13 +140,15 @@ pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<V
         namespace: Some(cluster.namespace.clone()),
         name: name.to_owned(),
     };
-    let mut deleted = Vec::new();
-    for reference in [
+    let mut written = vec![
         of(&Lease::api_version(&()), "Lease", LEASE),
         of(&ConfigMap::api_version(&()), "ConfigMap", LEDGER),
         of(&Secret::api_version(&()), "Secret", secret),
         authority(cluster),
-    ] {
+    ];
+    written.extend(member::written(cluster, None).await?);
+    let mut deleted = Vec::new();
+    for reference in written {
         if delete(cluster, &reference).await? {
             deleted.push(reference);
         }

@@ -1,12 +1,11 @@
 //! Settings to objects. What `kubectl kustomize` makes of `manifests/`, without kubectl, and for any namespace.
 
 use anyhow::{Context as _, bail};
-use berth_api::garden::GARDEN_NAMESPACE;
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::sources;
+use super::{Member, sources};
 use crate::args::Executor;
 
 /// Namespace for which the manifests are written.
@@ -31,18 +30,20 @@ pub struct Settings {
     pub namespace: String,
     /// Bring the namespace itself.
     pub bring_namespace: bool,
-    /// Bring the namespace of the stores' credentials.
-    pub bring_garden_namespace: bool,
     /// Bring Velero's CustomResourceDefinitions.
     pub bring_definitions: bool,
+    /// Namespaces and CustomResourceDefinitions of shared buckets that somebody else brought, by name.
+    pub foreign: Vec<String>,
     pub executor: Executor,
     pub certificates: Certificates,
     /// Without: as the manifests name it.
     pub image: Option<String>,
     /// Velero's service account in that namespace.
     pub velero_account: String,
-    /// Added to the arguments of both Deployments.
+    /// Added to the arguments of the webhook's and the controller's Deployment.
     pub args: Vec<String>,
+    /// What a cluster has that shares backup buckets with others.
+    pub member: Option<Member>,
 }
 
 impl Settings {
@@ -51,13 +52,14 @@ impl Settings {
         Self {
             namespace: namespace.to_owned(),
             bring_namespace: true,
-            bring_garden_namespace: true,
             bring_definitions: true,
+            foreign: Vec::new(),
             executor: Executor::Berth,
             certificates: Certificates::SelfManaged,
             image: None,
             velero_account: VELERO_ACCOUNT.to_owned(),
             args: Vec::new(),
+            member: None,
         }
     }
 }
@@ -77,19 +79,21 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
         Certificates::SelfManaged => "components/self-managed",
         Certificates::CertManager => "components/cert-manager",
     });
+    components.extend(settings.member.iter().flat_map(Member::components));
     for component in components {
         build(component, &mut objects)?;
     }
-    objects.retain(|object| match object["kind"].as_str() {
-        Some("Namespace") if object["metadata"]["name"] == GARDEN_NAMESPACE => {
-            settings.bring_garden_namespace
+    objects.retain(|object| {
+        let name = &object["metadata"]["name"];
+        let is_foreign = settings.foreign.iter().any(|one| name == one.as_str());
+        match object["kind"].as_str() {
+            Some("Namespace") if name == WRITTEN_FOR => settings.bring_namespace,
+            Some("CustomResourceDefinition") if object["spec"]["group"] == VELERO_GROUP => {
+                settings.bring_definitions
+            }
+            Some("Namespace" | "CustomResourceDefinition") => !is_foreign,
+            _ => true,
         }
-        Some("Namespace") => settings.bring_namespace,
-        // Those of shared buckets are nobody else's.
-        Some("CustomResourceDefinition") => {
-            settings.bring_definitions || object["spec"]["group"] != VELERO_GROUP
-        }
-        _ => true,
     });
     for object in &mut objects {
         if object["kind"] == "Deployment" {
@@ -234,6 +238,14 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
             args.push(json!(format!("--executor-identity={user}")));
         }
     }
+    if args.first().is_some_and(|duty| duty == "garden") {
+        // It has no queue.
+        return settings
+            .member
+            .as_ref()
+            .and_then(Member::hub)
+            .map_or(Ok(()), |hub| hub.configure(deployment));
+    }
     args.extend(settings.args.iter().map(|arg| json!(arg)));
     Ok(())
 }
@@ -279,9 +291,14 @@ fn move_to(value: &mut Value, key: &str, namespace: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::install::member::Hub;
 
     fn kinds(objects: &[Value]) -> Vec<&str> {
         objects.iter().filter_map(|object| object["kind"].as_str()).collect()
+    }
+
+    fn courier() -> Option<Member> {
+        Some(Member::Courier(Hub { secret: "hub".to_owned(), digest: Some("0123456789".to_owned()) }))
     }
 
     #[test]
@@ -289,7 +306,8 @@ mod tests {
         for (executor, certificates) in
             [(Executor::Berth, Certificates::SelfManaged), (Executor::Velero, Certificates::CertManager)]
         {
-            let settings = Settings { executor, certificates, ..Settings::new("elsewhere") };
+            let settings =
+                Settings { executor, certificates, member: courier(), ..Settings::new("elsewhere") };
             for object in render(&settings).unwrap_or_default() {
                 if object["kind"] == "CustomResourceDefinition" {
                     continue;

@@ -25,10 +25,6 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/cert-manager/kustomization.yaml"),
     ),
     (
-        "components/garden-courier/agent.yaml",
-        include_str!("../../manifests/components/garden-courier/agent.yaml"),
-    ),
-    (
         "components/garden-courier/kustomization.yaml",
         include_str!("../../manifests/components/garden-courier/kustomization.yaml"),
     ),

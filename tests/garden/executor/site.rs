@@ -59,7 +59,7 @@ impl Site {
         let namespace =
             |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         let mut objects: Vec<Value> = crd::member().iter().map(|crd| json!(crd)).collect();
-        objects.extend([namespace("velero"), namespace("elsewhere")]);
+        objects.extend(["velero", "garden", "elsewhere"].map(namespace));
         let rights = std::fs::read_to_string(project().join("manifests/components/garden-member/rbac.yaml"))?;
         for text in rights.split("\n---\n") {
             objects.push(serde_saphyr::from_str(text)?);

@@ -1,0 +1,114 @@
+//! Flags of `berth install` for a cluster that shares backup buckets with others.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args as ClapArgs;
+
+#[derive(ClapArgs)]
+pub struct MemberArgs {
+    /// This cluster shares backup buckets with others: install the agent that acts here (`berth garden agent`), and its
+    /// definitions where nobody else brought them. =false takes it out again. Default: as it is installed.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub garden_member: Option<bool>,
+    /// Kubeconfig file of the hub that this cluster is a seed of. Its current context, and no other one, is kept in the
+    /// Secret berth-garden-hub. Implies --garden-member. Default: as it is installed.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    pub hub_kubeconfig: Option<PathBuf>,
+    /// Name of the hub's Seed that this cluster is. Implies --garden-member.
+    #[arg(long, value_name = "NAME", requires = "hub_kubeconfig", value_parser = name)]
+    pub seed: Option<String>,
+    /// Secret of berth's namespace with `kubeconfig` and `seed` that somebody else makes, in place of --hub-kubeconfig and
+    /// --seed. Implies --garden-member.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["hub_kubeconfig", "seed"], value_parser = name)]
+    pub hub_secret: Option<String>,
+    /// With --output: Gardener brought the member's definitions, so print none. Without --output it is found out.
+    #[arg(long, requires = "output")]
+    pub beside_gardener: bool,
+}
+
+impl MemberArgs {
+    /// # Errors
+    /// When the part is to be taken out and a hub given to it.
+    pub fn ensure_consistent(&self) -> anyhow::Result<()> {
+        let flag = match self {
+            Self { garden_member: Some(false), hub_kubeconfig: Some(_), .. } => "--hub-kubeconfig",
+            Self { garden_member: Some(false), hub_secret: Some(_), .. } => "--hub-secret",
+            _ => return Ok(()),
+        };
+        bail!("--garden-member=false takes the agent out, {flag} gives it a hub: leave one of the two out")
+    }
+}
+
+/// The name of an object (RFC 1123, subdomain).
+fn name(text: &str) -> Result<String, String> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.starts_with(is_inner)
+            && label.ends_with(is_inner)
+            && label.chars().all(|c| is_inner(c) || c == '-')
+    };
+    if text.len() <= 253 && text.split('.').all(is_label) {
+        return Ok(text.to_owned());
+    }
+    Err("must be the name of an object: lower-case letters, digits, `-` and `.`".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn parse(flags: &[&str]) -> Result<MemberArgs, String> {
+        let args = Args::try_parse_from(["berth", "install"].iter().chain(flags));
+        match args.map_err(|error| error.to_string())?.command {
+            Command::Install(args) => Ok(args.member),
+            _ => Err("another command".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_needs_another_flag_names_it() {
+        for (flags, named) in [
+            (&["--hub-kubeconfig=f"][..], "--seed"),
+            (&["--seed=ship"], "--hub-kubeconfig"),
+            (&["--hub-secret=hub", "--seed=ship", "--hub-kubeconfig=f"], "--hub-secret"),
+            (&["--beside-gardener"], "--output"),
+            (&["--hub-kubeconfig=f", "--seed=No Name"], "--seed"),
+        ] {
+            let said = parse(flags).err().unwrap_or_default();
+            assert!(said.contains(named), "{flags:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn it_is_taken_out_only_without_a_hub() {
+        let said =
+            |flags: &[&str]| parse(flags).map(|args| args.ensure_consistent().map_err(|e| e.to_string()));
+        assert_eq!(said(&["--garden-member"]), Ok(Ok(())));
+        assert_eq!(said(&["--garden-member=false"]), Ok(Ok(())));
+        assert_eq!(said(&["--garden-member", "--hub-secret=hub"]), Ok(Ok(())));
+        let Ok(Err(refused)) = said(&["--garden-member=false", "--seed=ship", "--hub-kubeconfig=f"]) else {
+            unreachable!("it was let through")
+        };
+        assert!(refused.contains("--hub-kubeconfig"), "{refused}");
+    }
+
+    #[test]
+    fn names_are_those_of_objects() {
+        for (text, is_one) in [
+            ("ship", true),
+            ("a.b-2", true),
+            ("", false),
+            ("-a", false),
+            ("a..b", false),
+            ("A", false),
+            ("a/b", false),
+        ] {
+            assert_eq!(name(text).is_ok(), is_one, "{text}");
+        }
+        assert!(name(&"a".repeat(254)).is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! `berth install --output`: the objects for GitOps, whatever the cluster is like.
+
+use super::settings;
+use crate::args::InstallArgs;
+use crate::install::hub::HubAccess;
+use crate::install::{Member, render};
+
+/// # Errors
+/// When the manifests in this binary are not what they should be.
+pub(super) fn run(args: &InstallArgs, access: Option<&HubAccess>) -> anyhow::Result<()> {
+    let beside = args.beside_velero.unwrap_or_default();
+    let mut settings = settings(args, access, None);
+    settings.bring_namespace = !beside;
+    settings.bring_definitions = !beside;
+    if args.member.beside_gardener {
+        settings.foreign = berth_api::crd::member().into_iter().filter_map(|one| one.metadata.name).collect();
+    }
+    if let Some(Member::Courier(hub)) = &mut settings.member {
+        // Of what is not printed.
+        hub.digest = None;
+        println!(
+            "# Secret {} is not among these: it holds a credential. To make it:\n#   {}",
+            hub.secret,
+            hub.recipe(&settings.namespace)
+        );
+    }
+    for object in render(&settings)? {
+        print!("---\n{}", serde_saphyr::to_string(&object)?);
+    }
+    Ok(())
+}

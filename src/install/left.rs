@@ -1,0 +1,217 @@
+//! What of shared buckets cannot be deleted once berth is gone: nobody else takes its finalizers off.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use berth_api::garden::{self, GARDEN_NAMESPACE, carried};
+use berth_api::{extensions, keys};
+use berth_core::garden::store::SERVED;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+
+use super::Cluster;
+use crate::client::is_not_found;
+
+/// Objects of one kind with finalizers of berth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// As kubectl takes it: `backupentries.garden.berth.dev`.
+    pub resource: String,
+    pub count: usize,
+    /// Of these, how many have been deleted and wait.
+    pub deleted: usize,
+    /// Who takes the finalizers off.
+    pub by: By,
+}
+
+/// The least that has to be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// The hub: any berth.
+    Controller,
+    Agent,
+    /// Made for a hub: goes by its word alone.
+    Courier,
+}
+
+/// In this cluster, as a hub and as a member; and the Secrets that both hold.
+///
+/// # Errors
+/// When something cannot be listed.
+pub async fn held(cluster: &Cluster) -> anyhow::Result<Vec<Held>> {
+    let mut found = Vec::new();
+    let hub = |object: &DynamicObject| has(object, &[keys::GARDEN_FINALIZER]).then_some(By::Controller);
+    found.extend(of::<garden::BackupEntry>(cluster, Scope::Metadata, hub).await?);
+    found.extend(of::<garden::BackupBucket>(cluster, Scope::Metadata, hub).await?);
+    found.extend(of::<extensions::BackupEntry>(cluster, Scope::Whole, member).await?);
+    found.extend(of::<extensions::BackupBucket>(cluster, Scope::Whole, member).await?);
+    found.extend(of::<Secret>(cluster, Scope::OfGarden, credentials).await?);
+    Ok(found)
+}
+
+/// What is listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Of the whole cluster, without specs.
+    Metadata,
+    /// Of the whole cluster.
+    Whole,
+    /// Of the namespace with credentials, without these.
+    OfGarden,
+}
+
+/// Gardener's finalizers are other providers' as well: of those berth takes off only what it serves.
+fn member(object: &DynamicObject) -> Option<By> {
+    let is_served = object.data["spec"]["type"].as_str().is_some_and(|kind| SERVED.contains(&kind));
+    let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
+    if has(object, &[keys::GARDEN_FINALIZER])
+        || (carried::is_ours(&object.metadata) && has(object, &executors))
+    {
+        return Some(By::Courier);
+    }
+    (is_served && has(object, &executors)).then_some(By::Agent)
+}
+
+fn credentials(object: &DynamicObject) -> Option<By> {
+    let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
+    if carried::is_ours(&object.metadata) && has(object, &executors) {
+        return Some(By::Courier);
+    }
+    // What others made for objects of a member may be another provider's.
+    has(object, &[keys::CREDENTIALS_FINALIZER]).then_some(By::Controller)
+}
+
+fn has(object: &DynamicObject, finalizers: &[&str]) -> bool {
+    object.finalizers().iter().any(|one| finalizers.contains(&one.as_str()))
+}
+
+async fn of<K: Resource<DynamicType = ()>>(
+    cluster: &Cluster,
+    scope: Scope,
+    held_by: impl Fn(&DynamicObject) -> Option<By>,
+) -> anyhow::Result<Option<Held>> {
+    let kind = kube::api::ApiResource::erase::<K>(&());
+    let resource =
+        if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+    let api: Api<DynamicObject> = match scope {
+        Scope::OfGarden => Api::namespaced_with(cluster.client.clone(), GARDEN_NAMESPACE, &kind),
+        Scope::Metadata | Scope::Whole => Api::all_with(cluster.client.clone(), &kind),
+    };
+    let all = ListParams::default();
+    let listed = match scope {
+        Scope::Whole => api.list(&all).await.map(|list| list.items),
+        Scope::Metadata | Scope::OfGarden => api.list_metadata(&all).await.map(|list| {
+            let bare = |metadata| DynamicObject { types: None, metadata, data: Value::Null };
+            list.items.into_iter().map(|one| bare(one.metadata)).collect()
+        }),
+    };
+    let list = match listed {
+        Ok(list) => list,
+        // No such kind here.
+        Err(error) if is_not_found(&error) => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("{resource} cannot be listed")),
+    };
+    let held: Vec<(By, bool)> = list
+        .iter()
+        .filter_map(|object| Some((held_by(object)?, object.metadata.deletion_timestamp.is_some())))
+        .collect();
+    let Some(by) = held.iter().map(|(by, _)| *by).max() else { return Ok(None) };
+    let deleted = held.iter().filter(|(_, is_deleted)| *is_deleted).count();
+    Ok(Some(Held { resource, count: held.len(), deleted, by }))
+}
+
+/// What to say of it; `None` where there is nothing.
+pub fn note(held: &[Held], namespace: &str) -> Option<String> {
+    let by = held.iter().map(|one| one.by).max()?;
+    let flags = match by {
+        By::Controller => "",
+        By::Agent => " --garden-member",
+        By::Courier => " --hub-kubeconfig=FILE --seed=NAME",
+    };
+    let mut text =
+        "these have finalizers that only berth takes off; without it they cannot be deleted:".to_owned();
+    for one in held {
+        let deleted = match one.deleted {
+            0 => String::new(),
+            deleted => format!(", {deleted} deleted already"),
+        };
+        // A String takes whatever is written.
+        let _ = write!(text, "\n  {} {}{deleted}", one.count, one.resource);
+    }
+    let _ = write!(
+        text,
+        "\nTo delete them, and what they stand for in stores: while berth is installed (`berth install --namespace {namespace}{flags}`).\n\
+         To let go of one, and leave in the store whatever is there: kubectl patch KIND NAME --type=merge --patch='{{\"metadata\":{{\"finalizers\":null}}}}', with its --namespace where it has one"
+    );
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(spec: Value, labels: Value, finalizers: &[&str]) -> anyhow::Result<DynamicObject> {
+        Ok(serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "K",
+            "metadata": {"name": "one", "labels": labels, "finalizers": finalizers}, "spec": spec,
+        }))?)
+    }
+
+    #[test]
+    fn a_member_object_is_held_by_whoever_serves_it() -> anyhow::Result<()> {
+        let theirs = keys::EXTENSION_ENTRY_FINALIZER;
+        let seed = json!({keys::CARRIED_FOR: "ship"});
+        for (kind, labels, finalizers, by) in [
+            ("aws", json!({}), &[theirs][..], Some(By::Agent)),
+            ("aws", json!({}), &[], None),
+            ("openstack", json!({}), &[theirs], None),
+            ("aws", seed.clone(), &[theirs, keys::GARDEN_FINALIZER], Some(By::Courier)),
+            ("aws", seed.clone(), &[theirs], Some(By::Courier)),
+            ("openstack", seed, &[keys::GARDEN_FINALIZER], Some(By::Courier)),
+        ] {
+            assert_eq!(
+                member(&object(json!({"type": kind}), labels, finalizers)?),
+                by,
+                "{kind} {finalizers:?}"
+            );
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn credentials_are_held_for_buckets_of_the_hub_and_objects_of_the_member() -> anyhow::Result<()> {
+        for (finalizer, labels, by) in [
+            (keys::CREDENTIALS_FINALIZER, json!({}), Some(By::Controller)),
+            (keys::EXTENSION_BUCKET_FINALIZER, json!({}), None),
+            (keys::EXTENSION_BUCKET_FINALIZER, json!({keys::CARRIED_FOR: "ship"}), Some(By::Courier)),
+            ("somebody.else/protection", json!({}), None),
+        ] {
+            assert_eq!(credentials(&object(json!({}), labels, &[finalizer])?), by, "{finalizer}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_note_says_how_many_and_both_ways_out() {
+        let of =
+            |resource: &str, count, deleted, by| Held { resource: resource.to_owned(), count, deleted, by };
+        assert_eq!(note(&[], "velero"), None);
+        let entries = of("backupentries.garden.berth.dev", 3, 1, By::Controller);
+        let text = note(std::slice::from_ref(&entries), "velero").unwrap_or_default();
+        for words in [
+            "3 backupentries.garden.berth.dev, 1 deleted already",
+            "`berth install --namespace velero`",
+            r#"--patch='{"metadata":{"finalizers":null}}'"#,
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let buckets = of("backupbuckets.extensions.gardener.cloud", 1, 0, By::Courier);
+        let text = note(&[entries, buckets], "elsewhere").unwrap_or_default();
+        assert!(text.contains("--namespace elsewhere --hub-kubeconfig=FILE --seed=NAME"), "{text}");
+        assert!(text.contains("\n  1 backupbuckets.extensions.gardener.cloud\n"), "{text}");
+    }
+}

@@ -1,0 +1,337 @@
+//! The member part of shared buckets: what is wanted of it, and what an installation finds of it.
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::cluster::{Presence, containers, flag_of};
+use super::hub::HubAccess;
+use super::{Cluster, Reference};
+use crate::args::MemberArgs;
+use crate::client::{is_forbidden, is_not_found};
+
+/// Name of the agent's Deployment, Lease and roles.
+pub const AGENT: &str = "berth-garden-agent";
+/// Secret with the way to the hub, as the manifests name it; its keys.
+pub const HUB_SECRET: &str = "berth-garden-hub";
+pub const KUBECONFIG: &str = "kubeconfig";
+pub const SEED: &str = "seed";
+/// Annotation of the agent's pods: what the Secret held when it was installed. They read it once, so another one takes new
+/// pods.
+const DIGEST: &str = "garden.berth.dev/hub-digest";
+
+/// What a member cluster has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// The agent: what is in this cluster is acted on.
+    Agent,
+    /// It carries besides what a hub gave to this cluster.
+    Courier(Hub),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hub {
+    /// Name of the Secret.
+    pub secret: String,
+    /// Where berth wrote it.
+    pub digest: Option<String>,
+}
+
+impl Member {
+    /// What is not said stays as it is installed. `access` is what `--hub-kubeconfig` has.
+    pub fn wanted(args: &MemberArgs, access: Option<&HubAccess>, installed: Option<&Self>) -> Option<Self> {
+        if args.garden_member == Some(false) {
+            return None;
+        }
+        if let Some(access) = access {
+            return Some(Self::Courier(Hub { secret: HUB_SECRET.to_owned(), digest: Some(access.digest()) }));
+        }
+        if let Some(name) = &args.hub_secret {
+            let is_same = |member: &&Self| member.hub().is_some_and(|hub| hub.secret == *name);
+            let new = || Self::Courier(Hub { secret: name.clone(), digest: None });
+            return Some(installed.filter(is_same).cloned().unwrap_or_else(new));
+        }
+        installed.cloned().or_else(|| (args.garden_member == Some(true)).then_some(Self::Agent))
+    }
+
+    /// As the agent's Deployment tells.
+    pub fn of(deployments: &[Deployment]) -> Option<Self> {
+        let agent = deployments.iter().find(|deployment| deployment.name_any() == AGENT)?;
+        if flag_of(std::slice::from_ref(agent), "--hub-kubeconfig").is_none() {
+            return Some(Self::Agent);
+        }
+        let template = agent.spec.as_ref().map(|spec| &spec.template);
+        let env = containers(agent).flat_map(|container| container.env.iter().flatten());
+        let secret = env
+            .filter(|variable| variable.name == "SEED")
+            .find_map(|variable| Some(variable.value_from.as_ref()?.secret_key_ref.as_ref()?.name.clone()));
+        let annotations = template.and_then(|template| template.metadata.as_ref()?.annotations.as_ref());
+        Some(Self::Courier(Hub {
+            secret: secret.unwrap_or_else(|| HUB_SECRET.to_owned()),
+            digest: annotations.and_then(|annotations| annotations.get(DIGEST).cloned()),
+        }))
+    }
+
+    pub fn hub(&self) -> Option<&Hub> {
+        match self {
+            Self::Agent => None,
+            Self::Courier(hub) => Some(hub),
+        }
+    }
+
+    /// Folders of `manifests/`, in their order.
+    pub fn components(&self) -> &'static [&'static str] {
+        const ALL: [&str; 3] =
+            ["components/garden-member/crd", "components/garden-member", "components/garden-courier"];
+        match self {
+            Self::Agent => &ALL[..2],
+            Self::Courier(_) => &ALL,
+        }
+    }
+}
+
+impl Hub {
+    /// Fits the agent's Deployment to the Secret.
+    ///
+    /// # Errors
+    /// When it is not what the manifests have.
+    pub fn configure(&self, deployment: &mut Value) -> anyhow::Result<()> {
+        let mut names = 0;
+        name_secret(deployment, &self.secret, &mut names);
+        if names != 2 {
+            bail!("the agent's Deployment names its Secret {names} times");
+        }
+        if let Some(digest) = &self.digest {
+            let metadata = deployment
+                .pointer_mut("/spec/template/metadata")
+                .context("a Deployment without a template of pods")?;
+            metadata["annotations"][DIGEST] = json!(digest);
+        }
+        Ok(())
+    }
+
+    /// How it is made by hand.
+    pub fn recipe(&self, namespace: &str) -> String {
+        format!(
+            "kubectl create secret generic {} --namespace {namespace} --from-file={KUBECONFIG}=FILE --from-literal={SEED}=NAME",
+            self.secret
+        )
+    }
+
+    /// What keeps pods from using the Secret, and the way out; `None` also where we may not look.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn fault(&self, cluster: &Cluster) -> anyhow::Result<Option<String>> {
+        let (name, namespace) = (&self.secret, &cluster.namespace);
+        let found = match secret(cluster, name).await {
+            Ok(found) => found,
+            Err(error) if is_forbidden(&error) => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("Secret {name} cannot be read")),
+        };
+        let Some(found) = found else {
+            return Ok(Some(format!(
+                "there is no Secret {name} in {namespace}: say --hub-kubeconfig and --seed, or make it by `{}`",
+                self.recipe(namespace)
+            )));
+        };
+        let has = |key: &&str| {
+            let data = found.data.as_ref();
+            data.and_then(|data| data.get(*key)).is_some_and(|value| !value.0.is_empty())
+        };
+        let missing: Vec<&str> = [KUBECONFIG, SEED].into_iter().filter(|key| !has(key)).collect();
+        Ok((!missing.is_empty()).then(|| {
+            format!(
+                "Secret {name} in {namespace} lacks {}: put it in (`kubeconfig` of the hub, `seed`, the name of this cluster there)",
+                missing.join(" and ")
+            )
+        }))
+    }
+}
+
+fn name_secret(value: &mut Value, name: &str, names: &mut usize) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(|value| name_secret(value, name, names)),
+        Value::Array(items) => items.iter_mut().for_each(|item| name_secret(item, name, names)),
+        Value::String(text) if text == HUB_SECRET => {
+            name.clone_into(text);
+            *names += 1;
+        }
+        _ => {}
+    }
+}
+
+async fn secret(cluster: &Cluster, name: &str) -> kube::Result<Option<Secret>> {
+    Api::<Secret>::namespaced(cluster.client.clone(), &cluster.namespace).get_opt(name).await
+}
+
+/// Before anything is written: can the agent's pods start, and is what will be written ours?
+///
+/// # Errors
+/// When not, with the way out.
+pub async fn ensure_hub(cluster: &Cluster, hub: &Hub, access: Option<&HubAccess>) -> anyhow::Result<()> {
+    if access.is_none() {
+        return match hub.fault(cluster).await? {
+            None => Ok(()),
+            Some(fault) => {
+                bail!("{fault}; or take the agent out by --garden-member=false. Nothing was changed")
+            }
+        };
+    }
+    let found = secret(cluster, &hub.secret).await;
+    let found = found.with_context(|| format!("Secret {} cannot be read", hub.secret))?;
+    if Presence::of(found.as_ref().map(|secret| secret.labels())) == Presence::Foreign {
+        bail!(
+            "Secret {name} is in {namespace} already, and berth did not make it; nothing was changed. Use it as it is, by --hub-secret={name} in place of --hub-kubeconfig and --seed, or delete it first",
+            name = hub.secret,
+            namespace = cluster.namespace
+        );
+    }
+    Ok(())
+}
+
+/// What the member part wrote besides its manifests, and `wanted` has no use for.
+///
+/// # Errors
+/// When it cannot be looked for.
+pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Result<Vec<Reference>> {
+    let of = |api_version: &str, kind: &str, name: &str| Reference {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        namespace: Some(cluster.namespace.clone()),
+        name: name.to_owned(),
+    };
+    let mut found = Vec::new();
+    if wanted.is_none() {
+        let lease = of(&Lease::api_version(&()), "Lease", AGENT);
+        let there = lease.api(&cluster.client).get_metadata_opt(AGENT).await;
+        if there.context("the agent's Lease cannot be read")?.is_some() {
+            found.push(lease);
+        }
+    }
+    if !wanted.and_then(Member::hub).is_some_and(|hub| hub.secret == HUB_SECRET) {
+        let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+        let there = match secrets.get_metadata_opt(HUB_SECRET).await {
+            Err(error) if is_not_found(&error) => None,
+            there => there.with_context(|| format!("Secret {HUB_SECRET} cannot be read"))?,
+        };
+        // One that people made is theirs.
+        if Presence::of(there.as_ref().map(|secret| secret.labels())) == Presence::Ours {
+            found.push(of(&Secret::api_version(&()), "Secret", HUB_SECRET));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Executor;
+    use crate::install::{Settings, render};
+
+    fn args(garden_member: Option<bool>, hub_secret: Option<&str>) -> MemberArgs {
+        MemberArgs {
+            garden_member,
+            hub_kubeconfig: None,
+            seed: None,
+            hub_secret: hub_secret.map(str::to_owned),
+            beside_gardener: false,
+        }
+    }
+
+    fn courier(secret: &str, digest: Option<&str>) -> Member {
+        Member::Courier(Hub { secret: secret.to_owned(), digest: digest.map(str::to_owned) })
+    }
+
+    #[test]
+    fn what_is_not_said_stays() {
+        let wanted = |member, secret, installed: Option<&Member>| {
+            Member::wanted(&args(member, secret), None, installed)
+        };
+        let there = courier(HUB_SECRET, Some("d"));
+        assert_eq!(wanted(None, None, None), None);
+        assert_eq!(wanted(Some(true), None, None), Some(Member::Agent));
+        for said in [None, Some(true)] {
+            assert_eq!(wanted(said, None, Some(&Member::Agent)), Some(Member::Agent));
+            assert_eq!(wanted(said, None, Some(&there)), Some(there.clone()));
+        }
+        assert_eq!(wanted(Some(false), None, Some(&there)), None);
+        assert_eq!(wanted(None, Some("mine"), Some(&there)), Some(courier("mine", None)));
+        assert_eq!(wanted(None, Some(HUB_SECRET), Some(&there)), Some(there.clone()));
+        assert_eq!(wanted(None, Some(HUB_SECRET), None), Some(courier(HUB_SECRET, None)));
+    }
+
+    #[test]
+    fn what_is_installed_is_known_by_the_deployment_that_is_rendered() -> anyhow::Result<()> {
+        for member in
+            [None, Some(Member::Agent), Some(courier(HUB_SECRET, Some("d"))), Some(courier("mine", None))]
+        {
+            let settings = Settings { member: member.clone(), ..Settings::new("velero") };
+            let deployments = render(&settings)?
+                .into_iter()
+                .filter(|object| object["kind"] == "Deployment")
+                .map(serde_json::from_value)
+                .collect::<Result<Vec<Deployment>, _>>()?;
+            assert_eq!(Member::of(&deployments), member);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_agent_has_flags_and_a_secret_of_its_own() {
+        let settings = Settings {
+            executor: Executor::Velero,
+            image: Some("mirror/berth:1".to_owned()),
+            args: vec!["--concurrent-backups=3".to_owned()],
+            member: Some(courier("hub", Some("0123456789"))),
+            ..Settings::new("elsewhere")
+        };
+        let objects = render(&settings).unwrap_or_default();
+        let of = |name: &str| {
+            let is_it = |one: &&Value| one["kind"] == "Deployment" && one["metadata"]["name"] == name;
+            objects.iter().find(is_it).cloned().unwrap_or_default()
+        };
+        let agent = of(AGENT);
+        let template = &agent["spec"]["template"];
+        let container = &template["spec"]["containers"][0];
+        assert_eq!(
+            container["args"],
+            json!([
+                "garden",
+                "agent",
+                "--namespace=$(POD_NAMESPACE)",
+                "--hub-kubeconfig=/var/run/berth/hub/kubeconfig",
+                "--seed=$(SEED)",
+            ])
+        );
+        assert_eq!(container["image"], "mirror/berth:1");
+        assert_eq!(container["env"][1]["valueFrom"]["secretKeyRef"], json!({"name": "hub", "key": "seed"}));
+        assert_eq!(template["spec"]["volumes"][0]["secret"]["secretName"], "hub");
+        assert_eq!(template["metadata"]["annotations"]["garden.berth.dev/hub-digest"], "0123456789");
+        let webhook = of("berth-webhook").to_string();
+        assert!(
+            webhook.contains("--executor=velero") && webhook.contains("--concurrent-backups=3"),
+            "{webhook}"
+        );
+    }
+
+    #[test]
+    fn definitions_of_somebody_else_are_not_brought() {
+        let names = |foreign: &[&str]| -> Vec<String> {
+            let foreign = foreign.iter().map(|name| (*name).to_owned()).collect();
+            let settings = Settings { member: Some(Member::Agent), foreign, ..Settings::new("velero") };
+            let objects = render(&settings).unwrap_or_default();
+            let of_gardener =
+                objects.iter().filter(|one| one["spec"]["group"] == "extensions.gardener.cloud");
+            of_gardener.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned)).collect()
+        };
+        let both = ["backupbuckets.extensions.gardener.cloud", "backupentries.extensions.gardener.cloud"];
+        assert_eq!(names(&[]), both);
+        assert_eq!(names(&both[..1]), both[1..]);
+        assert_eq!(names(&both), [""; 0]);
+    }
+}
