@@ -19,7 +19,8 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Member, Settings, certificates, diff, left, member, remove, render, velero,
+    Certificates, Cluster, Found, Member, Reference, Settings, certificates, diff, left, member, remove,
+    render, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -59,15 +60,16 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         });
     }
     ensure_allowed(&cluster, &objects).await?;
+    let executor = settings.executor;
+    let hands = Hands::of(&found, settings);
     if args.dry_run || args.diff {
-        preview(&cluster, &objects, &args, settings.member.as_ref()).await?;
-        return advise(&cluster, &args, settings.executor).await;
+        preview(&cluster, &objects, &args, &hands).await?;
+        return advise(&cluster, &args, executor).await;
     }
-    if settings.executor == Executor::Berth {
+    if executor == Executor::Berth {
         take_over(&cluster, &args).await?;
     }
-    let executor = settings.executor;
-    install(&cluster, objects, &args, Hands::of(&found, settings)).await?;
+    install(&cluster, objects, &args, hands).await?;
     advise(&cluster, &args, executor).await
 }
 
@@ -201,7 +203,7 @@ async fn preview(
     cluster: &Cluster,
     objects: &[Value],
     args: &InstallArgs,
-    member: Option<&Member>,
+    hands: &Hands,
 ) -> anyhow::Result<()> {
     for object in objects {
         let (outcome, difference) = apply::apply(&cluster.client, object, Mode::DryRun).await?;
@@ -212,7 +214,7 @@ async fn preview(
         }
     }
     let mut left_over = apply::left_over(cluster, objects).await?;
-    left_over.extend(member::written(cluster, member).await?);
+    left_over.extend(hands.written(cluster).await?);
     for reference in left_over {
         println!("{reference} removed (dry run)");
     }
@@ -239,6 +241,11 @@ impl Hands {
             from_member: was.is_some_and(|was| was.member.is_some()),
             member: settings.member,
         }
+    }
+
+    /// What of an earlier member part is of no use any more.
+    async fn written(&self, cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
+        if self.from_member { member::written(cluster, self.member.as_ref()).await } else { Ok(Vec::new()) }
     }
 }
 
@@ -287,7 +294,7 @@ async fn install(
     for object in &admission {
         write(object).await?;
     }
-    let written = member::written(cluster, hands.member.as_ref()).await?;
+    let written = hands.written(cluster).await?;
     for reference in left_over.iter().chain(&written) {
         if remove::delete(cluster, reference).await? {
             println!("{reference} removed");
@@ -317,7 +324,7 @@ async fn install(
 }
 
 fn tell(object: &Value, outcome: Outcome, how: &str) {
-    if let Some(reference) = crate::install::Reference::of(object) {
+    if let Some(reference) = Reference::of(object) {
         println!("{reference} {}{how}", outcome.word());
     }
 }
