@@ -243,13 +243,17 @@ fn list(value: &Value) -> &[Value] {
 fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
     let mut rights = Vec::new();
     for binding in objects.iter().filter(|object| object["roleRef"].is_object()) {
+        // Roles of several namespaces may have one name.
         let is_role = |role: &&Value| {
             role["kind"] == binding["roleRef"]["kind"]
                 && role["metadata"]["name"] == binding["roleRef"]["name"]
+                && (role["kind"] == "ClusterRole"
+                    || role["metadata"]["namespace"] == binding["metadata"]["namespace"])
         };
         let role = objects.iter().find(is_role).unwrap_or(&Value::Null);
         let within = binding["metadata"]["namespace"].as_str().map(str::to_owned);
-        for subject in list(&binding["subjects"]) {
+        // Groups are of others: a hub's seeds.
+        for subject in list(&binding["subjects"]).iter().filter(|one| one["kind"] == "ServiceAccount") {
             let account = subject["name"].as_str().unwrap_or_default();
             for attributes in list(&role["rules"]).iter().flat_map(each_of) {
                 rights.push(Right {
@@ -289,4 +293,31 @@ fn each_of(rule: &Value) -> Vec<ResourceAttributes> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::install::Member;
+    use crate::install::member::{HUB_SECRET, Hub};
+
+    #[test]
+    fn service_accounts_have_the_rights_of_their_own_namespaces() -> anyhow::Result<()> {
+        let hub = Hub { secret: HUB_SECRET.to_owned(), digest: None };
+        let settings = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
+        let rights = granted(&render(&settings)?, "velero");
+        let of_agent: Vec<&Right> = rights.iter().filter(|right| right.user.ends_with(AGENT)).collect();
+        let may = |verb: &str, resource: &str, namespace: &str| {
+            of_agent.iter().any(|right| {
+                let of = &right.attributes;
+                of.verb.as_deref() == Some(verb)
+                    && of.resource.as_deref() == Some(resource)
+                    && of.namespace.as_deref() == Some(namespace)
+            })
+        };
+        assert!(may("create", "configmaps", "garden") && may("create", "leases", "velero"));
+        assert!(!may("create", "configmaps", "velero") && !may("create", "leases", "garden"));
+        assert!(rights.iter().all(|right| right.user.starts_with("system:serviceaccount:velero:berth-")));
+        Ok(())
+    }
 }
