@@ -9,4 +9,5 @@ mod life;
 mod migration;
 mod people;
 mod seeds;
+mod settings;
 mod site;

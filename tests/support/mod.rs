@@ -17,6 +17,7 @@ pub mod kubectl;
 pub mod lag;
 pub mod log;
 pub mod manifest;
+pub mod moto;
 pub mod movers;
 pub mod network;
 pub mod node_agent;

@@ -30,7 +30,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self { id: format!("id-of-{name}"), secret: format!("secret-of-{name}") }
     }
 

@@ -112,8 +112,17 @@ impl S3 {
         match change(Some(wanted), self.default_lock().await?) {
             Change::Keep => Ok(None),
             Change::Set(lock) => {
-                self.setting(Method::PUT, "object-lock", xml::object_lock(word(lock.mode), lock.days))
-                    .await?;
+                let body = xml::object_lock(word(lock.mode), lock.days);
+                match self.setting(Method::PUT, "object-lock", body.clone()).await {
+                    // Made without a lock, or by somebody else. Some stores say so of buckets that never take one.
+                    Err(error)
+                        if error.word == "InvalidBucketState" && error.message.contains("ersioning") =>
+                    {
+                        self.setting(Method::PUT, "versioning", xml::versioning()).await?;
+                        self.setting(Method::PUT, "object-lock", body).await?;
+                    }
+                    set => drop(set?),
+                }
                 Ok(None)
             }
             Change::Stronger(found) => Ok(Some(format!(
@@ -333,6 +342,8 @@ fn lock_of(found: &xml::DefaultRetention) -> Option<Lock> {
         "COMPLIANCE" => Mode::Compliance,
         _ => return None,
     };
-    let days = found.days.or_else(|| found.years.map(|years| years.saturating_mul(365)))?;
+    // One of the two, and some stores tell the other one as nought.
+    let days = found.days.filter(|days| *days > 0);
+    let days = days.or_else(|| found.years.map(|years| years.saturating_mul(365)))?;
     Some(Lock { mode, days })
 }

@@ -189,6 +189,13 @@ pub fn lifecycle(days: u32) -> String {
     )
 }
 
+/// A lock takes versions.
+pub fn versioning() -> String {
+    format!(
+        "<VersioningConfiguration xmlns=\"{NAMESPACE}\"><Status>Enabled</Status></VersioningConfiguration>"
+    )
+}
+
 /// `mode`: `GOVERNANCE` or `COMPLIANCE`.
 pub fn object_lock(mode: &str, days: u32) -> String {
     format!(
