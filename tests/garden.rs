@@ -5,6 +5,7 @@ mod courier;
 mod executor;
 mod gate;
 mod hub;
+mod legacy;
 mod life;
 mod migration;
 mod people;

@@ -12,11 +12,11 @@ use super::site::{
 use crate::admission::program;
 use crate::support::{Kubectl, wait_for};
 
-const HUB_NS: &str = "garden-dev";
+pub const HUB_NS: &str = "garden-dev";
 /// No store that berth knows: its executor leaves such objects alone.
 const PROVIDER: &str = "played";
 
-fn played() -> (&'static Kubectl, &'static Kubectl) {
+pub fn played() -> (&'static Kubectl, &'static Kubectl) {
     let site = Played::shared().unwrap();
     (site.hub.kubectl(), site.member.kubectl())
 }
@@ -89,7 +89,7 @@ fn is_there(object: &Value) -> bool {
 }
 
 /// Bucket, entry and location as they are in good days.
-fn in_good_days(hub: &Kubectl, member: &Kubectl, name: &str) {
+pub fn in_good_days(hub: &Kubectl, member: &Kubectl, name: &str) {
     make_bucket(hub, name, "ship");
     becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
     executed(member, BUCKETS, name, "Create", "Succeeded", json!({}));
@@ -107,6 +107,12 @@ fn entries_shown(name: &str) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let shown = String::from_utf8(output.stdout).unwrap();
     shown.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned()
+}
+
+/// `Value::Null`: it has none of that type.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
+    let all = object["status"]["conditions"].as_array().into_iter().flatten();
+    all.into_iter().find(|one| one["type"] == kind).unwrap_or(&Value::Null)
 }
 
 fn decoded(secret: &Value, key: &str) -> String {
@@ -156,10 +162,7 @@ fn what_the_hub_gives_goes_down_and_comes_back_up() {
     // Whoever checks locations.
     let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
     merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
-    let available = |object: &Value| {
-        object["status"]["conditions"][0]["type"] == "LocationAvailable"
-            && object["status"]["conditions"][0]["status"] == "True"
-    };
+    let available = |object: &Value| condition(object, "LocationAvailable")["status"] == "True";
     becomes(hub, (HUB_ENTRIES, name, HUB_NS), "its location available", available).unwrap();
 
     // A fault, with its codes.
@@ -423,10 +426,10 @@ fn what_is_somebody_elses_is_left_alone_and_told() {
     becomes(member, (ENTRIES, name, ""), "made", is_there).unwrap();
     executed(member, ENTRIES, name, "Create", "Succeeded", json!({}));
     let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "told", |object| {
-        object["status"]["conditions"][0]["reason"] == "NameTaken"
+        condition(object, "LocationAvailable")["reason"] == "NameTaken"
     })
     .unwrap();
-    let message = told["status"]["conditions"][0]["message"].as_str().unwrap();
+    let message = condition(&told, "LocationAvailable")["message"].as_str().unwrap();
     assert!(message.contains("rename or delete it"), "{message}");
     let left = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
     assert_eq!(left["spec"]["objectStorage"], json!({"bucket": "theirs"}));

@@ -197,7 +197,8 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
         ("ship--1", "Delete Pending"),
         ("ship--1", "ReadOnly"),
         ("ship--2", "Succeeded"),
-        ("ship--2", "Available"),
+        // Its own default location, which every berth of the tests has.
+        ("ship--2", "Available, LegacyLocation"),
     ] {
         assert!(line(entry).contains(part), "{entry} is not {part}:\n{shown}");
     }

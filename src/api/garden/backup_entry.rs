@@ -64,7 +64,8 @@ pub struct BackupEntryStatus {
     pub last_operation: Option<LastOperation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
-    /// `LocationAvailable`: its BackupStorageLocation can be used.
+    /// `LocationAvailable`: its BackupStorageLocation can be used. `LegacyLocation`: its cluster goes on with a default location
+    /// of its own; absent where it does not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

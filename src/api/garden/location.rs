@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::location::Access;
+use berth_core::garden::location::{Access, Candidate};
 use berth_core::garden::store::{AZURE, GCP};
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
@@ -18,6 +18,8 @@ use crate::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupSto
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
+/// Type of the entry's condition: its cluster goes on with a location of its own. Absent where it does not.
+pub const LEGACY_LOCATION: &str = "LegacyLocation";
 /// Key of the Secret with the credentials: a file as the tools of its provider have it.
 pub const CLOUD: &str = "cloud";
 
@@ -25,7 +27,7 @@ pub const CLOUD: &str = "cloud";
 const ACCOUNT_KEY: &str = "AZURE_STORAGE_ACCOUNT_ACCESS_KEY";
 const SERVICE_ACCOUNT: &str = "serviceaccount.json";
 
-/// Why [`LOCATION_AVAILABLE`] is as it is.
+/// Why [`LOCATION_AVAILABLE`] and [`LEGACY_LOCATION`] are as they are.
 pub mod reason {
     pub const AVAILABLE: &str = "Available";
     /// For reading: its entry is deleted, or another cluster writes there.
@@ -38,6 +40,8 @@ pub mod reason {
     pub const NAME_TAKEN: &str = "NameTaken";
     pub const CREDENTIALS: &str = "Credentials";
     pub const REMOVED: &str = "Removed";
+    /// Backups that name no location go to the cluster's own.
+    pub const OWN_DEFAULT: &str = "OwnDefault";
 }
 
 /// Name of the Secret, beside the location, with its credentials.
@@ -277,6 +281,30 @@ pub fn without_location(why: &str, message: &str, now: Timestamp) -> Condition {
     let by_hand = [reason::NAME_TAKEN, reason::CREDENTIALS].contains(&why);
     let codes = if by_hand { vec![CONFIGURATION_PROBLEM.to_owned()] } else { Vec::new() };
     Condition { codes, ..said("False", why, message, now) }
+}
+
+/// What the hub is told of an entry whose cluster goes on with a default location of its own, if any of `all` is that.
+pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Option<Condition> {
+    let candidates: Vec<_> = all.iter().map(|location| candidate(location)).collect();
+    let name = berth_core::garden::location::legacy(&candidates)?;
+    let found = all.iter().find(|location| location.metadata.name.as_deref() == Some(name))?;
+    let message = format!(
+        "backups that name no location go to BackupStorageLocation {name} of this cluster's own (bucket {}); \
+         to move them into this entry's directory: berth garden migrate --from {name} --to-entry {entry}",
+        found.spec.object_storage.bucket
+    );
+    let condition = said("True", reason::OWN_DEFAULT, &message, now);
+    Some(Condition { kind: LEGACY_LOCATION.to_owned(), ..condition })
+}
+
+fn candidate(location: &BackupStorageLocation) -> Candidate<'_> {
+    let labels = location.metadata.labels.as_ref();
+    Candidate {
+        name: location.metadata.name.as_deref().unwrap_or_default(),
+        is_default: location.spec.default == Some(true),
+        is_shared: carried::is_ours(&location.metadata)
+            || labels.is_some_and(|labels| labels.contains_key(keys::BACKUP_ENTRY)),
+    }
 }
 
 fn said(status: &str, why: &str, message: &str, now: Timestamp) -> Condition {

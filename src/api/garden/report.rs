@@ -210,6 +210,12 @@ pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option
     Some(all)
 }
 
+/// `conditions` but that of `kind`; `None`: there is none of it.
+pub fn without_condition(conditions: &[Condition], kind: &str) -> Option<Vec<Condition>> {
+    let left: Vec<_> = conditions.iter().filter(|condition| condition.kind != kind).cloned().collect();
+    (left.len() < conditions.len()).then_some(left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,5 +318,11 @@ mod tests {
         assert_eq!(told[0].last_transition_time, had[0].last_transition_time);
         let told = with_condition(&had, condition("False", "b", 9)).unwrap();
         assert_eq!(told[0].last_transition_time.0.as_second(), 9);
+
+        let other = Condition { kind: "LegacyLocation".into(), ..condition("True", "c", 9) };
+        let both = with_condition(&had, other.clone()).unwrap();
+        assert_eq!(both, [had[0].clone(), other.clone()], "none displaces another");
+        assert_eq!(without_condition(&both, "LegacyLocation"), Some(had.to_vec()));
+        assert_eq!(without_condition(&had, "LegacyLocation"), None);
     }
 }

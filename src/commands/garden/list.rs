@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use anyhow::Context as _;
-use berth_api::garden::location::LOCATION_AVAILABLE;
-use berth_api::garden::{BackupBucket, BackupEntry, Condition, LastError, LastOperation};
+use berth_api::garden::location::{LEGACY_LOCATION, LOCATION_AVAILABLE};
+use berth_api::garden::{BackupBucket, BackupEntry, LastError, LastOperation};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
@@ -49,6 +49,9 @@ struct Entry {
     seed: Option<String>,
     operation: String,
     location: String,
+    /// Of a cluster that goes on with a location of its own: which, and how that ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    legacy_location: Option<String>,
     /// Of a deleted one: its data stays until then.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_until: Option<Timestamp>,
@@ -110,7 +113,10 @@ pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
             entry.cluster.clone(),
             entry.seed.clone().unwrap_or_default(),
             entry.operation.clone(),
-            entry.location.clone(),
+            match entry.legacy_location {
+                Some(_) => format!("{}, {LEGACY_LOCATION}", entry.location),
+                None => entry.location.clone(),
+            },
             entry.data_until.map(|at| at.to_string()).unwrap_or_default(),
             age(entry.created_at, now),
             entry.error.clone().unwrap_or_default(),
@@ -135,7 +141,7 @@ fn bucket(found: &BackupBucket) -> Bucket {
 
 fn entry(found: &BackupEntry) -> Entry {
     let status = found.status.clone().unwrap_or_default();
-    let is_there = |condition: &&Condition| condition.kind == LOCATION_AVAILABLE;
+    let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
     Entry {
         namespace: found.namespace().unwrap_or_default(),
         name: found.name_any(),
@@ -143,11 +149,8 @@ fn entry(found: &BackupEntry) -> Entry {
         cluster: found.spec.seed_name.clone(),
         seed: status.seed.filter(|seed| *seed != found.spec.seed_name),
         operation: operation(status.last_operation.as_ref()),
-        location: status
-            .conditions
-            .iter()
-            .find(is_there)
-            .map_or_else(|| "Unknown".to_owned(), |c| c.reason.clone()),
+        location: condition(LOCATION_AVAILABLE).map_or_else(|| "Unknown".to_owned(), |c| c.reason.clone()),
+        legacy_location: condition(LEGACY_LOCATION).map(|condition| condition.message.clone()),
         data_until: data_until(found),
         error: error(status.last_error.as_ref()),
         created_at: created_at(found),

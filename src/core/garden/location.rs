@@ -1,5 +1,7 @@
 //! The storage location of an entry: when there is one, and who may write there. Each directory has one writer.
 
+use crate::location::DEFAULT_LOCATION;
+
 /// Who may write there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
@@ -39,6 +41,25 @@ pub fn is_default(asked: bool, another: bool) -> bool {
     asked && !another
 }
 
+/// A location of a member cluster, as far as [`legacy`] goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub name: &'a str,
+    pub is_default: bool,
+    /// It is in the directory of an entry: made there, or led there.
+    pub is_shared: bool,
+}
+
+/// Legacy mode: the cluster's own location to which its backups go that name none, chosen as
+/// [`choose`](crate::location::choose) does it. `None`: they go into a shared bucket, or nowhere.
+pub fn legacy<'a>(all: &[Candidate<'a>]) -> Option<&'a str> {
+    let any_marked = all.iter().any(|one| one.is_default);
+    let is_default = |one: &Candidate<'_>| {
+        if any_marked { one.is_default } else { one.name == DEFAULT_LOCATION }
+    };
+    all.iter().find(|one| is_default(one) && !one.is_shared).map(|one| one.name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +82,25 @@ mod tests {
         ];
         for (life, ready, exists, mode) in rows {
             assert_eq!(wanted(life, ready, exists), mode, "{life:?} ready={ready} exists={exists}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_in_legacy_mode_while_its_default_location_is_its_own() {
+        let one = |name, is_default, is_shared| Candidate { name, is_default, is_shared };
+        let rows: [(&[Candidate<'_>], _); 8] = [
+            (&[], None),
+            (&[one("old", true, false)], Some("old")),
+            (&[one("old", false, false)], None),
+            (&[one("default", false, false)], Some("default")),
+            (&[one("default", false, false), one("old", true, false)], Some("old")),
+            // Led into an entry's directory, or made there.
+            (&[one("old", true, true)], None),
+            (&[one("default", false, true)], None),
+            (&[one("default", false, false), one("ship--1", true, true)], None),
+        ];
+        for (all, wanted) in rows {
+            assert_eq!(legacy(all), wanted, "{all:?}");
         }
     }
 }

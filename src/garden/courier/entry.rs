@@ -3,8 +3,12 @@
 use berth_api::extensions::Extension as _;
 use berth_api::garden::carried::{self, Freight, entry_secret};
 use berth_api::garden::location as wire;
-use berth_api::garden::report::{Problem, Report, locked_until, says_the_same, with_condition};
-use berth_api::garden::{BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Removed};
+use berth_api::garden::report::{
+    Problem, Report, locked_until, says_the_same, with_condition, without_condition,
+};
+use berth_api::garden::{
+    BackupBucket, BackupBucketStatus, BackupEntry, BackupEntryStatus, Condition, Removed,
+};
 use berth_api::keys;
 use berth_core::garden::handover;
 use jiff::Timestamp;
@@ -121,10 +125,7 @@ impl Courier {
         if outcome.removed.is_some() && locked != status.locked_until {
             change.get_or_insert_with(|| json!({}))["lockedUntil"] = json!(locked);
         }
-        // About the cluster whose backups these are, whoever acts for it.
-        let told = location.condition.filter(|_| hub.spec.seed_name == self.settings.seed);
-        let conditions = told.and_then(|wanted| with_condition(&status.conditions, wanted));
-        if let Some(conditions) = conditions {
+        if let Some(conditions) = self.conditions(hub, &status.conditions, location.condition) {
             change.get_or_insert_with(|| json!({}))["conditions"] = json!(conditions);
         }
         let Some(change) = change else { return Ok(()) };
@@ -144,6 +145,30 @@ impl Courier {
     ) -> Result<Option<Result<Credentials, Problem>>, Failure> {
         let bucket = bucket.filter(|_| matches!(told, handover::Told::Keep | handover::Told::Remove));
         bucket.map(|bucket| self.hub.credentials(bucket)).transpose()
+    }
+
+    /// Those of an entry, where they are to be other ones: about the cluster whose backups these are, whoever acts for it.
+    fn conditions(
+        &self,
+        hub: &BackupEntry,
+        before: &[Condition],
+        location: Option<Condition>,
+    ) -> Option<Vec<Condition>> {
+        if hub.spec.seed_name != self.settings.seed {
+            return None;
+        }
+        let told = location.and_then(|wanted| with_condition(before, wanted));
+        let locations = self.member.locations.all();
+        let locations: Vec<_> = locations.iter().map(|location| &**location).collect();
+        // Nothing is to be moved into a directory that goes.
+        let legacy = hub.metadata.deletion_timestamp.is_none();
+        let legacy = legacy.then(|| wire::legacy(&locations, &hub.name_any(), Timestamp::now())).flatten();
+        let now = told.as_deref().unwrap_or(before);
+        let changed = match legacy {
+            Some(wanted) => with_condition(now, wanted),
+            None => without_condition(now, wire::LEGACY_LOCATION),
+        };
+        changed.or(told)
     }
 }
 

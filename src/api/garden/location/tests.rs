@@ -151,3 +151,28 @@ fn the_condition_follows_the_phase() {
     found.status = Some(status);
     assert_eq!(says(&found), ("False".into(), reason::UNAVAILABLE.into(), vec![UNAUTHORIZED.into()]));
 }
+
+#[test]
+fn a_default_location_of_the_clusters_own_is_told_with_the_way_out() {
+    let now = Timestamp::UNIX_EPOCH;
+    let mut own = BackupStorageLocation::default();
+    own.metadata.name = Some("old".into());
+    own.spec.object_storage.bucket = "theirs".into();
+    own.spec.default = Some(true);
+    let (entry, bucket) = shared("aws", StoreConfig::default());
+    let of_hub = location(&entry, &bucket, Access::ReadWrite, false, None, FREIGHT);
+    let told = legacy(&[&of_hub, &own], "ship--1", now).unwrap();
+    assert_eq!((&*told.kind, &*told.status, &*told.reason), ("LegacyLocation", "True", "OwnDefault"));
+    for part in
+        ["BackupStorageLocation old", "bucket theirs", "berth garden migrate --from old --to-entry ship--1"]
+    {
+        assert!(told.message.contains(part), "{}", told.message);
+    }
+
+    // As `berth garden migrate` leads it.
+    let mut led = own.clone();
+    led.metadata.labels = Some([(keys::BACKUP_ENTRY.to_owned(), "ship--1".to_owned())].into());
+    assert_eq!(legacy(&[&of_hub, &led], "ship--1", now), None);
+    let of_hub = location(&entry, &bucket, Access::ReadWrite, true, None, FREIGHT);
+    assert_eq!(legacy(&[&of_hub], "ship--1", now), None);
+}
