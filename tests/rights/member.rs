@@ -257,7 +257,8 @@ fn without_any_one_rule_the_agent_cannot_do_something() {
         let logs = std::slice::from_ref(&log);
         let what = format!("{} {} rule {} ({})", right.role, right.namespace, right.rule, right.needed_for);
         wait_for(&format!("{:?} without {what}", right.refusal), PATIENCE, || {
-            let text = logged(logs);
+            // Logged as a field, in quotes.
+            let text = logged(logs).replace(r#"\""#, "\"");
             let is_told = refusals(&text, "velero", DUTY).iter().any(|line| line.contains(right.refusal));
             Ok(is_told.then_some(()))
         })
