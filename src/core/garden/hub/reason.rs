@@ -2,7 +2,11 @@
 
 use std::fmt;
 
+use crate::garden::Place;
 use crate::violation::Violations;
+
+/// A bucket that is named once is never another one.
+const ANOTHER: &str = "make another entry without spec.bucketName, and one is chosen";
 
 /// Why an entry has no place yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +56,20 @@ pub enum Waiting {
     BucketGoing {
         bucket: String,
     },
+    /// The bucket that it names is not where its seed's backups go.
+    OtherPlace {
+        bucket: String,
+        at: Place,
+        seed: String,
+        place: Place,
+    },
+    /// The bucket that it names is for other clusters.
+    OtherProfile {
+        bucket: String,
+        owner: String,
+        seed: String,
+        profile: String,
+    },
     Full {
         bucket: String,
         used: usize,
@@ -78,6 +96,7 @@ impl Waiting {
             Self::Refused { .. } => "NamesRefused",
             Self::NoBucket { .. } => "NoBucket",
             Self::BucketGoing { .. } => "BucketGoing",
+            Self::OtherPlace { .. } | Self::OtherProfile { .. } => "BucketOfOthers",
             Self::Full { .. } => "BucketFull",
             Self::NameTaken { .. } => "NameTaken",
         }
@@ -120,6 +139,14 @@ impl fmt::Display for Waiting {
             Self::BucketGoing { bucket } => {
                 write!(f, "BackupBucket {bucket} is being deleted: name another one")
             }
+            Self::OtherPlace { bucket, at, seed, place } => write!(
+                f,
+                "BackupBucket {bucket} is at {at}, and backups of Seed {seed} go to {place}: {ANOTHER}"
+            ),
+            Self::OtherProfile { bucket, owner, seed, profile } => write!(
+                f,
+                "BackupBucket {bucket} is for clusters of CloudProfile {owner}, and Seed {seed} is of {profile}: {ANOTHER}"
+            ),
             Self::Full { bucket, used, limit } => write!(
                 f,
                 "BackupBucket {bucket} is full ({used}/{limit}): name another one, or none, and one with room is found"

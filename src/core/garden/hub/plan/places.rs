@@ -132,6 +132,10 @@ impl<'v> Walk<'v> {
                 self.wait(e, Waiting::NoBucket { bucket: name });
                 continue;
             };
+            if let Some(why) = self.view.entries.get(e).and_then(|entry| self.misfit(entry, bucket)) {
+                self.wait(e, why);
+                continue;
+            }
             match self.limit(bucket) {
                 _ if bucket.is_deleted => self.wait(e, Waiting::BucketGoing { bucket: name }),
                 Some(limit) if room(Some(limit), self.used(b)) == 0 => {
@@ -141,6 +145,24 @@ impl<'v> Walk<'v> {
                 _ => self.put(e, b),
             }
         }
+    }
+
+    /// Why an entry cannot go into the bucket that it names. What admission would have refused, had it been asked, waits.
+    fn misfit(&self, entry: &Entry, bucket: &Bucket) -> Option<Waiting> {
+        let seed = || entry.seed.clone();
+        let (profile, store) = match self.homes.get(entry.seed.as_str()) {
+            None => return Some(Waiting::NoSeed { seed: seed() }),
+            Some(Err(why)) => return Some(why.clone()),
+            Some(Ok((profile, store))) => (self.view.profiles.get(*profile)?, store),
+        };
+        if bucket.store.place != store.place {
+            let (at, place) = (bucket.store.place.clone(), store.place.clone());
+            return Some(Waiting::OtherPlace { bucket: bucket.name.clone(), at, seed: seed(), place });
+        }
+        let profile = &profile.profile.name;
+        let owner = bucket.profile.clone().filter(|owner| owner != profile)?;
+        let (bucket, profile) = (bucket.name.clone(), profile.clone());
+        Some(Waiting::OtherProfile { bucket, owner, seed: seed(), profile })
     }
 
     /// Buckets of a profile in a place that entries can go to, now or later.
