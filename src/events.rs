@@ -53,6 +53,12 @@ pub enum What {
     BucketRetired,
     /// Another seed acts on it.
     ExecutorChanged,
+    /// An entry is another cluster's from now on.
+    Moved,
+    /// The same, and nobody knows that the one before writes no more.
+    TakenOver,
+    /// An entry is to be another cluster's, and somebody has to do something for that.
+    MoveWaits,
     /// The end of a BackupEntry is on record.
     Recorded,
     /// In a member cluster: a bucket, or a directory in one, is there as it was asked for.
@@ -85,6 +91,9 @@ impl What {
             Self::BucketCreated => ("BucketCreated", "Create", EventType::Normal),
             Self::BucketRetired => ("BucketRetired", "Delete", EventType::Normal),
             Self::ExecutorChanged => ("ExecutorChanged", "Choose", EventType::Normal),
+            Self::Moved => ("Moved", "Move", EventType::Normal),
+            Self::TakenOver => ("TakenOver", "Move", EventType::Warning),
+            Self::MoveWaits => ("MoveWaits", "Move", EventType::Warning),
             Self::Recorded => ("Recorded", "Delete", EventType::Normal),
             Self::Created => ("Created", "Create", EventType::Normal),
             Self::Removed => ("Removed", "Delete", EventType::Normal),

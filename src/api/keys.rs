@@ -83,6 +83,12 @@ pub const PURPOSE: &str = "garden.berth.dev/purpose";
 /// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. Outlives a restore of the hub, which
 /// loses finalizers and statuses: such an entry keeps its place though the bucket be full.
 pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
+/// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as `status.seed` says. Outlives a restore of
+/// the hub, which loses statuses: by this it knows whom to wait for.
+pub const WRITER: &str = "garden.berth.dev/writer";
+/// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
+/// the reason, in words.
+pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
 /// Annotation of a BackupBucket of the hub: the CloudProfile that it was made for.
 pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
 /// Label of a ConfigMap: the record of a BackupEntry that is no more.

@@ -9,6 +9,8 @@
 //! - [`operation`]: what an extensions object asks for.
 //! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
 //! - [`leave`]: how long the hub's word counts that data may go.
+//! - [`fence`]: who may write in an entry's directory while it moves.
+//! - [`heartbeat`]: signs of life, by our own clock.
 //! - [`location`]: the storage location that an entry yields.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`migration`]: from a bucket of a cluster's own into a shared one.
@@ -22,7 +24,9 @@
 pub mod check;
 pub mod executor;
 pub mod fault;
+pub mod fence;
 pub mod handover;
+pub mod heartbeat;
 pub mod hub;
 pub mod leave;
 pub mod life;

@@ -9,6 +9,7 @@ mod entry;
 mod handover;
 mod heartbeat;
 mod known;
+mod leaving;
 mod location;
 mod orders;
 mod secrets;
@@ -30,6 +31,7 @@ use tracing::{debug, info, warn};
 use crate::client::Clients;
 use crate::garden::leave::Leave;
 use crate::telemetry::chain;
+use leaving::Quiet;
 use view::{Hub, Member};
 use write::Failure;
 
@@ -62,6 +64,7 @@ pub struct Courier {
     changes: Arc<watch::Sender<u64>>,
     /// What the hub says may be removed.
     leave: Arc<Leave>,
+    quiet: Quiet,
 }
 
 impl Courier {
@@ -69,7 +72,8 @@ impl Courier {
         let changes = Arc::new(watch::Sender::default());
         let hub = Hub::new(&settings.garden_namespace, &changes);
         let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
-        Self { settings, hub_clients, clients, hub, member, changes, leave }
+        let quiet = Quiet::default();
+        Self { settings, hub_clients, clients, hub, member, changes, leave, quiet }
     }
 
     /// For ever, while this process leads.
@@ -96,7 +100,7 @@ impl Courier {
         info!(seed = %self.settings.seed, "carrying");
         loop {
             changed.mark_unchanged();
-            let pace = if self.pass().await { PERIOD } else { RETRY };
+            let pace = if self.pass().await && self.quiet.is_empty() { PERIOD } else { RETRY };
             let _ = timeout(pace, changed.changed()).await;
             sleep(GATHER).await;
         }
@@ -117,6 +121,7 @@ impl Courier {
             // The last that is left of a location.
             entries_of(&self.member.location_secrets.all()),
         ]);
+        self.quiet.keep(&entries);
         let buckets = stream::iter(buckets)
             .map(async |name| self.settled("bucket", &name, self.bucket(&name).await))
             .buffer_unordered(AT_ONCE)

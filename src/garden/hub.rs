@@ -16,14 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
-use berth_core::garden::hub::{Plan, Settings, View, plan};
+use berth_core::garden::heartbeat::Senders;
+use berth_core::garden::hub::{Cluster, Plan, Settings, View, plan};
+use berth_core::garden::leave::Moment;
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::client::{Clients, is_not_found};
 use crate::events::Events;
+use crate::garden::leave;
 use crate::metrics::GardenMetrics;
 use crate::telemetry::chain;
 use objects::Objects;
@@ -64,12 +67,14 @@ impl Hub {
         let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
         let mut teller = Teller::new(self.events.clone(), self.metrics.clone());
         let mut absent = Absent::default();
+        let mut senders = Senders::default();
         let mut retry = RETRY;
         loop {
             changed.mark_unchanged();
             let frozen = objects.frozen();
-            let view = frozen.view(absent.gone.clone());
+            let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
+            listen(&mut senders, &mut view, Moment { wall: now, ..leave::now() });
             let decided = plan(&view, &self.settings, now);
             teller.tell(&view, &decided);
             let acted = writer.act(&frozen, &view, &decided, now).await;
@@ -88,6 +93,25 @@ impl Hub {
             sleep(GATHER).await;
         }
     }
+}
+
+/// Whoever reports is there, whatever its clock says.
+fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
+    for cluster in &mut view.seeds {
+        let Cluster { member, beat, .. } = cluster;
+        let seed = &member.seed.name;
+        let signs = senders.listen(seed, *beat, now);
+        (member.seen, member.unknown_until) = (signs.seen, signs.unknown_until);
+        match signs.skew {
+            Some(skew) if skew.is_zero() => info!(%seed, "its clock is right again"),
+            Some(skew) => {
+                let (off, which) = (skew.abs(), if skew.is_negative() { "behind" } else { "ahead of" });
+                warn!(%seed, "its clock is {off:#} {which} the hub's: times that it tells are wrong by that, and so are those in its backups");
+            }
+            None => {}
+        }
+    }
+    senders.keep(&view.seeds.iter().map(|cluster| cluster.member.seed.name.as_str()).collect());
 }
 
 fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {

@@ -8,16 +8,14 @@ mod claim;
 mod copy;
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::garden::carried::{hub_uid, is_ours};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec,
-};
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use berth_core::garden::migration::standing::{Found, Leads, Standing, standing};
 use berth_core::garden::migration::{
     Attempt, Counts, Items, Listed, Obstacle, Phase, Retirement, Status, ensure_not_emptied, expire, gate,
@@ -25,12 +23,13 @@ use berth_core::garden::migration::{
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use object_store::ObjectStoreExt;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::garden::running::{SETTLED, running};
 use crate::leader::identity;
 use crate::storage::{OpenError, Opener};
 use claim::{Claim, ClaimError};
@@ -352,19 +351,16 @@ impl Migration {
         self.annotate_hold(Some(HELD_FOR)).await?;
         self.wait_until_none_runs(tell).await?;
         self.patch(&json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await?;
-        sleep(LOOK).await;
+        sleep(SETTLED).await;
         self.wait_until_none_runs(tell).await
     }
 
     async fn wait_until_none_runs(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
-        let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
+        let from = BTreeSet::from([self.from.clone()]);
         let began = Instant::now();
         loop {
-            let all = api.list(&ListParams::default()).await.map_err(api_error("list the Backups"))?;
-            let running = all.iter().filter(|backup| {
-                backup.spec.storage_location.as_deref().unwrap_or_default() == self.from && is_running(backup)
-            });
-            let running = running.count();
+            let running = running(&self.client, &self.namespace, &from).await;
+            let running = running.map_err(api_error("list the Backups"))?;
             if running == 0 {
                 return Ok(());
             }
@@ -627,11 +623,6 @@ fn replacement(old: Option<&BTreeMap<String, String>>, new: Option<&BTreeMap<Str
     let gone = old.into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null));
     let kept = new.into_iter().flatten().map(|(key, value)| (key.clone(), json!(value)));
     gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
-}
-
-fn is_running(backup: &Backup) -> bool {
-    let phase = backup.phase();
-    !phase.is_final() && !matches!(phase, BackupPhase::New | BackupPhase::Queued)
 }
 
 async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {

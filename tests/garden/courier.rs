@@ -29,7 +29,7 @@ fn secret(name: &str, id: &str) -> Value {
 }
 
 /// A bucket of that name in the hub, given to a seed.
-fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
+pub fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
     apply(hub, &secret(name, "id-1")).unwrap();
     apply(
         hub,
@@ -385,9 +385,11 @@ fn another_seed_takes_over_and_no_data_is_touched() {
     executed(member, ENTRIES, name, "Migrate", "Succeeded", json!({}));
     let_go(member, ENTRIES, name);
     becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
-    // The cluster is the same: it goes on writing there.
-    let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
-    assert_eq!(location["spec"]["accessMode"], "ReadWrite");
+    // By the hub's word it is the other one that may write.
+    becomes(member, (LOCATIONS, name, "velero"), "read-only", |location| {
+        location["spec"]["accessMode"] == "ReadOnly"
+    })
+    .unwrap();
     // Its entry has ended elsewhere, and that is on record.
     let uid = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap()["metadata"]["uid"].clone();
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
@@ -453,21 +455,75 @@ fn what_is_somebody_elses_is_left_alone_and_told() {
 }
 
 #[test]
-fn an_entry_that_is_another_clusters_by_now_is_only_read_here() {
+fn an_entry_is_let_go_when_no_backup_writes_there_and_written_to_by_the_hubs_word_alone() {
     let (hub, member) = played();
     let name = "courier-moved";
     in_good_days(hub, member, name);
+    let backup = |phase: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name, "namespace": "velero"},
+            "spec": {"storageLocation": name}, "status": {"phase": phase},
+        })
+    };
+    apply(member, &backup("InProgress")).unwrap();
+    let is = |mode: &'static str| move |location: &Value| location["spec"]["accessMode"] == mode;
+    let says = |state: &'static str| {
+        move |entry: &Value| {
+            let last = &entry["status"]["lastOperation"];
+            last["type"] == "Migrate" && last["state"] == state
+        }
+    };
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "other"}})).unwrap();
-    becomes(member, (LOCATIONS, name, "velero"), "read-only", |location| {
-        location["spec"]["accessMode"] == "ReadOnly"
+    becomes(member, (LOCATIONS, name, "velero"), "read-only", is("ReadOnly")).unwrap();
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "told of backups", says("Processing")).unwrap();
+    let description = told["status"]["lastOperation"]["description"].as_str().unwrap();
+    assert!(description.contains("1 backup still runs"), "{description}");
+    apply(member, &backup("Completed")).unwrap();
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "let go", says("Succeeded")).unwrap();
+    assert_eq!(told["status"]["observedGeneration"], told["metadata"]["generation"]);
+    assert_eq!(told["status"]["seed"], "ship", "that is the hub's to say");
+
+    let handed = json!({"status": {"seed": "other", "lastOperation": null}});
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &handed).unwrap();
+    becomes(member, (ENTRIES, name, ""), "to be given up", |object| {
+        object["metadata"]["annotations"]["gardener.cloud/operation"] == "migrate"
     })
     .unwrap();
-    // It comes back: nothing was copied, nothing was lost.
+    executed(member, ENTRIES, name, "Migrate", "Succeeded", json!({}));
+    let_go(member, ENTRIES, name);
+    becomes(member, (ENTRIES, name, ""), "gone", Value::is_null).unwrap();
+    let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
+    merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
+
+    // It comes back: nothing was copied, nothing was lost, and another one may be writing.
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "ship"}})).unwrap();
-    becomes(member, (LOCATIONS, name, "velero"), "written to again", |location| {
-        location["spec"]["accessMode"] == "ReadWrite"
+    becomes(hub, (HUB_ENTRIES, name, HUB_NS), "seen to come", |entry| {
+        entry["status"]["conditions"][0]["reason"] == "ReadOnly"
     })
     .unwrap();
+    let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
+    assert_eq!(location["spec"]["accessMode"], "ReadOnly");
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "ship"}})).unwrap();
+    becomes(member, (LOCATIONS, name, "velero"), "written to again", is("ReadWrite")).unwrap();
+}
+
+/// Nothing was there before.
+#[test]
+fn a_location_is_not_made_while_another_cluster_may_write_there() {
+    let (hub, member) = played();
+    let (name, beacon) = ("courier-coming", "courier-coming-beacon");
+    make_bucket(hub, name, "other");
+    apply(hub, &entry(name, name)).unwrap();
+    let made = json!({"status": {"seed": "other", "observedGeneration": 1}});
+    merge(hub, (HUB_BUCKETS, name, ""), &json!({"status": {"observedGeneration": 1}})).unwrap();
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &made).unwrap();
+    // Something else is carried after that, so that was seen.
+    in_good_days(hub, member, beacon);
+    assert!(get(member, LOCATIONS, name, "velero").unwrap().is_none());
+    assert!(get(member, ENTRIES, name, "").unwrap().is_none());
+    merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "ship"}})).unwrap();
+    let made = becomes(member, (LOCATIONS, name, "velero"), "made", is_there).unwrap();
+    assert_eq!(made["spec"]["accessMode"], "ReadWrite");
 }
 
 /// Its name says nothing: what was made for the earlier one goes, and the new one's cluster is another.

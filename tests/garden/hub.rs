@@ -322,6 +322,70 @@ fn data_stays_for_its_grace_and_everybody_sees_how_long() {
 }
 
 #[test]
+fn an_entry_moves_when_its_writer_has_stopped_or_somebody_has_spoken() {
+    let garden = garden();
+    garden.profile("move", "anywhere");
+    for seed in ["move-a", "move-b", "move-c"] {
+        garden.seed(seed, "move");
+    }
+    let name = "moving";
+    garden.create(&[entry(name, "move-a")]);
+    garden.placed(&[name.to_owned()]);
+    let to = |seed: &str| {
+        let patch = json!({"spec": {"seedName": seed}}).to_string();
+        garden.kubectl().run(&["patch", "bec", name, "-n", "default", "--type=merge", "-p", &patch]).unwrap();
+    };
+    let is_said = |what: &str| {
+        garden.wait(what, || {
+            let status = garden.entry(name)?.status.unwrap_or_default();
+            let last = status.last_operation.filter(|last| last.description.contains(what));
+            Ok(last.map(|last| (json!([last.kind, last.state]), status.seed.unwrap_or_default())))
+        })
+    };
+    let is_held_by = |seed: &str| {
+        garden.wait(&format!("Seed {seed} to have it"), || {
+            let found = garden.entry(name)?;
+            let noted =
+                found.annotations().get("garden.berth.dev/writer").is_some_and(|writer| writer == seed);
+            let holder = found.status.clone().and_then(|status| status.seed);
+            Ok((holder.as_deref() == Some(seed) && noted).then_some(found))
+        })
+    };
+    // Its backups run.
+    garden.couriers.keep_busy(name, true);
+    to("move-b");
+    let (operation, holder) = is_said("Seed move-a is to write no more first");
+    assert_eq!((operation, holder.as_str()), (json!(["Migrate", "Pending"]), "move-a"));
+    garden.couriers.keep_busy(name, false);
+    is_held_by("move-b");
+    garden.placed(&[name.to_owned()]);
+
+    // It is silent, and somebody knows why.
+    garden.couriers.stop("move-b");
+    to("move-a");
+    let (operation, holder) = is_said("may be writing there still");
+    assert_eq!((operation, holder.as_str()), (json!(["Migrate", "Pending"]), "move-b"));
+    let reason = "garden.berth.dev/take-over=it burned down";
+    let answer = garden.kubectl().answer(&["annotate", "bec", name, "-n", "default", reason], "").unwrap();
+    assert!(answer.stderr.contains("two write into one directory"), "{}", answer.stderr);
+    let found = is_held_by("move-a");
+    assert_eq!(found.annotations().get("garden.berth.dev/take-over"), None, "that was for one move");
+    garden.wait("the Event", || {
+        let selector = "--field-selector=reason=TakenOver";
+        let args = ["get", "events.events.k8s.io", "-n", "default", selector, "-o", "json"];
+        Ok(garden.kubectl().run(&args)?.contains("it burned down").then_some(()))
+    });
+
+    // Its cluster is gone, and its Seed with it.
+    garden.placed(&[name.to_owned()]);
+    garden.couriers.stop("move-a");
+    to("move-c");
+    garden.delete("seed", "move-a");
+    is_held_by("move-c");
+    assert_eq!(garden.couriers.faults(), [""; 0]);
+}
+
+#[test]
 fn who_waits_is_told_for_what() {
     let garden = garden();
     garden.profile("why", "tight");
@@ -358,6 +422,8 @@ fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
     let mut garden = Garden::start(&["--bucket-quota=limited=5"]).unwrap();
     garden.profile("crash", "limited");
     garden.seed("crash-a", "crash");
+    // Its clock is an hour late; it reports all the same.
+    garden.couriers.serve_by("crash-a", jiff::SignedDuration::from_hours(-1));
     let mut second = garden.berth.start_another_controller("second").unwrap();
     let mut all = Vec::new();
     for round in 0..6 {
@@ -402,6 +468,8 @@ fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
         "name",
     ]);
     assert_eq!(records.unwrap().lines().count(), 30);
+    let logs = [&garden.berth.controller.process, &second.process].map(|one| one.log_text().unwrap());
+    assert!(logs.iter().any(|log| log.contains("behind the hub's")), "{logs:?}");
 }
 
 /// As a restore makes them: without finalizers, owners and statuses, and with other UIDs.
@@ -460,6 +528,18 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hin
     garden.delete("bec", &names[0]);
     garden.wait("somebody else to remove it", || garden.is_gone("bec", &names[0]));
     assert_eq!(garden.tombstone(&known).unwrap()["data"]["who"], "back-b");
+
+    // Nobody refuses a bucket of other clusters.
+    garden.profile("back-other", "unlimited");
+    garden.seed("back-other", "back-other");
+    let mut stray = entry("back-stray", "back-other");
+    stray["spec"]["bucketName"] = json!(buckets[0].name_any());
+    garden.create(&[stray]);
+    let why = garden.wait("the reason", || {
+        let status = garden.entry("back-stray")?.status.unwrap_or_default();
+        Ok(status.last_operation.filter(|last| json!(last.state) == "Pending").map(|last| last.description))
+    });
+    assert!(why.contains("is at limited eu, and backups of Seed back-other go to unlimited eu"), "{why}");
     assert_eq!(garden.couriers.faults(), [""; 0]);
 }
 

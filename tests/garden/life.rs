@@ -245,6 +245,29 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     hub.register("tug");
     let mut tug = start_agent(&hub.plane, &other, "tug").unwrap();
 
+    // One that moves takes its data with it, and is written to by one cluster at any time.
+    hub.enter("moving--1", "ship");
+    let entry = hub.entry("moving--1", "usable", is_usable);
+    back_up(&berth, "moved", "moving--1");
+    let folder = hub.s3.sibling(entry["spec"]["bucketName"].as_str().unwrap()).join("moving--1");
+    let before = files(&folder);
+    let is = |mode: &'static str| move |location: &Value| location["spec"]["accessMode"] == mode;
+    let mode = |plane: &Kubectl| get(plane, LOCATIONS, "moving--1", "velero").unwrap().unwrap_or_default();
+    let on = |(from, to): (&Kubectl, &Kubectl), seed: &str| {
+        let patch = json!({"spec": {"seedName": seed}}).to_string();
+        let args = ["patch", HUB_ENTRIES, "moving--1", "-n", HUB_NS, "--type=merge", "-p", &patch];
+        hub.kubectl().run(&args).unwrap();
+        becomes(to, (LOCATIONS, "moving--1", "velero"), "written to", is("ReadWrite")).unwrap();
+        assert_eq!(mode(from)["spec"]["accessMode"], "ReadOnly", "the one before writes no more");
+        hub.entry("moving--1", seed, |entry| {
+            entry["status"]["seed"] == seed && entry["status"]["lastOperation"]["state"] == "Succeeded"
+        });
+    };
+    on((berth.kubectl(), other.kubectl()), "tug");
+    assert_eq!(files(&folder), before);
+    on((other.kubectl(), berth.kubectl()), "ship");
+    back_up(&berth, "back-again", "moving--1");
+
     agent.kill().unwrap();
     hub.delete("ship--1");
     hub.entry("ship--1", "gone", Value::is_null);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::garden::{BackupBucket, BackupEntry, Seed};
 use futures::{Stream, StreamExt};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -27,7 +27,10 @@ const AT_ONCE: usize = 16;
 /// What couriers saw and are to do.
 #[derive(Default)]
 struct Script {
-    alive: BTreeSet<String>,
+    /// Each with how far its clock is ahead.
+    alive: BTreeMap<String, SignedDuration>,
+    /// Entries of which backups run for as long as this says so.
+    busy: BTreeSet<String>,
     /// Buckets that are not made, and what the store says instead.
     refused: BTreeMap<String, Value>,
     buckets: BTreeMap<String, BackupBucket>,
@@ -68,7 +71,22 @@ impl Couriers {
 
     /// This seed's courier runs.
     pub fn serve(&self, seed: &str) {
-        self.script.lock().alive.insert(seed.to_owned());
+        self.serve_by(seed, SignedDuration::ZERO);
+    }
+
+    /// The same with a clock that is wrong.
+    pub fn serve_by(&self, seed: &str, ahead: SignedDuration) {
+        self.script.lock().alive.insert(seed.to_owned(), ahead);
+    }
+
+    /// Of this entry backups run: whoever writes there does not let it go yet; or it does.
+    pub fn keep_busy(&self, entry: &str, is_busy: bool) {
+        let busy = &mut self.script.lock().busy;
+        if is_busy {
+            busy.insert(entry.to_owned())
+        } else {
+            busy.remove(entry)
+        };
     }
 
     /// It is no more.
@@ -164,11 +182,11 @@ async fn play(client: Client, script: Arc<Mutex<Script>>) {
         loop {
             tick.tick().await;
             let alive = script.lock().alive.clone();
-            for seed in alive {
+            for (seed, ahead) in alive {
                 if reported.get(&seed).is_some_and(|at| at.elapsed() < REPORT) {
                     continue;
                 }
-                let patch = json!({"status": {"lastHeartbeatTime": Time(Timestamp::now())}});
+                let patch = json!({"status": {"lastHeartbeatTime": Time(Timestamp::now() + ahead)}});
                 if api.patch_status(&seed, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
                     reported.insert(seed, Instant::now());
                 }
@@ -256,7 +274,15 @@ impl Script {
                     "lastOperation": operation("Delete", "Succeeded"),
                     "removed": {"objects": 3, "bytes": 42},
                 }),
-                (false, _) => json!({"lastOperation": operation("Create", "Succeeded")}),
+                (false, _) if status.seed.as_ref() == Some(&entry.spec.seed_name) => json!({
+                    "lastOperation": operation("Create", "Succeeded"),
+                    "observedGeneration": entry.metadata.generation,
+                }),
+                (false, _) if self.busy.contains(&entry.name_any()) => return None,
+                (false, _) => json!({
+                    "lastOperation": operation("Migrate", "Succeeded"),
+                    "observedGeneration": entry.metadata.generation,
+                }),
             };
             let said = status.last_operation.map(|last| (json!(last.kind), json!(last.state)));
             answer(entry, said, wanted)

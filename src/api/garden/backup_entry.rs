@@ -44,7 +44,8 @@ pub struct BackupEntrySpec {
 pub struct BackupEntryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that reaches the store.
+    /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that reaches the store. Its cluster
+    /// alone writes there; while the entry moves that is the one before, until that has said that it writes no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// Of a deleted entry: its data stays until then, at least. The end of its grace.

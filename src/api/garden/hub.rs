@@ -40,8 +40,11 @@ pub fn cluster(wire: &Seed, provider: Option<&str>) -> hub::Cluster {
         member: Member {
             seed: garden::Seed::from(wire),
             provider: provider.unwrap_or_default().to_owned(),
-            seen: status.and_then(|status| time(status.last_heartbeat_time.as_ref())),
+            // Whoever listens says so, by a clock of his own.
+            seen: None,
+            unknown_until: None,
         },
+        beat: status.and_then(|status| time(status.last_heartbeat_time.as_ref())),
         conditions: status.map(|status| conditions(&status.conditions)).unwrap_or_default(),
     }
 }
@@ -91,9 +94,13 @@ impl From<&BackupEntry> for Entry {
             seed: wire.spec.seed_name.clone(),
             bucket: wire.spec.bucket_name.clone().filter(|name| !name.is_empty()),
             placed_in: annotations.get(keys::PLACED_IN).cloned(),
+            writer: annotations.get(keys::WRITER).cloned(),
+            take_over: annotations.get(keys::TAKE_OVER).cloned(),
             purpose: annotations.get(keys::PURPOSE).and_then(|purpose| Purpose::parse(purpose)),
             is_forced: keys::is_set(annotations, keys::FORCE_DELETION),
             is_forgotten: keys::is_set(annotations, keys::FORGET_DATA),
+            generation: wire.metadata.generation,
+            observed_generation: status.observed_generation,
             status: EntryStatus {
                 seed: status.seed,
                 earliest_deletion: time(status.earliest_deletion_time.as_ref()),

@@ -36,6 +36,8 @@ pub mod reason {
     /// The store was not asked yet, or not since the last change.
     pub const VALIDATING: &str = "Validating";
     pub const BUCKET_NOT_READY: &str = "BucketNotReady";
+    /// The cluster that its entry comes from is to write no more first.
+    pub const MOVING: &str = "Moving";
     /// Somebody else's location has the entry's name.
     pub const NAME_TAKEN: &str = "NameTaken";
     pub const CREDENTIALS: &str = "Credentials";

@@ -136,6 +136,34 @@ pub fn let_be(description: &str, now: Timestamp) -> Report {
     Report { last_operation, last_error: None, observed_generation: None }
 }
 
+/// What is to be said of an entry that goes to another cluster. `running`: backups that write there still; of the hub's object
+/// `generation`.
+pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Report {
+    let (state, progress, description) = match running {
+        0 => (OperationState::Succeeded, 100, "this cluster writes there no more".to_owned()),
+        1 => (OperationState::Processing, 50, "it is read-only here, and 1 backup still runs".to_owned()),
+        many => {
+            (OperationState::Processing, 50, format!("it is read-only here, and {many} backups still run"))
+        }
+    };
+    let last_operation = LastOperation {
+        description,
+        last_update_time: Time(now),
+        progress,
+        state,
+        kind: OperationType::Migrate,
+    };
+    let observed_generation = generation.filter(|_| state == OperationState::Succeeded);
+    Report { last_operation, last_error: None, observed_generation }
+}
+
+/// The same where this cluster cannot be kept from writing.
+pub fn stays(problem: &Problem, now: Timestamp) -> Report {
+    let failed = failed(problem, false, None, now);
+    let last_operation = LastOperation { kind: OperationType::Migrate, ..failed.last_operation };
+    Report { last_operation, ..failed }
+}
+
 /// What is gone from the store so far.
 pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     let told: &Value = status?.provider_status.as_ref()?;
@@ -299,6 +327,21 @@ mod tests {
             assert_eq!(told(other.clone()), None, "{other}");
         }
         assert_eq!(locked_until(None), None);
+    }
+
+    #[test]
+    fn an_entry_is_let_go_when_nothing_writes_there() {
+        let told = leaving(2, Some(3), NOW);
+        assert_eq!((told.last_operation.state, told.observed_generation), (OperationState::Processing, None));
+        assert!(told.last_operation.description.contains("2 backups"), "{told:?}");
+        let told = leaving(0, Some(3), NOW);
+        assert_eq!(
+            (told.last_operation.state, told.observed_generation),
+            (OperationState::Succeeded, Some(3))
+        );
+        let told = stays(&Problem::of_configuration("no"), NOW);
+        assert_eq!((told.last_operation.state, told.observed_generation), (OperationState::Error, None));
+        assert_eq!(told.last_operation.kind, OperationType::Migrate);
     }
 
     #[test]

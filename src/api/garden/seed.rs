@@ -21,7 +21,7 @@ use super::{Condition, SecretReference};
 #[kube(printcolumn = r#"{"name":"Profile","type":"string","jsonPath":".spec.cloudProfileName"}"#)]
 #[kube(printcolumn = r#"{"name":"Region","type":"string","jsonPath":".spec.region"}"#)]
 #[kube(
-    printcolumn = r#"{"name":"Seen","type":"date","description":"When its controllers last reported","jsonPath":".status.lastHeartbeatTime"}"#
+    printcolumn = r#"{"name":"Seen","type":"date","description":"When its controllers last reported, by their own clock","jsonPath":".status.lastHeartbeatTime"}"#
 )]
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase")]
@@ -42,7 +42,7 @@ pub struct SeedSpec {
 pub struct SeedStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Its controllers' last report.
+    /// Its controllers' last report, by their own clock. What counts is when the hub saw it change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -109,6 +109,7 @@ impl From<&BackupEntry> for Entry {
             is_claimed: wire.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER),
             force_deletion: reason(wire.annotations(), keys::FORCE_DELETION),
             forget_data: reason(wire.annotations(), keys::FORGET_DATA),
+            take_over: wire.annotations().get(keys::TAKE_OVER).cloned(),
         }
     }
 }

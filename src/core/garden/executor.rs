@@ -14,8 +14,10 @@ pub struct Member {
     pub seed: Seed,
     /// Of its profile: where the cluster is.
     pub provider: String,
-    /// Its controllers' last report.
+    /// Its controllers' last report, by the hub's clock (see [`super::heartbeat`]).
     pub seen: Option<Timestamp>,
+    /// Until then nobody can know whether it is silent.
+    pub unknown_until: Option<Timestamp>,
 }
 
 impl Member {
@@ -25,17 +27,19 @@ impl Member {
         self.seen.is_some_and(|seen| now.duration_since(seen).abs() <= SILENT)
     }
 
-    /// When it will be taken for gone, unless it reports.
-    pub fn expires(&self) -> Option<Timestamp> {
-        self.seen?.checked_add(SILENT).ok()
+    /// It said nothing for too long; what is not known yet is not that.
+    pub fn is_silent(&self, now: Timestamp) -> bool {
+        !self.is_alive(now) && self.unknown_until.is_none_or(|until| now > until)
     }
 
-    fn can_act(&self, place: &Place, now: Timestamp) -> bool {
-        self.is_alive(now) && self.seed.reaches(place)
+    /// When it will be taken for gone, unless it reports.
+    pub fn expires(&self) -> Option<Timestamp> {
+        let seen = self.seen.and_then(|seen| seen.checked_add(SILENT).ok());
+        seen.max(self.unknown_until)
     }
 }
 
-/// Who acts on what is in `place`: whoever does so now, while it can; else, of those that can, 1. one there itself,
+/// Who acts on what is in `place`: whoever does so now, while it is not known to be silent; else, of those that can, 1. one there itself,
 /// 2. one at the same provider, 3. any, by name. `None`: nobody can.
 pub fn choose<'m>(
     current: Option<&str>,
@@ -48,10 +52,11 @@ pub fn choose<'m>(
         true => 1,
         false => 2,
     };
-    let able = || members.clone().filter(|member| member.can_act(place, now));
-    able()
-        .find(|member| current == Some(member.seed.name.as_str()))
-        .or_else(|| able().min_by_key(|member| (distance(member), &member.seed.name)))
+    let near = || members.clone().filter(|member| member.seed.reaches(place));
+    near().find(|member| current == Some(member.seed.name.as_str()) && !member.is_silent(now)).or_else(|| {
+        let able = near().filter(|member| member.is_alive(now));
+        able.min_by_key(|member| (distance(member), &member.seed.name))
+    })
 }
 
 #[cfg(test)]
@@ -66,7 +71,7 @@ mod tests {
 
     fn member(name: &str, provider: &str, region: &str, seen: Option<i64>) -> Member {
         let seed = Seed { name: name.to_owned(), region: region.to_owned(), ..Seed::default() };
-        Member { seed, provider: provider.to_owned(), seen: seen.map(at) }
+        Member { seed, provider: provider.to_owned(), seen: seen.map(at), unknown_until: None }
     }
 
     fn place() -> Place {
@@ -94,6 +99,19 @@ mod tests {
         assert_eq!(chosen(Some("a"), &members), None);
         members[0].seed.reaches = Some(vec!["gcp".to_owned(), "aws/eu-west-1".to_owned()]);
         assert_eq!(chosen(None, &members).as_deref(), Some("a"));
+    }
+
+    /// A hub that has just begun has heard of nobody.
+    #[test]
+    fn who_is_not_known_to_be_silent_keeps_what_it_has_and_gets_nothing() {
+        let mut members = [member("a", "packet", "ewr1", None), member("b", "aws", "us-east-1", None)];
+        members[0].unknown_until = Some(at(100));
+        members[1].seen = Some(at(100));
+        assert_eq!(chosen(Some("a"), &members).as_deref(), Some("a"));
+        assert_eq!(chosen(None, &members).as_deref(), Some("b"));
+        assert_eq!(members[0].expires(), Some(at(100)));
+        members[0].unknown_until = Some(at(99));
+        assert_eq!(chosen(Some("a"), &members).as_deref(), Some("b"));
     }
 
     #[test]

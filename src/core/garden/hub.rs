@@ -6,7 +6,7 @@ mod reason;
 mod view;
 
 pub use plan::{BucketEnd, BucketPlan};
-pub use plan::{End, EntryPlan, NewBucket, Plan, plan};
+pub use plan::{End, EntryPlan, Handed, NewBucket, Plan, plan};
 pub use reason::Waiting;
 pub use view::{
     About, Access, Bucket, BucketStatus, Cluster, Condition, Conditions, Credentials, Entry, EntryStatus,

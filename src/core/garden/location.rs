@@ -9,13 +9,26 @@ pub enum Access {
     ReadOnly,
 }
 
-/// Where the entry is in its life, as the seed sees it whose cluster's backups these are.
+/// Who may write there by the hub's word, as one seed sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// The hub has not said.
+    Nobody,
+    Us,
+    Another,
+}
+
+/// Where the entry is in its life, as one seed sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Life {
     /// Backups of this cluster go there.
     Live,
-    /// Its objects are being moved.
-    Migrating,
+    /// They are to, and the hub has not said that they may: a hub that was restored says so in a moment.
+    Unsaid,
+    /// They are to, and another cluster may be writing there still.
+    Coming,
+    /// Another cluster's backups are to go there, when it has our word that none of ours do.
+    Leaving,
     /// Another cluster's backups go there by now.
     Elsewhere,
     /// Deleted, and the data stays for a while.
@@ -24,15 +37,43 @@ pub enum Life {
     Going,
 }
 
-/// The mode of the location that there should be; `None`: none.
-///
+/// `is_ours`: backups of this cluster are to go there. `is_released`: its data is to go.
+pub fn life(is_ours: bool, holder: Holder, is_deleted: bool, is_released: bool) -> Life {
+    match (is_released, is_deleted, is_ours, holder) {
+        (true, ..) => Life::Going,
+        (false, true, true, _) => Life::Grace,
+        // In its grace nobody writes there, and nobody need be asked.
+        (false, true, false, _) => Life::Elsewhere,
+        (false, false, true, Holder::Us) => Life::Live,
+        (false, false, true, Holder::Nobody) => Life::Unsaid,
+        (false, false, true, Holder::Another) => Life::Coming,
+        (false, false, false, Holder::Us) => Life::Leaving,
+        (false, false, false, Holder::Nobody | Holder::Another) => Life::Elsewhere,
+    }
+}
+
+/// What there should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    None,
+    /// Whatever there is, as it is.
+    AsItIs,
+    Kept(Access),
+}
+
 /// `ready`: the bucket is there. `exists`: so is the location. A bucket with a passing fault keeps its locations.
-pub fn wanted(life: Life, ready: bool, exists: bool) -> Option<Access> {
+pub fn wanted(life: Life, ready: bool, exists: bool) -> Wanted {
     match life {
-        Life::Live => (ready || exists).then_some(Access::ReadWrite),
+        Life::Live if ready || exists => Wanted::Kept(Access::ReadWrite),
+        Life::Unsaid if exists => Wanted::AsItIs,
         // Made read-only, but not for that: nobody reads what was never there.
-        Life::Migrating | Life::Elsewhere | Life::Grace => exists.then_some(Access::ReadOnly),
-        Life::Going => None,
+        Life::Coming | Life::Leaving | Life::Elsewhere | Life::Grace if exists => {
+            Wanted::Kept(Access::ReadOnly)
+        }
+        Life::Live | Life::Unsaid | Life::Coming | Life::Leaving | Life::Elsewhere | Life::Grace => {
+            Wanted::None
+        }
+        Life::Going => Wanted::None,
     }
 }
 
@@ -66,19 +107,23 @@ mod tests {
 
     #[test]
     fn the_table_of_states() {
-        let (rw, ro) = (Some(Access::ReadWrite), Some(Access::ReadOnly));
+        let (rw, ro) = (Wanted::Kept(Access::ReadWrite), Wanted::Kept(Access::ReadOnly));
         let rows = [
-            (Life::Live, false, false, None),
+            (Life::Live, false, false, Wanted::None),
             (Life::Live, true, false, rw),
             (Life::Live, false, true, rw),
             (Life::Live, true, true, rw),
-            (Life::Migrating, true, true, ro),
-            (Life::Migrating, true, false, None),
+            (Life::Unsaid, true, false, Wanted::None),
+            (Life::Unsaid, true, true, Wanted::AsItIs),
+            (Life::Coming, true, true, ro),
+            (Life::Coming, true, false, Wanted::None),
+            (Life::Leaving, true, true, ro),
+            (Life::Leaving, true, false, Wanted::None),
             (Life::Elsewhere, true, true, ro),
-            (Life::Elsewhere, true, false, None),
+            (Life::Elsewhere, true, false, Wanted::None),
             (Life::Grace, false, true, ro),
-            (Life::Grace, true, false, None),
-            (Life::Going, true, true, None),
+            (Life::Grace, true, false, Wanted::None),
+            (Life::Going, true, true, Wanted::None),
         ];
         for (life, ready, exists, mode) in rows {
             assert_eq!(wanted(life, ready, exists), mode, "{life:?} ready={ready} exists={exists}");
@@ -101,6 +146,23 @@ mod tests {
         ];
         for (all, wanted) in rows {
             assert_eq!(legacy(all), wanted, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn only_by_the_hubs_word_does_anybody_write() {
+        for holder in [Holder::Nobody, Holder::Us, Holder::Another] {
+            for (is_ours, is_deleted, is_released) in [false, true]
+                .into_iter()
+                .flat_map(|a| [false, true].map(|b| (a, b)))
+                .flat_map(|(a, b)| [false, true].map(|c| (a, b, c)))
+            {
+                let life = life(is_ours, holder, is_deleted, is_released);
+                let may_write = is_ours && holder == Holder::Us && !is_deleted && !is_released;
+                assert_eq!(life == Life::Live, may_write, "{is_ours} {holder:?} {is_deleted} {is_released}");
+                let is_asked = !is_ours && holder == Holder::Us && !is_deleted && !is_released;
+                assert_eq!(life == Life::Leaving, is_asked);
+            }
         }
     }
 }

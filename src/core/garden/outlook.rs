@@ -51,6 +51,7 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
         if let Some(status) = entry.status {
             found.status = status;
         }
+        found.writer = entry.writer.or(found.writer.take());
     }
     for (profile, status) in decided.profiles {
         if let Some(found) = view.profiles.get_mut(profile) {
@@ -126,7 +127,7 @@ mod tests {
                 region: (*region).into(),
                 ..Seed::default()
             };
-            let member = Member { seed, provider: "packet".into(), seen: Some(NOW) };
+            let member = Member { seed, provider: "packet".into(), seen: Some(NOW), ..Member::default() };
             view.seeds.push(Cluster { member, ..Cluster::default() });
             for i in 0..entries {
                 let entry = format!("{name}--{i}");

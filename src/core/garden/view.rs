@@ -58,6 +58,8 @@ pub struct Entry {
     pub force_deletion: Option<String>,
     /// Its data is to stay in the store: the reason that was given.
     pub forget_data: Option<String>,
+    /// Its next move does not wait for the cluster that may be writing there: the reason that was given.
+    pub take_over: Option<String>,
 }
 
 /// A BackupBucket or BackupEntry of a member cluster.

@@ -11,6 +11,7 @@ use berth_api::garden::{
 };
 use berth_api::keys;
 use berth_core::garden::handover;
+use berth_core::garden::location::Life;
 use jiff::Timestamp;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -72,7 +73,14 @@ impl Courier {
         };
         // What was made for one that has ended goes its own way first, whatever has its name by now.
         let shown = hub.as_deref().filter(|_| !ended);
-        let told = self.told(shown, found.as_ref().map(|found| found.meta()), ended, api).await?;
+        let told = match self.told(shown, found.as_ref().map(|found| found.meta()), ended, api).await? {
+            // For as long as its backups run nothing else is done to it.
+            handover::Told::Keep if shown.is_some_and(|hub| self.life(hub) == Life::Leaving) => {
+                handover::Told::Unassigned
+            }
+            told => told,
+        };
+        let mut failed = None;
         let bucket_name = hub.as_ref().and_then(|hub| hub.spec.bucket_name.clone());
         let bucket = bucket_name.as_ref().and_then(|bucket| self.hub.buckets.get(bucket));
         let location = match self.location(name, hub.as_deref(), bucket.as_deref()).await {
@@ -81,6 +89,7 @@ impl Courier {
                 let why = chain(&failure);
                 warn!(name, error = why, "its storage location could not be looked after");
                 let condition = wire::without_location(wire::reason::UNAVAILABLE, &why, Timestamp::now());
+                failed = Some(why);
                 Told { is_away: false, condition: Some(condition) }
             }
             location => location?,
@@ -117,7 +126,8 @@ impl Courier {
         let outcome = self.hand_over(parcel, &desk, wanted, before).await?;
         let locked = self.member.entries.get(name).and_then(|found| locked_until(found.common()));
         let Some(hub) = &hub else { return Ok(()) };
-        let mut change = change(outcome.report.as_ref(), before, status.observed_generation);
+        let report = self.leaving(hub, failed.as_deref()).await?.or(outcome.report);
+        let mut change = change(report.as_ref(), before, status.observed_generation);
         if let Some(removed) = more(outcome.removed, status.removed) {
             change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
         }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use berth_api::garden::carried::{Freight, Orders, hub_uid, is_ours, lacks};
 use berth_api::garden::location::{self as wire, reason, secret_name, takes_credentials};
-use berth_api::garden::operation::{OperationState, OperationType};
 use berth_api::garden::report::Problem;
 use berth_api::garden::{BackupBucket, BackupEntry, Condition};
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::garden::location::{Access, Life, is_default, wanted};
+use berth_core::garden::location::{Access, Holder, Life, Wanted, is_default, life, wanted};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -40,18 +39,8 @@ impl Courier {
         bucket: Option<&BackupBucket>,
     ) -> Result<Told, Failure> {
         let found = self.member.locations.get(name);
-        let labelled = |location: &Arc<BackupStorageLocation>| is_of(location, name);
-        // Its own one, and those that were led into its directory.
-        let (own, led): (Vec<_>, Vec<_>) = self
-            .member
-            .locations
-            .all()
-            .into_iter()
-            .filter(labelled)
-            .filter(|location| !is_ours(location.meta()) || location.name_any() == name)
-            .partition(|location| is_ours(location.meta()));
-        let all = [own.as_slice(), led.as_slice()].concat();
-        let own = own.into_iter().next();
+        let all = self.all_locations(name);
+        let own = all.iter().find(|location| is_ours(location.meta())).cloned();
         let secret = self.member.location_secrets.get(&secret_name(name));
         let is_over = |metadata: &ObjectMeta| self.has_ended(name, metadata, entry);
         let over: Vec<_> = all.iter().filter(|location| is_over(location.meta())).cloned().collect();
@@ -72,10 +61,10 @@ impl Courier {
         }
         let ready = bucket.is_some_and(was_made) && entry_was_made(entry);
         // Before anything that may fail: who may write there depends on nothing else.
-        if let Some(access) = wanted(life, ready, true) {
+        if let Wanted::Kept(access) = wanted(life, ready, true) {
             self.set_access(entry, &all, access).await?;
         }
-        if life == Life::Elsewhere && own.is_none() {
+        if matches!(life, Life::Elsewhere | Life::Leaving) && own.is_none() {
             return Ok(Told { is_away: true, condition: None });
         }
         if found.is_some() && own.is_none() {
@@ -85,12 +74,19 @@ impl Courier {
             );
             return Ok(Told { is_away: true, condition: without(reason::NAME_TAKEN, &message) });
         }
-        let Some(access) = wanted(life, ready, own.is_some()) else {
-            let had = has_condition(entry);
-            return Ok(Told {
-                is_away: true,
-                condition: had.then(|| without(reason::BUCKET_NOT_READY, "")).flatten(),
-            });
+        let access = match wanted(life, ready, own.is_some()) {
+            Wanted::Kept(access) => access,
+            Wanted::AsItIs => {
+                return Ok(Told { is_away: false, condition: own.map(|found| wire::condition(&found, now)) });
+            }
+            Wanted::None => {
+                let (why, message) = match life {
+                    Life::Coming => (reason::MOVING, coming(entry)),
+                    _ => (reason::BUCKET_NOT_READY, String::new()),
+                };
+                let had = has_condition(entry);
+                return Ok(Told { is_away: true, condition: without(why, &message).filter(|_| had) });
+            }
         };
         let own = self.member.locations.get(name).filter(|_| own.is_some());
         // Where the hub lacks something, what is there goes on as it is.
@@ -159,22 +155,26 @@ impl Courier {
         uid.is_some_and(|uid| self.hub.has_tombstone(name, uid))
     }
 
-    fn life(&self, entry: &BackupEntry) -> Life {
-        let status = entry.status.as_ref();
-        let last = status.and_then(|status| status.last_operation.as_ref());
-        let migrates =
-            last.is_some_and(|op| op.kind == OperationType::Migrate && op.state != OperationState::Succeeded);
-        if Orders::from(entry).is_released {
-            Life::Going
-        } else if entry.spec.seed_name != self.settings.seed {
-            Life::Elsewhere
-        } else if entry.metadata.deletion_timestamp.is_some() {
-            Life::Grace
-        } else if migrates {
-            Life::Migrating
-        } else {
-            Life::Live
-        }
+    pub(super) fn life(&self, entry: &BackupEntry) -> Life {
+        let seed = &self.settings.seed;
+        let orders = Orders::from(entry);
+        let holder = match orders.seed.filter(|holder| !holder.is_empty()) {
+            None => Holder::Nobody,
+            Some(holder) if holder == seed => Holder::Us,
+            Some(_) => Holder::Another,
+        };
+        let is_deleted = entry.metadata.deletion_timestamp.is_some();
+        life(entry.spec.seed_name == *seed, holder, is_deleted, orders.is_released)
+    }
+
+    /// Its own one, and those that were led into its directory.
+    pub(super) fn all_locations(&self, entry: &str) -> Vec<Arc<BackupStorageLocation>> {
+        let mut all = self.member.locations.all();
+        all.retain(|location| {
+            is_of(location, entry) && (!is_ours(location.meta()) || location.name_any() == entry)
+        });
+        all.sort_by_key(|location| !is_ours(location.meta()));
+        all
     }
 
     async fn set_access(
@@ -291,6 +291,11 @@ impl Courier {
             known: &self.member.location_secrets,
         }
     }
+}
+
+fn coming(entry: &BackupEntry) -> String {
+    let holder = entry.status.as_ref().and_then(|status| status.seed.as_deref()).unwrap_or_default();
+    format!("Seed {holder} is to write there no more first")
 }
 
 fn is_of(location: &BackupStorageLocation, entry: &str) -> bool {

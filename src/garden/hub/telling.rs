@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
-use berth_core::garden::hub::{Entry, Plan, View, Waiting};
+use berth_core::garden::fence::{Because, For};
+use berth_core::garden::hub::{Entry, Handed, Plan, View, Waiting};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tracing::info;
@@ -17,13 +18,20 @@ pub struct Teller {
     metrics: GardenMetrics,
     /// What was told of whom, by UID.
     waiting: BTreeMap<String, &'static str>,
+    moving: BTreeMap<String, For>,
     /// Who acts, by bucket, and by UID of an entry that goes.
     executors: BTreeMap<String, String>,
 }
 
 impl Teller {
     pub fn new(events: Events, metrics: GardenMetrics) -> Self {
-        Self { events, metrics, waiting: BTreeMap::new(), executors: BTreeMap::new() }
+        Self {
+            events,
+            metrics,
+            waiting: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            executors: BTreeMap::new(),
+        }
     }
 
     /// Before it is written.
@@ -48,7 +56,33 @@ impl Teller {
             waiting.insert(entry.uid.clone(), why.word());
         }
         self.waiting = waiting;
+        self.moves(view, plan);
         self.executors(view);
+    }
+
+    /// Those that somebody has to do something about.
+    fn moves(&mut self, view: &View, plan: &Plan) {
+        let mut moving = BTreeMap::new();
+        for (index, what) in plan.moving.iter().filter(|(_, what)| *what != For::Answer) {
+            let Some(entry) = view.entries.get(*index) else { continue };
+            let from = entry.status.seed.as_ref().or(entry.writer.as_ref()).map_or("", String::as_str);
+            let note = match what {
+                For::Upgrade => format!(
+                    "to Seed {}: the agent of Seed {from} does not know how to let go of it: bring it to the hub's version",
+                    entry.seed
+                ),
+                For::Answer | For::Sign => format!(
+                    "to Seed {}: Seed {from} has not reported lately, and its cluster may be writing there still",
+                    entry.seed
+                ),
+            };
+            if self.moving.get(&entry.uid) != Some(what) {
+                info!(namespace = %entry.namespace, name = %entry.name, %from, to = %entry.seed, note, "a move waits");
+                self.events.tell_about(What::MoveWaits, entry_reference(entry), note);
+            }
+            moving.insert(entry.uid.clone(), *what);
+        }
+        self.moving = moving;
     }
 
     fn executors(&mut self, view: &View) {
@@ -89,12 +123,37 @@ impl Teller {
             let note = "no seed has backed up into it, and no entry been in it, for --bucket-idle-delay";
             self.events.tell_about(What::BucketRetired, cluster_scoped::<BackupBucket>(&bucket.name), note);
         }
+        for (index, handed) in &acted.handed {
+            let Some(entry) = view.entries.get(*index) else { continue };
+            self.handed(entry, handed);
+        }
         for index in &acted.ended {
             let Some(entry) = view.entries.get(*index) else { continue };
             let uid = entry.uid.get(..5).unwrap_or(&entry.uid);
             let note = format!("its record is ConfigMap tombstone-{}-{uid}", entry.name);
             self.events.tell_about(What::Recorded, entry_reference(entry), note);
         }
+    }
+}
+
+impl Teller {
+    fn handed(&self, entry: &Entry, Handed { from, to, because }: &Handed) {
+        let (what, why) = match because {
+            Because::Free | Because::NeverMade => {
+                (What::Moved, "nothing was ever made of it there".to_owned())
+            }
+            Because::LetGo => (What::Moved, "which writes there no more".to_owned()),
+            Because::Unregistered => {
+                (What::TakenOver, "of which there is no Seed any more: it was not waited for".to_owned())
+            }
+            Because::TakenOver => {
+                let reason = entry.take_over.as_deref().unwrap_or_default();
+                (What::TakenOver, format!("which was not waited for: {reason}"))
+            }
+        };
+        info!(namespace = %entry.namespace, name = %entry.name, %from, %to, ?because, why, "an entry is another cluster's");
+        let note = format!("Seed {to}'s cluster may write there now; it was Seed {from}'s, {why}");
+        self.events.tell_about(what, entry_reference(entry), note);
     }
 }
 

@@ -1,6 +1,8 @@
 //! What was decided, written. Each write carries the resourceVersion that was decided on; one that fails is left to the
 //! next decision.
 
+mod patch;
+
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +11,11 @@ use std::time::Duration;
 use berth_api::garden::hub::{bucket_change, entry_change, profile_change, seed_change};
 use berth_api::garden::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
 use berth_api::keys::{self, CREDENTIALS_FINALIZER, FIELD_MANAGER, GARDEN_FINALIZER};
-use berth_core::garden::hub::{BucketEnd, BucketPlan, EntryPlan, NewBucket, Plan, View};
+use berth_core::garden::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -22,6 +23,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
+
+use patch::{adoption, on_version, owned_by, with, without};
 
 use super::access;
 use super::objects::{Frozen, Objects, Part};
@@ -46,6 +49,8 @@ pub struct Acted {
     pub made: Vec<(String, usize)>,
     /// Buckets that were deleted, as indices into the view.
     pub retired: Vec<usize>,
+    /// Entries that are another cluster's from now on, as indices into the view.
+    pub handed: Vec<(usize, Handed)>,
 }
 
 pub struct Writer<'o> {
@@ -243,6 +248,18 @@ impl<'o> Writer<'o> {
                 None => return,
             }
         }
+        if let Some(handed) = &one.handed {
+            round.acted.lock().handed.push((one.entry, handed.clone()));
+        }
+        if let Some(writer) = &one.writer {
+            // Leave to take it over was for this move.
+            let annotations = json!({keys::WRITER: writer, keys::TAKE_OVER: null});
+            let patch = json!({"metadata": {"annotations": annotations}});
+            match self.patch(round, &to, &found, patch).await {
+                Some(written) => found = written,
+                None => return,
+            }
+        }
         let Some(end) = one.end else { return };
         let name = found.name_any();
         let bucket =
@@ -332,71 +349,4 @@ impl<'o> Writer<'o> {
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
-}
-
-/// The write is refused unless the object is still what was decided on.
-fn on_version(patch: &mut Value, found: &impl ResourceExt) {
-    if let Some(patch) = patch.as_object_mut() {
-        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
-        metadata["resourceVersion"] = json!(found.resource_version());
-        metadata["uid"] = json!(found.uid());
-    }
-}
-
-fn with(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
-    let mut finalizers = without(found, finalizer);
-    finalizers.push(finalizer.to_owned());
-    finalizers
-}
-
-fn without(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
-    found.finalizers().iter().filter(|one| *one != finalizer).cloned().collect()
-}
-
-/// Nobody's deletion waits for a bucket: those that are in use are refused on their own.
-fn owned_by(profile: &CloudProfile) -> OwnerReference {
-    OwnerReference {
-        api_version: CloudProfile::api_version(&()).into_owned(),
-        kind: CloudProfile::kind(&()).into_owned(),
-        name: profile.name_any(),
-        uid: profile.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(false),
-    }
-}
-
-/// Makes a bucket its profile's, and its credentials and settings, too.
-fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan) -> Option<Value> {
-    let owner = found.annotations().get(keys::CLOUD_PROFILE);
-    let owner = owner.and_then(|name| round.frozen.profiles.iter().find(|one| one.name_any() == *name));
-    let mut patch = json!({"metadata": {}});
-    if one.claim {
-        patch["metadata"]["finalizers"] = json!(with(found, GARDEN_FINALIZER));
-        if let Some(owner) = owner {
-            let mut owners = found.owner_references().to_vec();
-            let kind = CloudProfile::kind(&());
-            owners.retain(|one| one.kind != kind);
-            owners.push(owned_by(owner));
-            patch["metadata"]["ownerReferences"] = json!(owners);
-        }
-    }
-    if one.store.is_some() {
-        let backup = owner?.spec.backup.as_ref()?;
-        let old = json!(found.spec.provider_config);
-        patch["spec"] = json!({
-            "secretRef": backup.secret_ref,
-            "providerConfig": replacing(&old, json!(backup.provider_config)),
-        });
-    }
-    Some(patch)
-}
-
-/// As a merge patch that leaves nothing of `old`.
-fn replacing(old: &Value, mut new: Value) -> Value {
-    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
-        for key in old.keys() {
-            new.entry(key.clone()).or_insert(Value::Null);
-        }
-    }
-    new
 }

@@ -59,6 +59,7 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
         }
     }
     warn_of_locked_data(old, new, view, &mut found);
+    warn_of_two_writers(old, new, &mut found);
     let is_new = old.is_none_or(|old| (&old.seed, &old.bucket) != (&new.seed, &new.bucket));
     if !is_new || new.seed.is_empty() || new.is_terminating {
         return found;
@@ -148,6 +149,21 @@ fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findin
         field.clone(),
         format!("BackupBucket \"{}\" {why}: leave it out, and another one is chosen", bucket.name),
     );
+}
+
+fn warn_of_two_writers(old: Option<&Entry>, new: &Entry, found: &mut Findings) {
+    let Some(reason) = &new.take_over else { return };
+    if old.is_some_and(|old| old.take_over == new.take_over) {
+        return;
+    }
+    let key = "garden.berth.dev/take-over";
+    found.warn(match reason.trim() {
+        "" | "true" | "false" => format!("{key} counts for nothing: it must be the reason, in words"),
+        _ => format!(
+            "{key}: the entry's move, or its next one, does not wait until the cluster that may be writing there has stopped: if that \
+             one writes on, two write into one directory, and its backups can be lost"
+        ),
+    });
 }
 
 fn warn_of_locked_data(old: Option<&Entry>, new: &Entry, view: &View, found: &mut Findings) {

@@ -353,6 +353,19 @@ fn an_entry_gets_a_bucket_that_fits_its_seed() {
 }
 
 #[test]
+fn who_does_not_wait_for_a_writer_is_told_what_that_means() {
+    let old = entry("a", "eu-1", "main-eu");
+    let said = |old: &Entry, reason: &str| {
+        let new = Entry { take_over: text(reason), ..entry("a", "eu-1", "main-eu") };
+        said(&entry::check(Some(old), &new, false, &view()))
+    };
+    assert_eq!(said(&old, "it burned down"), "| 1");
+    assert_eq!(said(&old, "true"), "| 1");
+    let annotated = Entry { take_over: text("it burned down"), ..old };
+    assert_eq!(said(&annotated, "it burned down"), "| 0", "it was told before");
+}
+
+#[test]
 fn an_entrys_name_is_a_directory_of_its_own() {
     let judge = |new: &Entry| said(&entry::check(None, new, false, &view()));
     for (name, expected) in [

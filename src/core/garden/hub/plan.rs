@@ -3,6 +3,7 @@
 mod access;
 mod buckets;
 mod entries;
+mod moves;
 mod owners;
 mod places;
 
@@ -16,6 +17,7 @@ use super::view::{
     Settings, View,
 };
 use crate::garden::executor::Member;
+use crate::garden::fence::{Because, For};
 use crate::garden::{Store, wanted};
 
 /// What to do, as indices into the view. First buckets, then entries; each with the resourceVersion that the view shows; a
@@ -33,6 +35,8 @@ pub struct Plan {
     pub access: Vec<(String, Option<BTreeSet<String>>)>,
     /// Entries without a place, and why.
     pub waiting: Vec<(usize, Waiting)>,
+    /// Entries that are to move to another cluster, and what that waits for.
+    pub moving: Vec<(usize, For)>,
     /// UIDs with a place that no entry of this view has. Those that are looked for in vain belong into [`View::gone`].
     pub unknown: BTreeSet<String>,
     /// Something is to be done then, whatever happens.
@@ -73,8 +77,20 @@ pub struct EntryPlan {
     /// It is to be told its bucket, and get our finalizer; once that bucket's status is written, if it is to be.
     pub claim: Option<usize>,
     pub status: Option<EntryStatus>,
+    /// By that status another one may write there.
+    pub handed: Option<Handed>,
+    /// It is to say that this one may write there, as its status says by then.
+    pub writer: Option<String>,
     /// Its end is to be put on record, and our finalizer taken off.
     pub end: Option<End>,
+}
+
+/// From one cluster to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handed {
+    pub from: String,
+    pub to: String,
+    pub because: Because,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,8 @@ use crate::garden::life::{For, Grace, Purpose};
 use crate::garden::quota::Quota;
 use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
 
+mod moves;
+
 const HOUR: i64 = 3600;
 
 fn at(second: i64) -> Timestamp {
@@ -68,7 +70,8 @@ impl World {
             region: "ewr1".to_owned(),
             reaches: None,
         };
-        let member = Member { seed, provider: "packet".to_owned(), seen: Some(at(self.second)) };
+        let seen = Some(at(self.second));
+        let member = Member { seed, provider: "packet".to_owned(), seen, ..Member::default() };
         self.view.seeds.push(Cluster { member, ..Cluster::default() });
     }
 
@@ -81,6 +84,7 @@ impl World {
             created_at: at(self.second),
             seed: "one".to_owned(),
             bucket: bucket.map(str::to_owned),
+            generation: Some(1),
             ..Entry::default()
         });
         self.view.entries.len() - 1
@@ -154,8 +158,13 @@ impl World {
                 let name = self.view.buckets[bucket].name.clone();
                 (entry.bucket, entry.placed_in, entry.is_claimed) = (Some(name.clone()), Some(name), true);
             }
-            if let Some(status) = one.status.clone().filter(|_| happens()) {
-                entry.status = status;
+            match one.status.clone() {
+                Some(status) if happens() => entry.status = status,
+                Some(_) => continue,
+                None => {}
+            }
+            if let Some(writer) = one.writer.clone().filter(|_| happens()) {
+                (entry.writer, entry.take_over) = (Some(writer), None);
             }
             if one.end.is_some() && happens() {
                 removed.push(entry.uid.clone());
@@ -196,7 +205,10 @@ impl World {
             match (entry.deleted_at, entry.status.released_at) {
                 (Some(_), Some(_)) => entry.status.operation = done(OperationKind::Delete),
                 (None, _) if entry.status.seed.is_some() => {
-                    entry.status.operation = done(OperationKind::Create)
+                    let moves = entry.status.seed.as_ref() != Some(&entry.seed);
+                    let kind = if moves { OperationKind::Migrate } else { OperationKind::Create };
+                    entry.status.operation = done(kind);
+                    entry.observed_generation = entry.generation;
                 }
                 _ => {}
             }
@@ -239,8 +251,19 @@ impl World {
 
 impl Plan {
     fn is_done(&self) -> bool {
-        let Self { create, buckets, entries, profiles, seeds, secrets, access, waiting: _, unknown, next: _ } =
-            self;
+        let Self {
+            create,
+            buckets,
+            entries,
+            profiles,
+            seeds,
+            secrets,
+            access,
+            waiting: _,
+            moving: _,
+            unknown,
+            next: _,
+        } = self;
         create.is_empty()
             && buckets.is_empty()
             && entries.is_empty()

@@ -54,6 +54,8 @@ pub struct ProfileStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     pub member: Member,
+    /// Its controllers' last report, by its own clock: see [`crate::garden::heartbeat`].
+    pub beat: Option<Timestamp>,
     pub conditions: Conditions,
 }
 
@@ -134,19 +136,28 @@ pub struct Entry {
     pub deleted_at: Option<Timestamp>,
     /// It has our finalizer: it was given a place.
     pub is_claimed: bool,
+    /// The cluster whose backups are to go there.
     pub seed: String,
     pub bucket: Option<String>,
     /// Where it was given a place, as it says itself.
     pub placed_in: Option<String>,
+    /// Who may write there, as it says itself.
+    pub writer: Option<String>,
+    /// Why whoever may write there is not to be waited for, in somebody's words.
+    pub take_over: Option<String>,
     pub purpose: Option<Purpose>,
     pub is_forced: bool,
     pub is_forgotten: bool,
+    pub generation: Option<i64>,
+    /// The last one that a seed said it is done with. `None`: nothing was ever made of it.
+    pub observed_generation: Option<i64>,
     pub status: EntryStatus,
 }
 
 /// What the hub writes there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryStatus {
+    /// Who acts; and, where it is not deleted, who may write there.
     pub seed: Option<String>,
     pub earliest_deletion: Option<Timestamp>,
     pub released_at: Option<Timestamp>,

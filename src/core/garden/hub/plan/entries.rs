@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::moves::{holder, was_made};
 use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
 use crate::garden::executor::{self, Member};
 use crate::garden::hub::reason::Waiting;
@@ -12,7 +13,7 @@ use crate::garden::life::{self, Deletion, Fate};
 fn give_up(e: usize, entry: &Entry) -> EntryPlan {
     let status = EntryStatus { seed: None, released_at: None, ..entry.status.clone() };
     let status = (status != entry.status).then_some(status);
-    EntryPlan { entry: e, claim: None, status, end: Some(End::Forgotten) }
+    EntryPlan { entry: e, status, end: Some(End::Forgotten), ..EntryPlan::default() }
 }
 
 impl<'v> Walk<'v> {
@@ -34,36 +35,51 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn look_at_entry(&self, e: usize, entry: &Entry) -> EntryPlan {
+    fn look_at_entry(&mut self, e: usize, entry: &Entry) -> EntryPlan {
         let target = self.target.get(e).copied().flatten();
-        let name = target.and_then(|b| self.view.buckets.get(b)).map(|bucket| &bucket.name);
-        let is_told = entry.is_claimed && entry.bucket.as_ref() == name && entry.placed_in.as_ref() == name;
+        if target.is_some() {
+            return self.look_at_placed(e, entry, target);
+        }
         let found = &entry.status;
-        let operation = match (self.waiting.get(e), target) {
-            (Some(Some(Waiting::Making)), _) => found.operation.clone(),
-            (Some(Some(why @ Waiting::NameTaken { .. })), _) => {
+        let operation = match self.waiting.get(e) {
+            Some(Some(Waiting::Making)) => found.operation.clone(),
+            Some(Some(why @ Waiting::NameTaken { .. })) => {
                 Some(pending(OperationKind::Create, why.to_string()))
             }
             // It has a place that nobody knows any more: whoever acts on it goes on.
-            (Some(Some(_)), None) if entry.is_claimed => kept(found.operation.as_ref()),
-            (Some(Some(why)), None) => Some(pending(OperationKind::Create, why.to_string())),
-            // What it waited for is there.
-            (_, Some(_)) if found.seed.is_none() => None,
+            Some(Some(_)) if entry.is_claimed => kept(found.operation.as_ref()),
+            Some(Some(why)) => Some(pending(OperationKind::Create, why.to_string())),
             _ => kept(found.operation.as_ref()),
         };
         let status = EntryStatus {
-            // Nobody else has any use for it; and nobody for what is in another one's directory.
-            seed: target
-                .map(|_| entry.seed.clone())
-                .or_else(|| found.seed.clone().filter(|_| self.holds_name(e, entry))),
+            // Nobody has any use for what is in another one's directory.
+            seed: found.seed.clone().filter(|_| self.holds_name(e, entry)),
             earliest_deletion: None,
             released_at: None,
             operation,
+        };
+        let status = (status != *found).then_some(status);
+        EntryPlan { entry: e, status, ..EntryPlan::default() }
+    }
+
+    fn look_at_placed(&mut self, e: usize, entry: &Entry, target: Option<usize>) -> EntryPlan {
+        let name = target.and_then(|b| self.view.buckets.get(b)).map(|bucket| &bucket.name);
+        let is_told = entry.is_claimed && entry.bucket.as_ref() == name && entry.placed_in.as_ref() == name;
+        let found = &entry.status;
+        let turn = self.turn(e, entry);
+        let status = EntryStatus {
+            seed: Some(turn.holder.clone()),
+            earliest_deletion: None,
+            released_at: None,
+            operation: turn.operation,
         };
         EntryPlan {
             entry: e,
             claim: target.filter(|_| !is_told),
             status: (status != *found).then_some(status),
+            handed: turn.handed,
+            writer: Some(turn.holder)
+                .filter(|holder| was_made(entry) && entry.writer.as_ref() != Some(holder)),
             end: None,
         }
     }
@@ -73,7 +89,9 @@ impl<'v> Walk<'v> {
         let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
         let bucket = bucket.and_then(|b| self.view.buckets.get(*b));
         let place = bucket.map(|bucket| &bucket.store.place);
-        let own = self.members().find(|member| member.seed.name == entry.seed);
+        // Who may write there is the one that has to let go of it.
+        let holder = holder(entry).unwrap_or(&entry.seed).to_owned();
+        let own = self.members().find(|member| member.seed.name == holder);
         // Leave from before it was deleted was for another deletion, which a restored hub knows nothing of.
         let is_released = found.released_at.is_some_and(|released| released >= at);
         let deletion = Deletion {
@@ -81,7 +99,7 @@ impl<'v> Walk<'v> {
             grace: place.map(|place| self.settings.grace.period(&place.provider, entry.purpose)),
             is_forced: entry.is_forced,
             is_forgotten: entry.is_forgotten,
-            is_kept: own.is_some_and(|own| own.is_alive(self.now)),
+            is_kept: own.is_some_and(|own| !own.is_silent(self.now)),
             is_released,
             is_removed: is_released && found.operation.as_ref().is_some_and(was_removed),
         };
@@ -90,7 +108,7 @@ impl<'v> Walk<'v> {
         match fate {
             Fate::Stay { until } => {
                 self.wake(until);
-                status.seed = Some(entry.seed.clone());
+                status.seed = Some(holder);
                 status.earliest_deletion = Some(until);
                 status.released_at = None;
                 status.operation = Some(pending(OperationKind::Delete, self.grace_text(until, bucket)));
@@ -104,7 +122,7 @@ impl<'v> Walk<'v> {
                 status.operation = Some(pending(OperationKind::Delete, text));
             }
             Fate::Go => {
-                let current = found.seed.as_deref().or(Some(entry.seed.as_str()));
+                let current = found.seed.as_deref().or(Some(holder.as_str()));
                 let acts = place.and_then(|place| executor::choose(current, place, self.members(), self.now));
                 if let Some(expires) = acts.and_then(Member::expires) {
                     self.wake(expires);
@@ -120,7 +138,6 @@ impl<'v> Walk<'v> {
         }
         EntryPlan {
             entry: e,
-            claim: None,
             status: (status != *found).then_some(status),
             end: match fate {
                 Fate::Forget => Some(End::Forgotten),
@@ -128,6 +145,7 @@ impl<'v> Walk<'v> {
                 Fate::Gone => Some(End::Removed),
                 Fate::Stay { .. } | Fate::Lost | Fate::Go => None,
             },
+            ..EntryPlan::default()
         }
     }
 

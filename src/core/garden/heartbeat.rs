@@ -1,0 +1,157 @@
+//! Signs of life. A beat carries the time of whoever sent it, and that clock may be wrong by minutes; so what counts is when a
+//! beat was seen to change, by our own clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::executor::SILENT;
+use super::leave::Moment;
+
+/// A clock that is off by more is worth a word: beats are written to the second, and take a moment to arrive.
+pub const SKEW: SignedDuration = SignedDuration::from_secs(5);
+
+/// What follows from the beats of one sender, by our clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// The last sign of life.
+    pub seen: Option<Timestamp>,
+    /// Until then nobody can know whether it is silent: it has not been listened to for long enough.
+    pub unknown_until: Option<Timestamp>,
+    /// Its clock is ahead of ours by so much, where that is news; zero: it no longer is.
+    pub skew: Option<SignedDuration>,
+}
+
+/// What was seen of one sender since this process began.
+#[derive(Clone, Debug)]
+struct Sender {
+    beat: Option<Timestamp>,
+    first: Duration,
+    /// When the beat was last seen to change.
+    changed: Option<Duration>,
+    told: SignedDuration,
+}
+
+/// By name of the sender.
+#[derive(Clone, Debug, Default)]
+pub struct Senders(BTreeMap<String, Sender>);
+
+impl Senders {
+    /// Those of others are forgotten.
+    pub fn keep(&mut self, names: &BTreeSet<&str>) {
+        self.0.retain(|name, _| names.contains(name.as_str()));
+    }
+
+    /// `beat`: as it stands now, with the sender's time.
+    pub fn listen(&mut self, name: &str, beat: Option<Timestamp>, now: Moment) -> Signs {
+        let is_recent = beat.is_some_and(|beat| now.wall.duration_since(beat).abs() <= SILENT);
+        let sender = self.0.entry(name.to_owned()).or_insert_with(|| Sender {
+            beat,
+            first: now.steady,
+            // What another process saw would count as well.
+            changed: is_recent.then_some(now.steady),
+            told: SignedDuration::ZERO,
+        });
+        let mut skew = None;
+        if let Some(news) = beat.filter(|_| beat != sender.beat) {
+            (sender.beat, sender.changed) = (beat, Some(now.steady));
+            skew = sender.compare(news.duration_since(now.wall));
+        }
+        let unknown_until = sender.changed.is_none() && beat.is_some();
+        Signs {
+            seen: sender.changed.and_then(|at| past(now, at)),
+            unknown_until: unknown_until
+                .then(|| past(now, sender.first)?.checked_add(SILENT).ok())
+                .flatten()
+                .filter(|until| *until >= now.wall),
+            skew,
+        }
+    }
+}
+
+impl Sender {
+    /// `Some`: what is to be told.
+    fn compare(&mut self, found: SignedDuration) -> Option<SignedDuration> {
+        let found = if found.abs() > SKEW { found } else { SignedDuration::ZERO };
+        let is_news = found.saturating_sub(self.told).abs() > SKEW || found.is_zero() && !self.told.is_zero();
+        is_news.then(|| {
+            self.told = found;
+            found
+        })
+    }
+}
+
+/// A moment of the steady clock by the other one, as that stands now.
+fn past(now: Moment, at: Duration) -> Option<Timestamp> {
+    let ago = SignedDuration::try_from(now.steady.saturating_sub(at)).ok()?;
+    now.wall.checked_sub(ago).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn now(second: i64) -> Moment {
+        Moment { steady: Duration::from_secs(second.unsigned_abs()), wall: at(second) }
+    }
+
+    #[test]
+    fn a_wrong_clock_that_goes_on_is_a_sign_of_life() {
+        for skew in [-3600, -60, 45, 3600] {
+            let mut senders = Senders::default();
+            let first = senders.listen("a", Some(at(100 + skew)), now(100));
+            assert_eq!((first.seen, first.unknown_until), (None, Some(at(140))), "{skew}");
+            let signs = senders.listen("a", Some(at(110 + skew)), now(110));
+            assert_eq!(signs.seen, Some(at(110)), "{skew}");
+            assert_eq!(signs.skew, Some(SignedDuration::from_secs(skew)), "{skew}");
+            // The same again is none, and it is not told twice.
+            let signs = senders.listen("a", Some(at(110 + skew)), now(130));
+            assert_eq!((signs.seen, signs.skew), (Some(at(110)), None));
+            let signs = senders.listen("a", Some(at(131 + skew)), now(130));
+            assert_eq!((signs.seen, signs.skew), (Some(at(130)), None), "a second more is nothing");
+            let right = senders.listen("a", Some(at(139)), now(140));
+            assert_eq!(right.skew, Some(SignedDuration::ZERO), "it was set right");
+        }
+    }
+
+    #[test]
+    fn what_another_process_may_have_seen_counts_and_what_is_old_does_not_at_once() {
+        for (beat, wanted) in
+            [(60, Some(at(100))), (100, Some(at(100))), (140, Some(at(100))), (59, None), (141, None)]
+        {
+            let signs = Senders::default().listen("a", Some(at(beat)), now(100));
+            assert_eq!(signs.seen, wanted, "{beat}");
+            assert_eq!(signs.unknown_until.is_some(), wanted.is_none(), "{beat}");
+        }
+        let mut senders = Senders::default();
+        senders.listen("a", Some(at(0)), now(100));
+        assert_eq!(senders.listen("a", Some(at(0)), now(140)).unknown_until, Some(at(140)));
+        assert_eq!(
+            senders.listen("a", Some(at(0)), now(141)),
+            Signs::default(),
+            "it was silent for long enough"
+        );
+        assert_eq!(Senders::default().listen("never", None, now(100)), Signs::default());
+    }
+
+    #[test]
+    fn our_own_clock_may_be_set_and_nobody_dies_of_it() {
+        let mut senders = Senders::default();
+        senders.listen("a", Some(at(100)), now(100));
+        let set = Moment { steady: Duration::from_secs(105), wall: at(4000) };
+        assert_eq!(senders.listen("a", Some(at(100)), set).seen, Some(at(3995)));
+    }
+
+    #[test]
+    fn who_is_no_longer_there_is_forgotten() {
+        let mut senders = Senders::default();
+        senders.listen("a", Some(at(100)), now(100));
+        senders.keep(&BTreeSet::from(["b"]));
+        assert_eq!(senders.listen("a", Some(at(100)), now(200)).seen, None);
+    }
+}

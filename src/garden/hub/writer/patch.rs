@@ -1,0 +1,77 @@
+//! Parts of what is written.
+
+use berth_api::garden::{BackupBucket, CloudProfile};
+use berth_api::keys::{self, GARDEN_FINALIZER};
+use berth_core::garden::hub::BucketPlan;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::Round;
+
+/// The write is refused unless the object is still what was decided on.
+pub(super) fn on_version(patch: &mut Value, found: &impl ResourceExt) {
+    if let Some(patch) = patch.as_object_mut() {
+        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+        metadata["resourceVersion"] = json!(found.resource_version());
+        metadata["uid"] = json!(found.uid());
+    }
+}
+
+pub(super) fn with(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
+    let mut finalizers = without(found, finalizer);
+    finalizers.push(finalizer.to_owned());
+    finalizers
+}
+
+pub(super) fn without(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
+    found.finalizers().iter().filter(|one| *one != finalizer).cloned().collect()
+}
+
+/// Nobody's deletion waits for a bucket: those that are in use are refused on their own.
+pub(super) fn owned_by(profile: &CloudProfile) -> OwnerReference {
+    OwnerReference {
+        api_version: CloudProfile::api_version(&()).into_owned(),
+        kind: CloudProfile::kind(&()).into_owned(),
+        name: profile.name_any(),
+        uid: profile.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }
+}
+
+/// Makes a bucket its profile's, and its credentials and settings, too.
+pub(super) fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan) -> Option<Value> {
+    let owner = found.annotations().get(keys::CLOUD_PROFILE);
+    let owner = owner.and_then(|name| round.frozen.profiles.iter().find(|one| one.name_any() == *name));
+    let mut patch = json!({"metadata": {}});
+    if one.claim {
+        patch["metadata"]["finalizers"] = json!(with(found, GARDEN_FINALIZER));
+        if let Some(owner) = owner {
+            let mut owners = found.owner_references().to_vec();
+            let kind = CloudProfile::kind(&());
+            owners.retain(|one| one.kind != kind);
+            owners.push(owned_by(owner));
+            patch["metadata"]["ownerReferences"] = json!(owners);
+        }
+    }
+    if one.store.is_some() {
+        let backup = owner?.spec.backup.as_ref()?;
+        let old = json!(found.spec.provider_config);
+        patch["spec"] = json!({
+            "secretRef": backup.secret_ref,
+            "providerConfig": replacing(&old, json!(backup.provider_config)),
+        });
+    }
+    Some(patch)
+}
+
+/// As a merge patch that leaves nothing of `old`.
+fn replacing(old: &Value, mut new: Value) -> Value {
+    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
+        for key in old.keys() {
+            new.entry(key.clone()).or_insert(Value::Null);
+        }
+    }
+    new
+}
