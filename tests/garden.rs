@@ -5,6 +5,7 @@ mod courier;
 mod executor;
 mod gate;
 mod hub;
+mod identity;
 mod legacy;
 mod life;
 mod migration;

@@ -89,6 +89,8 @@ pub const WRITER: &str = "garden.berth.dev/writer";
 /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
 /// the reason, in words.
 pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
+/// Annotation of a Seed: UID of the cluster that it is, whichever came first.
+pub const CLUSTER: &str = "garden.berth.dev/cluster";
 /// Annotation of a BackupBucket of the hub: the CloudProfile that it was made for.
 pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
 /// Label of a ConfigMap: the record of a BackupEntry that is no more.

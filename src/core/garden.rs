@@ -11,6 +11,7 @@
 //! - [`leave`]: how long the hub's word counts that data may go.
 //! - [`fence`]: who may write in an entry's directory while it moves.
 //! - [`heartbeat`]: signs of life, by our own clock.
+//! - [`identity`]: which cluster a Seed is.
 //! - [`location`]: the storage location that an entry yields.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`migration`]: from a bucket of a cluster's own into a shared one.
@@ -28,6 +29,7 @@ pub mod fence;
 pub mod handover;
 pub mod heartbeat;
 pub mod hub;
+pub mod identity;
 pub mod leave;
 pub mod life;
 pub mod location;

@@ -1,5 +1,6 @@
 //! Between a hub and a member cluster: what the hub gave to this seed goes down, with its credentials; what became of it goes
-//! up. Storage locations are made of entries, and the hub hears that the seed is alive.
+//! up. Storage locations are made of entries, and the hub hears that the seed is alive. A cluster that comes in another one's
+//! name does none of it ([`heartbeat`]).
 //!
 //! Freeze, decide ([`berth_core::garden::handover`]), act, one step for each object, and look again. Nothing is remembered:
 //! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said; but data
@@ -31,6 +32,7 @@ use tracing::{debug, info, warn};
 use crate::client::Clients;
 use crate::garden::leave::Leave;
 use crate::telemetry::chain;
+use heartbeat::{Heart, Identity};
 use leaving::Quiet;
 use view::{Hub, Member};
 use write::Failure;
@@ -64,6 +66,7 @@ pub struct Courier {
     changes: Arc<watch::Sender<u64>>,
     /// What the hub says may be removed.
     leave: Arc<Leave>,
+    identity: watch::Sender<Identity>,
     quiet: Quiet,
 }
 
@@ -72,16 +75,23 @@ impl Courier {
         let changes = Arc::new(watch::Sender::default());
         let hub = Hub::new(&settings.garden_namespace, &changes);
         let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
+        let identity = watch::Sender::new(Identity::Unknown);
         let quiet = Quiet::default();
-        Self { settings, hub_clients, clients, hub, member, changes, leave, quiet }
+        Self { settings, hub_clients, clients, hub, member, changes, leave, identity, quiet }
     }
 
     /// For ever, while this process leads.
     pub async fn run(&self) {
+        let heart = Heart {
+            hub: &self.hub_clients.call,
+            member: &self.clients.call,
+            seed: &self.settings.seed,
+            identity: &self.identity,
+        };
         tokio::join!(
             self.hub.follow(&self.hub_clients.watch),
             self.member.follow(&self.clients.watch),
-            heartbeat::run(&self.hub_clients.call, &self.settings.seed),
+            heart.run(),
             self.carry(),
         );
     }
@@ -97,13 +107,28 @@ impl Courier {
                 );
             }
         }
-        info!(seed = %self.settings.seed, "carrying");
+        let mut identity = self.identity.subscribe();
         loop {
+            self.become_the_seed(&mut identity).await;
             changed.mark_unchanged();
             let pace = if self.pass().await && self.quiet.is_empty() { PERIOD } else { RETRY };
-            let _ = timeout(pace, changed.changed()).await;
+            tokio::select! {
+                _ = timeout(pace, changed.changed()) => {}
+                _ = identity.changed() => {}
+            }
             sleep(GATHER).await;
         }
+    }
+
+    /// Until the hub has said that no other cluster is the seed.
+    async fn become_the_seed(&self, identity: &mut watch::Receiver<Identity>) {
+        if *identity.borrow_and_update() == Identity::Ours {
+            return;
+        }
+        // What the hub said was said to another cluster.
+        self.leave.withdraw_all();
+        let _ = identity.wait_for(|identity| *identity == Identity::Ours).await;
+        info!(seed = %self.settings.seed, "carrying");
     }
 
     /// Every object once. `false`: something failed.

@@ -38,6 +38,10 @@ impl Leave {
         self.0.lock().remove(uid);
     }
 
+    pub fn withdraw_all(&self) {
+        self.0.lock().clear();
+    }
+
     pub fn is_given(&self, uid: &str) -> bool {
         self.0.lock().get(uid).is_some_and(|asked| counts(*asked, now()))
     }
@@ -87,6 +91,10 @@ mod tests {
         let long_ago = Moment { wall: Timestamp::UNIX_EPOCH, ..now() };
         leave.give("old", long_ago);
         assert!(!leave.is_given("old"));
+        leave.give("one", now());
+        leave.give("two", now());
+        leave.withdraw_all();
+        assert!(!leave.is_given("one") && !leave.is_given("two"));
     }
 
     #[test]

@@ -83,6 +83,7 @@ fn a_seed_tells_of_what_it_was_given_and_of_nothing_else() {
     let report = json!({"lastOperation": operation(), "lastError": null, "observedGeneration": 1});
     let located = json!({"conditions": conditions()});
     let beat = json!({"lastHeartbeatTime": "2026-01-01T00:00:00Z"});
+    let identified = json!({"clusterUID": "u", "conditions": conditions()});
     let allowed = [
         ("tug", bucket, &report),
         ("tug", bucket, &located),
@@ -92,6 +93,7 @@ fn a_seed_tells_of_what_it_was_given_and_of_nothing_else() {
         ("barge", entry("told--1"), &located),
         ("barge", entry("told--3"), &report),
         ("tug", (SEEDS, "tug", ""), &beat),
+        ("tug", (SEEDS, "tug", ""), &identified),
     ];
     for (seed, object, status) in allowed {
         for user in User::of_seed(seed) {

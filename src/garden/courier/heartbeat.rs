@@ -1,48 +1,230 @@
-//! The hub hears that this seed's controllers are at work.
+//! The hub hears that this seed's controllers are at work, and of which cluster they are. In another one's name nobody speaks,
+//! and nothing is carried.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use berth_api::garden::Seed;
-use berth_api::keys::FIELD_MANAGER;
+use anyhow::{Context as _, anyhow};
+use berth_api::garden::report::with_condition;
+use berth_api::garden::{Condition, Seed};
+use berth_api::keys::{self, FIELD_MANAGER};
+use berth_core::garden::executor::SILENT;
+use berth_core::garden::identity::{Standing, standing};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
-use serde_json::json;
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use crate::client::is_not_found;
+use crate::client::{is_conflict, is_not_found};
 use crate::telemetry::chain;
 
 /// The hub takes a seed for gone that was silent for four of these.
 const PERIOD: Duration = Duration::from_secs(10);
+/// How long an API server may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Somebody else writes the same status now and then.
+const ATTEMPTS: usize = 3;
+/// Every cluster has it from its first moment, and nobody can make it anew.
+const OF_CLUSTER: &str = "kube-system";
+/// Type of the Seed's condition: another cluster comes with its name.
+const CLUSTER_CONFLICT: &str = "ClusterConflict";
 
-/// For ever.
-pub async fn run(hub: &Client, seed: &str) {
-    let api: Api<Seed> = Api::all(hub.clone());
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = false;
-    loop {
-        ticks.tick().await;
-        // Nothing is decided by it that somebody else could have decided meanwhile: no version.
-        let beat = json!({"status": {"lastHeartbeatTime": Time(Timestamp::now())}});
-        let sent = timeout(PERIOD, api.patch_status(seed, &params, &Patch::Merge(beat))).await;
-        let failed = match sent {
-            Ok(Ok(_)) => None,
-            Ok(Err(error)) if is_not_found(&error) => {
-                Some("the hub has no Seed of this name: register it".to_owned())
+/// May we carry in the name of the seed?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The hub has not been asked.
+    Unknown,
+    /// Nobody else is it.
+    Ours,
+    Anothers,
+}
+
+pub struct Heart<'a> {
+    pub hub: &'a Client,
+    pub member: &'a Client,
+    pub seed: &'a str,
+    pub identity: &'a watch::Sender<Identity>,
+}
+
+/// What a look at the Seed came to.
+enum Look {
+    Beaten,
+    /// Another cluster is it, with this UID.
+    Another(String),
+    Unregistered,
+}
+
+/// The condition of the one that is turned away, which it renews; when that was last seen to change, by our clock.
+#[derive(Default)]
+struct Rival {
+    renewed: Option<(Time, Instant)>,
+}
+
+impl Heart<'_> {
+    /// For ever.
+    pub async fn run(&self) {
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut silent, mut own, mut rival) = (false, None, Rival::default());
+        loop {
+            ticks.tick().await;
+            let failed = match self.look(&mut own, &mut rival).await {
+                Ok(Look::Beaten) => {
+                    self.become_known(Identity::Ours);
+                    None
+                }
+                Ok(Look::Another(uid)) => {
+                    self.become_known(Identity::Anothers);
+                    Some(format!(
+                        "the hub has it as another cluster, with UID {uid}: nothing is carried; if it is this one from now on, give \
+                         the Seed the annotation {}: {}",
+                        keys::CLUSTER,
+                        own.as_deref().unwrap_or_default()
+                    ))
+                }
+                Ok(Look::Unregistered) => {
+                    // Nobody else is it either, unless it was a moment ago.
+                    if *self.identity.borrow() == Identity::Unknown {
+                        self.become_known(Identity::Ours);
+                    }
+                    Some("the hub has no Seed of this name: register it".to_owned())
+                }
+                Err(error) => Some(format!("{error:#}")),
+            };
+            match (&failed, silent) {
+                (Some(why), _) if *self.identity.borrow() == Identity::Anothers => {
+                    error!(seed = self.seed, why, "this cluster is not the Seed in whose name it comes");
+                }
+                (Some(why), _) => {
+                    warn!(seed = self.seed, why, "the hub does not hear of us; what runs goes on");
+                }
+                (None, true) => info!(seed = self.seed, "the hub hears of us again"),
+                (None, false) => {}
             }
-            Ok(Err(error)) => Some(chain(&error)),
-            Err(_) => Some("the hub did not answer in time".to_owned()),
-        };
-        match (&failed, silent) {
-            (Some(why), _) => warn!(seed, why, "the hub does not hear of us; what runs goes on"),
-            (None, true) => info!(seed, "the hub hears of us again"),
-            (None, false) => {}
+            silent = failed.is_some();
         }
-        silent = failed.is_some();
     }
+
+    fn become_known(&self, now: Identity) {
+        self.identity.send_if_modified(|identity| std::mem::replace(identity, now) != now);
+    }
+
+    /// Each write carries the version that was judged: of two that come at once, one is the first.
+    async fn look(&self, own: &mut Option<String>, rival: &mut Rival) -> anyhow::Result<Look> {
+        let uid = match own {
+            Some(uid) => uid.clone(),
+            None => own.insert(self.uid().await?).clone(),
+        };
+        let api: Api<Seed> = Api::all(self.hub.clone());
+        let mut last = anyhow!("the hub's Seed changed each time before it could be written");
+        for _ in 0..ATTEMPTS {
+            let asked =
+                timeout(ANSWER, api.get_opt(self.seed)).await.context("the hub did not answer in time")?;
+            let Some(found) = asked.map_err(|error| anyhow!(chain(&error)))? else {
+                return Ok(Look::Unregistered);
+            };
+            let status = found.status.clone().unwrap_or_default();
+            let said = found.annotations().get(keys::CLUSTER).map(String::as_str);
+            let (status, look) = match standing(&uid, said, status.cluster_uid.as_deref()) {
+                Standing::Known | Standing::First => (rival.beat(&uid, &status.conditions), Look::Beaten),
+                Standing::Another(other) => {
+                    let conflict = conflict(&uid, other, self.seed);
+                    let renewed = renewed(&status.conditions, conflict);
+                    (json!({"conditions": renewed}), Look::Another(other.to_owned()))
+                }
+            };
+            let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "status": status});
+            let params =
+                PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let sent = timeout(ANSWER, api.patch_status(self.seed, &params, &Patch::Merge(patch))).await;
+            match (sent.context("the hub did not answer in time"), look) {
+                (Ok(Ok(_)), look) => return Ok(look),
+                // It is so, whether it could be told or not.
+                (Err(_) | Ok(Err(_)), Look::Another(other)) => return Ok(Look::Another(other)),
+                (Ok(Err(error)), _) if is_conflict(&error) => last = anyhow!(chain(&error)),
+                (Ok(Err(error)), _) if is_not_found(&error) => return Ok(Look::Unregistered),
+                (Ok(Err(error)), _) => return Err(anyhow!(chain(&error))),
+                (Err(late), _) => return Err(late),
+            }
+        }
+        Err(last)
+    }
+
+    /// Of this cluster.
+    async fn uid(&self) -> anyhow::Result<String> {
+        let api: Api<Namespace> = Api::all(self.member.clone());
+        let asked = timeout(ANSWER, api.get_metadata(OF_CLUSTER)).await;
+        let found = asked.context("this cluster's API server did not answer in time")?;
+        let found = found.map_err(|error| {
+            anyhow!(
+                "which cluster this is cannot be told: {}: it takes the right to get namespace {OF_CLUSTER}, which ClusterRole \
+                 berth-garden-courier gives",
+                chain(&error)
+            )
+        })?;
+        found.metadata.uid.context("namespace kube-system has no UID")
+    }
+}
+
+impl Rival {
+    /// What a beat writes. That somebody else comes with the same name is taken back when nothing has been heard of that for a
+    /// while.
+    fn beat(&mut self, uid: &str, conditions: &[Condition]) -> Value {
+        let mut beat = json!({"lastHeartbeatTime": Time(Timestamp::now()), "clusterUID": uid});
+        let told = conditions.iter().find(|one| one.kind == CLUSTER_CONFLICT && one.status == "True");
+        let Some(told) = told else {
+            self.renewed = None;
+            return beat;
+        };
+        match &self.renewed {
+            Some((renewed, at)) if *renewed == told.last_update_time => {
+                if at.elapsed() > SILENT.unsigned_abs() {
+                    let over =
+                        condition("False", "OneCluster", "no other cluster comes with this name any more");
+                    if let Some(conditions) = with_condition(conditions, over) {
+                        beat["conditions"] = json!(conditions);
+                    }
+                }
+            }
+            _ => self.renewed = Some((told.last_update_time.clone(), Instant::now())),
+        }
+        beat
+    }
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> Condition {
+    let now = Time(Timestamp::now());
+    Condition {
+        kind: CLUSTER_CONFLICT.to_owned(),
+        status: status.to_owned(),
+        last_transition_time: now.clone(),
+        last_update_time: now,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        codes: Vec::new(),
+    }
+}
+
+fn conflict(own: &str, other: &str, seed: &str) -> Condition {
+    let message = format!(
+        "a cluster with UID {own} comes as Seed {seed}, which is the one with UID {other}: it is turned away, and carries nothing. If \
+         it is a copy, stop its agent, or register it as a Seed of its own; if it is this Seed from now on, set the annotation {}: \
+         {own}",
+        keys::CLUSTER
+    );
+    condition("True", "AnotherCluster", &message)
+}
+
+/// Said again each time: who is the Seed takes it back when it is not.
+fn renewed(conditions: &[Condition], wanted: Condition) -> Vec<Condition> {
+    let now = wanted.last_update_time.clone();
+    let mut all = with_condition(conditions, wanted).unwrap_or_else(|| conditions.to_vec());
+    for one in all.iter_mut().filter(|one| one.kind == CLUSTER_CONFLICT) {
+        one.last_update_time = now.clone();
+    }
+    all
 }
