@@ -224,6 +224,10 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         ("berth-extensions", member("CREATE,UPDATE")),
         ("berth-extension-deletions", member("DELETE")),
         ("berth-credentials", vec!["secrets.v1. DELETE".to_owned()]),
+        (
+            "berth-seed-reports",
+            hub("UPDATE", &["backupbuckets/status", "backupentries/status", "seeds/status"]),
+        ),
     ];
     assert_eq!(judged, expected.map(|(name, resources)| (name.to_owned(), resources)).into());
     let bindings = of("ValidatingAdmissionPolicyBinding");

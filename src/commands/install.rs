@@ -394,6 +394,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 22, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 26, "{}", admission.len());
     }
 }

@@ -34,7 +34,7 @@ pub struct Right {
 const AGENT: &str = member::AGENT;
 const COURIER: &str = "berth-garden-courier";
 
-pub const RIGHTS: [Right; 11] = [
+pub const RIGHTS: [Right; 13] = [
     right(
         AGENT,
         "",
@@ -43,6 +43,7 @@ pub const RIGHTS: [Right; 11] = [
         r#"cannot list resource "backupbuckets""#,
     ),
     right(AGENT, "", 1, "telling what became of it", r#"cannot patch resource "backupbuckets/status""#),
+    right(AGENT, "default", 0, "Events about them", r#"cannot create resource "events""#),
     right(
         AGENT,
         "garden",
@@ -66,6 +67,7 @@ pub const RIGHTS: [Right; 11] = [
         "what the hub gave to this seed, and took from it",
         r#"cannot create resource "backupbuckets""#,
     ),
+    right(COURIER, "", 1, "telling which cluster it is", r#"cannot get resource "namespaces""#),
     right(COURIER, "garden", 0, "copies of the hub's credentials", r#"cannot create resource "secrets""#),
     right(
         COURIER,
@@ -112,10 +114,13 @@ pub fn needed_for(role: &Value, rule: usize) -> Option<&'static str> {
     RIGHTS.iter().find(|right| right.rule == rule && right.is_of(role)).map(|right| right.needed_for)
 }
 
-/// Two Roles go by each of the agent's names. Those of the hub's seeds are in the same place.
-pub fn is_in_garden(role: &Value) -> bool {
+/// Several Roles go by each of the agent's names, and by that of the hub's seeds: the namespace of those that are not in berth's
+/// own.
+pub fn elsewhere(role: &Value) -> Option<&str> {
     let is_of_seeds = role["metadata"]["name"] == "berth-garden-seeds";
-    role["metadata"]["namespace"] == "garden" && (is_of_seeds || RIGHTS.iter().any(|right| right.is_of(role)))
+    let namespace = role["metadata"]["namespace"].as_str()?;
+    let is_named = is_of_seeds || RIGHTS.iter().any(|right| right.is_of(role));
+    (is_named && namespace != "velero").then_some(namespace)
 }
 
 struct Site {
