@@ -307,7 +307,8 @@ fn table() -> String {
             let names = words(&rule["resourceNames"]);
             let names = if names.is_empty() { names } else { format!(" {names}") };
             let on = format!("{}{names}", words(&rule["resources"]).replace('*', "\\*"));
-            let place = member::elsewhere(role).map(|namespace| format!(" in {namespace}")).unwrap_or_default();
+            let place =
+                member::elsewhere(role).map(|namespace| format!(" in {namespace}")).unwrap_or_default();
             writeln!(table, "| {kind} {name}{place} | {} | {on} | {needed_for} |", words(&rule["verbs"]))
                 .unwrap();
         }

@@ -1,5 +1,6 @@
 //! Objects to the API server: server-side apply, so that a second time changes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -26,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A definition is taken up within a second or two.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
+/// Where Events go about what is in no namespace: a Role for that is there.
+const EVENTS_NAMESPACE: &str = "default";
 
 /// What became of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,8 +264,10 @@ async fn labelled(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Refer
     let labelled = ListParams::default().labels(selector);
     let mut found = Vec::new();
     for (api_version, kind, is_namespaced) in KINDS {
-        let namespaces: &[Option<&str>] =
-            if is_namespaced { &[Some(&cluster.namespace), Some(GARDEN_NAMESPACE)] } else { &[None] };
+        let namespaces: BTreeSet<Option<&str>> = match is_namespaced {
+            true => [cluster.namespace.as_str(), GARDEN_NAMESPACE, EVENTS_NAMESPACE].map(Some).into(),
+            false => [None].into(),
+        };
         for namespace in namespaces {
             let of = |name: String| Reference {
                 api_version: api_version.to_owned(),

@@ -213,7 +213,7 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
             found.push(lease);
         }
     }
-    if !wanted.and_then(Member::hub).is_some_and(|hub| hub.secret == HUB_SECRET) {
+    if wanted.and_then(Member::hub).is_none_or(|hub| hub.secret != HUB_SECRET) {
         let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
         let there = match secrets.get_metadata_opt(HUB_SECRET).await {
             Err(error) if is_not_found(&error) => None,

@@ -131,7 +131,7 @@ fn a_kubeconfig_that_cannot_work_is_refused_before_anything_is_asked() {
     let nowhere = ["--kubeconfig=/nonexistent"];
     refused(&nowhere, "cannot be read");
     refused(&["--output=yaml"], "cannot be read");
-    std::fs::write(&path, "token: a-token-of-the-hub\n  x").unwrap();
+    std::fs::write(&path, "token: [a-token-of-the-hub\n  x").unwrap();
     refused(&nowhere, "it is no kubeconfig");
     std::fs::write(&path, "apiVersion: v1\nkind: Config\n").unwrap();
     refused(&nowhere, "no current context");

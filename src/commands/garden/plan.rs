@@ -184,7 +184,7 @@ impl Objects {
         look("CloudProfile", self.profiles.iter().map(ResourceExt::name_any).collect());
         look("Seed", self.seeds.iter().map(ResourceExt::name_any).collect());
         look("BackupBucket", self.buckets.iter().map(ResourceExt::name_any).collect());
-        let entries = self.entries.iter().map(|one| key(one));
+        let entries = self.entries.iter().map(key);
         look("BackupEntry", entries.map(|(namespace, name)| format!("{namespace}/{name}")).collect());
         faults
     }
