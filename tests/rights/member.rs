@@ -153,6 +153,8 @@ impl Site {
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.arg("--hub-kubeconfig").arg(self.plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
+        // An Event that nobody takes is nothing that people should be woken for.
+        command.env("BERTH_LOG", "info,berth::events=debug");
         let log = self.plane.folder().join(format!("{name}.log"));
         Ok((Process::start("berth garden agent", command, &log)?, log))
     }
