@@ -189,6 +189,9 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     if question.operation == Operation::Create && roles.lifecycle {
         found = found.of_a_restore();
     }
+    if let Subject::Entry(Change { old: None, new: Some(new), .. }) = &subject {
+        found.warnings.extend(check::entry::has_another_uid(new, sha1));
+    }
     tell_opt_out(&subject, question);
     let violations = found.violations();
     let reason = if is_deletion { RefusalReason::Forbidden } else { RefusalReason::Invalid };
@@ -226,6 +229,12 @@ fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
         found.warnings.push(format!("not judged by other objects: {why}"));
     }
     found
+}
+
+/// In hexadecimal digits. For names that others gave by it, and for nothing that has to be safe.
+fn sha1(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn tell_opt_out(subject: &Subject, question: &Question<'_>) {

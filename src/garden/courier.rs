@@ -23,8 +23,10 @@ use std::time::Duration;
 
 use berth_api::garden::carried::is_ours;
 use berth_api::keys;
+use berth_api::velero::backup_storage_location::AccessMode;
 use futures::{StreamExt, stream};
 use kube::{Resource, ResourceExt};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -127,8 +129,33 @@ impl Courier {
         }
         // What the hub said was said to another cluster.
         self.leave.withdraw_all();
-        let _ = identity.wait_for(|identity| *identity == Identity::Ours).await;
+        loop {
+            let found = *identity.borrow_and_update();
+            match found {
+                Identity::Ours => break,
+                // That one writes there.
+                Identity::Anothers => self.close().await,
+                Identity::Unknown => {}
+            }
+            let _ = timeout(PERIOD, identity.changed()).await;
+        }
         info!(seed = %self.settings.seed, "carrying");
+    }
+
+    /// Makes all locations read-only that lead into entries' directories. Whoever is the seed opens its own again.
+    async fn close(&self) {
+        for location in self.member.locations.all() {
+            let is_shared = is_ours(location.meta()) || location.labels().contains_key(keys::HUB_UID);
+            if !is_shared || location.spec.access_mode == Some(AccessMode::ReadOnly) {
+                continue;
+            }
+            let name = location.name_any();
+            let change = json!({"spec": {"accessMode": AccessMode::ReadOnly}});
+            match self.locations().patch(&location, json!({}), change).await {
+                Ok(()) => warn!(name, "another cluster is the seed: this location is read-only from now on"),
+                Err(failure) => warn!(name, error = chain(&failure), "it could not be made read-only"),
+            }
+        }
     }
 
     /// Every object once. `false`: something failed.

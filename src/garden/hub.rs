@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
+use berth_core::garden::executor::SILENT;
 use berth_core::garden::heartbeat::Senders;
 use berth_core::garden::hub::{Cluster, Plan, Settings, View, plan};
 use berth_core::garden::leave::Moment;
@@ -68,6 +69,7 @@ impl Hub {
         let mut teller = Teller::new(self.events.clone(), self.metrics.clone());
         let mut absent = Absent::default();
         let mut senders = Senders::default();
+        let mut missing = Missing::default();
         let mut retry = RETRY;
         loop {
             changed.mark_unchanged();
@@ -75,6 +77,7 @@ impl Hub {
             let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
             listen(&mut senders, &mut view, Moment { wall: now, ..leave::now() });
+            view.unregistered = missing.look(&view);
             let decided = plan(&view, &self.settings, now);
             teller.tell(&view, &decided);
             let acted = writer.act(&frozen, &view, &decided, now).await;
@@ -86,7 +89,9 @@ impl Hub {
             let pace = match acted.is_complete {
                 _ if found_gone => Duration::ZERO,
                 false => retry,
-                true if absent.since.is_empty() => until(decided.next, now).min(PERIOD),
+                true if absent.since.is_empty() && missing.0.is_empty() => {
+                    until(decided.next, now).min(PERIOD)
+                }
                 true => ABSENT,
             };
             let _ = timeout(pace, changed.changed()).await;
@@ -116,6 +121,27 @@ fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
 
 fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
     next.map_or(PERIOD, |next| Duration::try_from(next.duration_since(now)).unwrap_or_default())
+}
+
+/// Seeds that may write somewhere by what entries say, and that are not there: since when.
+#[derive(Default)]
+struct Missing(BTreeMap<String, Instant>);
+
+impl Missing {
+    /// Those that somebody has deleted.
+    fn look(&mut self, view: &View) -> BTreeSet<String> {
+        let here: BTreeSet<&str> =
+            view.seeds.iter().map(|cluster| cluster.member.seed.name.as_str()).collect();
+        let named = view.entries.iter().flat_map(|entry| [entry.status.seed.as_ref(), entry.writer.as_ref()]);
+        let missing: BTreeSet<&String> =
+            named.flatten().filter(|seed| !here.contains(seed.as_str())).collect();
+        self.0.retain(|seed, _| missing.contains(seed));
+        for seed in missing {
+            self.0.entry(seed.clone()).or_insert_with(Instant::now);
+        }
+        let is_over = |since: &Instant| since.elapsed() >= SILENT.unsigned_abs();
+        self.0.iter().filter(|(_, since)| is_over(since)).map(|(seed, _)| seed.clone()).collect()
+    }
 }
 
 /// UIDs that have a place and no entry: since when, and which of them are gone for certain.

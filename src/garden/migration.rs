@@ -57,6 +57,11 @@ pub enum MigrationError {
          with its Seed"
     )]
     Carried(String, &'static str),
+    #[error(
+        "location {0} is read-only: its entry is being deleted, or has gone to another cluster, and nothing is moved into its \
+         directory from here"
+    )]
+    Closed(String),
     #[error("location {0} is where the entry's is already")]
     Same(String),
     #[error("the entry's directory is being filled from location {0}: end that first")]
@@ -413,6 +418,8 @@ impl Migration {
         to: &BackupStorageLocationSpec,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
+        // It may have gone to another cluster meanwhile.
+        self.entry_location().await?;
         let location = self.location(&self.from).await?;
         if !leads_to(&location.spec, to) {
             tell("backups go to the shared bucket from now on");
@@ -505,6 +512,9 @@ impl Migration {
         let found = found
             .ok()
             .filter(|found| found.labels().get(keys::BACKUP_ENTRY).is_some_and(|entry| *entry == self.entry));
+        if found.as_ref().is_some_and(|found| found.spec.access_mode == Some(AccessMode::ReadOnly)) {
+            return Err(MigrationError::Closed(self.entry.clone()));
+        }
         found.ok_or_else(|| {
             let hint = " that was made for a BackupEntry: make the entry in the hub first";
             MigrationError::NoLocation(self.entry.clone(), self.namespace.clone(), hint)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::courier::make_bucket;
-use super::site::{BUCKETS, Member, Played, apply, becomes, get, merge, user_of};
+use super::site::{BUCKETS, LOCATIONS, Member, Played, apply, becomes, get, merge, user_of};
 
 const SEEDS: &str = "seeds.garden.berth.dev";
 
@@ -48,13 +48,23 @@ fn a_copy_of_a_cluster_carries_nothing_until_somebody_says_that_it_is_the_seed()
     assert!(known.unwrap()["status"]["lastHeartbeatTime"].is_string());
     becomes(copy.kubectl(), (BUCKETS, "identity-1", ""), "made", |bucket| !bucket.is_null()).unwrap();
 
-    // Somebody says that it is yet another one.
+    // Somebody says that it is yet another one, which writes there from now on.
+    let location = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": "identity-1", "namespace": "velero", "labels": {"garden.berth.dev/seed": "twin"}},
+        "spec": {"provider": "aws", "objectStorage": {"bucket": "identity-1", "prefix": "identity-1/velero"}},
+    });
+    apply(copy.kubectl(), &location).unwrap();
     hub.run(&["annotate", "--overwrite", SEEDS, "twin", "garden.berth.dev/cluster=another"]).unwrap();
     let told = becomes(hub, (SEEDS, "twin", ""), "in conflict again", |seed| {
         conflict(seed)
             .is_some_and(|one| one["message"].as_str().unwrap_or_default().contains("with UID another"))
     });
     told.unwrap();
+    becomes(copy.kubectl(), (LOCATIONS, "identity-1", "velero"), "closed", |location| {
+        location["spec"]["accessMode"] == "ReadOnly"
+    })
+    .unwrap();
     make_bucket(hub, "identity-2", "twin");
     let before = get(hub, SEEDS, "twin", "").unwrap().unwrap();
     becomes(hub, (SEEDS, "twin", ""), "told again", |seed| at(seed) != at(&before)).unwrap();

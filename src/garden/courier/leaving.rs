@@ -1,12 +1,14 @@
 //! An entry goes to another cluster: the hub gives it to that one when this one writes there no more, and has said so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
 use berth_api::garden::report::{self, Problem, Report};
-use berth_api::velero::Backup;
+use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::garden::location::Life;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -15,12 +17,17 @@ use tracing::info;
 
 use super::Courier;
 use super::write::Failure;
-use crate::garden::running::{SETTLED, running};
+use crate::garden::running::running;
 
-/// By name: entries that are to go, and since when nobody begins to write there. Nothing of it outlives the process: then it is
-/// seen anew.
+/// Whoever saw a location writable begins a backup there within this, or not at all.
+const SETTLED: Duration = Duration::from_secs(10);
+/// A run of `berth garden migrate` writes where no backup shows it. Of one that is alive the mark changes every few seconds.
+const ABANDONED: Duration = Duration::from_secs(30);
+
+/// By name: entries that are to go, and since when nobody begins to write there, with the marks of those that migrate. Nothing of
+/// it outlives the process: then it is seen anew.
 #[derive(Default)]
-pub struct Quiet(Mutex<BTreeMap<String, Instant>>);
+pub struct Quiet(Mutex<BTreeMap<String, (Instant, Vec<String>)>>);
 
 impl Quiet {
     /// Nothing is waited for.
@@ -37,8 +44,14 @@ impl Quiet {
         self.0.lock().remove(entry);
     }
 
-    fn has_lasted(&self, entry: &str) -> bool {
-        self.0.lock().entry(entry.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
+    fn has_lasted(&self, entry: &str, marks: Vec<String>) -> bool {
+        let enough = if marks.is_empty() { SETTLED } else { ABANDONED };
+        let mut all = self.0.lock();
+        let since = all.entry(entry.to_owned()).or_insert_with(|| (Instant::now(), marks.clone()));
+        if since.1 != marks {
+            *since = (Instant::now(), marks);
+        }
+        since.0.elapsed() >= enough
     }
 }
 
@@ -65,7 +78,18 @@ impl Courier {
             let problem = failed.map(|why| Problem { description: why.to_owned(), codes: Vec::new() });
             return Ok(problem.map(|problem| report::stays(&problem, now)));
         }
-        if !self.quiet.has_lasted(&name) {
+        if let Some(stray) = self.stray(entry, &locations).filter(|stray| is_open(stray.spec.access_mode)) {
+            self.quiet.forget(&name);
+            let stray = stray.name_any();
+            let problem = Problem::of_configuration(format!(
+                "BackupStorageLocation {stray} leads into its directory, too, and is somebody else's: delete it, or make it ReadOnly"
+            ));
+            return Ok(Some(report::stays(&problem, now)));
+        }
+        let marks = self.member.locations.all();
+        let marks =
+            marks.iter().filter_map(|location| location.annotations().get(keys::MIGRATED_BY).cloned());
+        if !self.quiet.has_lasted(&name, marks.collect()) {
             return Ok(None);
         }
         let mut theirs: BTreeSet<String> = locations.iter().map(|location| location.name_any()).collect();
@@ -79,5 +103,22 @@ impl Courier {
             self.quiet.forget(&name);
         }
         Ok(Some(report))
+    }
+
+    /// A location into the entry's directory that is none of its own.
+    fn stray(
+        &self,
+        entry: &BackupEntry,
+        own: &[Arc<BackupStorageLocation>],
+    ) -> Option<Arc<BackupStorageLocation>> {
+        let name = entry.name_any();
+        let leads_there = |location: &BackupStorageLocation| {
+            let to = &location.spec.object_storage;
+            let directory = to.prefix.as_deref().unwrap_or_default().trim_matches('/').split('/').next();
+            Some(to.bucket.trim_matches('/')) == entry.spec.bucket_name.as_deref() && directory == Some(&name)
+        };
+        let is_own =
+            |location: &BackupStorageLocation| own.iter().any(|one| one.name_any() == location.name_any());
+        self.member.locations.all().into_iter().find(|location| leads_there(location) && !is_own(location))
     }
 }

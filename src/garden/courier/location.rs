@@ -278,7 +278,7 @@ impl Courier {
         Ok(found.len())
     }
 
-    fn locations(&self) -> Desk<'_, BackupStorageLocation> {
+    pub(super) fn locations(&self) -> Desk<'_, BackupStorageLocation> {
         Desk {
             api: Api::namespaced(self.clients.call.clone(), &self.settings.namespace),
             known: &self.member.locations,

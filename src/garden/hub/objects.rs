@@ -216,6 +216,7 @@ impl Frozen {
             secrets: secrets.collect(),
             access: access::found(&self.roles, &self.bindings),
             gone,
+            unregistered: BTreeSet::new(),
             profiles,
         }
     }

@@ -252,8 +252,12 @@ impl<'o> Writer<'o> {
             round.acted.lock().handed.push((one.entry, handed.clone()));
         }
         if let Some(writer) = &one.writer {
-            // Leave to take it over was for this move.
-            let annotations = json!({keys::WRITER: writer, keys::TAKE_OVER: null});
+            let is_there = found.spec.seed_name == *writer;
+            let mut annotations = json!({keys::WRITER: writer});
+            if is_there {
+                // Leave to take it over was for this move.
+                annotations[keys::TAKE_OVER] = Value::Null;
+            }
             let patch = json!({"metadata": {"annotations": annotations}});
             match self.patch(round, &to, &found, patch).await {
                 Some(written) => found = written,

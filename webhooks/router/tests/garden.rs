@@ -291,6 +291,27 @@ async fn a_restore_brings_things_in_its_own_order() {
 }
 
 #[tokio::test]
+async fn an_entry_with_another_clusters_uid_in_its_name_is_let_in_with_a_warning() {
+    let (_, router) = gardener();
+    for (name, warnings) in [("shoot--dev--example--3ef42", 0), ("shoot--dev--example--3ef43", 1)] {
+        let spec = json!({"seedName": "s", "shootUID": "19a9538b-5058-11e9-b5a6-5e696cab3bc8"});
+        let answer = ask(
+            &router,
+            GARDEN_PATH,
+            review_of("BackupEntry", HUB, object("BackupEntry", name, spec), Value::Null),
+        )
+        .await;
+        let told: Vec<&Value> = answer["warnings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|warning| warning.as_str().unwrap().contains("SHA-1"))
+            .collect();
+        assert_eq!((&answer["allowed"], told.len()), (&json!(true), warnings), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn members_objects_are_judged_where_berth_serves_them() {
     let (_, router) = gardener();
     const MEMBER: &str = "extensions.gardener.cloud";

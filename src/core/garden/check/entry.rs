@@ -99,6 +99,21 @@ pub fn check_delete(old: &Entry) -> Violations {
     found
 }
 
+/// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor of that one's SHA-1. Both are
+/// in use (source: Gardener's proposal on backup infrastructure, and its names since). `sha1`: in hexadecimal digits.
+pub fn has_another_uid(new: &Entry, sha1: impl FnOnce(&str) -> String) -> Option<String> {
+    const DIGITS: usize = 5;
+    let uid = new.shoot_uid.as_deref()?;
+    let (_, end) = new.name.rsplit_once("--")?;
+    let is_of_a_uid = end.len() == DIGITS && end.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let is_its_own = uid.starts_with(end) || sha1(uid).starts_with(end);
+    (is_of_a_uid && !is_its_own).then(|| {
+        format!(
+            "metadata.name ends in {end}, with which neither spec.shootUID nor its SHA-1 begins: is it another cluster's?"
+        )
+    })
+}
+
 /// Is this bucket one for this entry?
 fn check_bucket(
     old: Option<&Entry>,

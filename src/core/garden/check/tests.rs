@@ -652,3 +652,21 @@ fn the_first_three_are_named() {
     assert_eq!(entries(["a", "b", "c"]), "3 entries (a, b, c)");
     assert_eq!(some(["a", "b", "c", "d"], "seed", "seeds"), "4 seeds (a, b, c, …)");
 }
+
+#[test]
+fn a_name_with_another_clusters_uid_is_noticed() {
+    let sha1 = |_: &str| "3ef42aaa".to_owned();
+    let uid = text("19a9538b-5058-11e9-b5a6-5e696cab3bc8");
+    for (name, shoot_uid, is_noticed) in [
+        ("shoot--dev--example--3ef42", &uid, false),
+        ("shoot--dev--example--19a95", &uid, false),
+        ("shoot--dev--example--12345", &uid, true),
+        ("shoot--dev--example--12345", &None, false),
+        ("shoot--dev--example--other", &uid, false),
+        ("shoot--dev--example--123456", &uid, false),
+        ("12345", &uid, false),
+    ] {
+        let new = Entry { shoot_uid: shoot_uid.clone(), ..entry(name, "eu-1", "") };
+        assert_eq!(entry::has_another_uid(&new, sha1).is_some(), is_noticed, "{name} {shoot_uid:?}");
+    }
+}

@@ -164,7 +164,8 @@ impl World {
                 None => {}
             }
             if let Some(writer) = one.writer.clone().filter(|_| happens()) {
-                (entry.writer, entry.take_over) = (Some(writer), None);
+                entry.take_over = entry.take_over.take().filter(|_| entry.seed != writer);
+                entry.writer = Some(writer);
             }
             if one.end.is_some() && happens() {
                 removed.push(entry.uid.clone());

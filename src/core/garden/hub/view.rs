@@ -31,6 +31,9 @@ pub struct View {
     pub secrets: BTreeMap<String, Credentials>,
     /// By Seed, those included that are no more.
     pub access: BTreeMap<String, Access>,
+    /// Seeds that entries name, and that were not there for so long that somebody has deleted them: in a hub that is being
+    /// restored, and where one is made anew, they come in a moment.
+    pub unregistered: BTreeSet<String>,
     /// UIDs that have a place somewhere, and that no entry has for certain.
     pub gone: BTreeSet<String>,
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Walk;
+use super::moves::holder;
 use crate::garden::hub::view::{Access, Bucket};
 
 impl<'v> Walk<'v> {
@@ -25,13 +26,12 @@ impl<'v> Walk<'v> {
             let Some(bucket) = self.view.buckets.get(planned.bucket) else { continue };
             give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), bucket);
         }
-        let bucket_of = |e: usize| {
-            let named = || self.buckets.get(self.view.entries.get(e)?.bucket.as_deref()?).copied();
-            self.view.buckets.get(self.target.get(e).copied().flatten().or_else(named)?)
-        };
+        // Those that they have a place in, not those that they name.
+        let bucket_of = |e: usize| self.view.buckets.get(self.target.get(e).copied().flatten()?);
         for (e, entry) in self.view.entries.iter().enumerate() {
             let Some(bucket) = bucket_of(e) else { continue };
-            give(Some(&entry.seed), bucket);
+            let is_fit = holder(entry) == Some(&entry.seed) || self.unfit(e, entry).is_none();
+            give(Some(&entry.seed).filter(|_| is_fit).map(String::as_str), bucket);
             give(entry.status.seed.as_deref(), bucket);
         }
         for planned in &self.plan.entries {
@@ -58,8 +58,10 @@ mod tests {
 
     use super::*;
     use crate::garden::executor::Member;
-    use crate::garden::hub::{BucketStatus, Cluster, Entry, EntryStatus, Plan, Settings, View, plan};
-    use crate::garden::{Place, SecretRef, Seed, Store};
+    use crate::garden::hub::{
+        BucketStatus, Cluster, Entry, EntryStatus, Infrastructure, Plan, Settings, View, plan,
+    };
+    use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
 
     fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> Bucket {
         let place = Place { provider: "aws".to_owned(), region: "r".to_owned() };
@@ -87,8 +89,21 @@ mod tests {
     }
 
     fn seed(name: &str) -> Cluster {
-        let seed = Seed { name: name.to_owned(), ..Seed::default() };
+        let (name, profile, region) = (name.to_owned(), "main".to_owned(), "r".to_owned());
+        let seed = Seed { name, profile, region, ..Seed::default() };
         Cluster { member: Member { seed, ..Member::default() }, ..Cluster::default() }
+    }
+
+    fn profile() -> Infrastructure {
+        let secret = Some(SecretRef { name: "main-keys".to_owned(), namespace: "garden".to_owned() });
+        let profile = Profile {
+            name: "main".to_owned(),
+            provider: "aws".to_owned(),
+            regions: vec!["r".to_owned()],
+            backup: Some(Backup { secret, ..Backup::default() }),
+            ..Profile::default()
+        };
+        Infrastructure { profile, ..Infrastructure::default() }
     }
 
     fn decided(view: &View) -> Plan {
@@ -99,6 +114,7 @@ mod tests {
     #[test]
     fn each_seed_reads_what_it_acts_on_or_backs_up_into_and_nothing_else() {
         let mut view = View {
+            profiles: vec![profile()],
             seeds: ["acts", "owns", "was", "idle"].map(seed).into(),
             buckets: vec![
                 bucket("made", "garden", Some("acts")),

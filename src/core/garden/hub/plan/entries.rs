@@ -78,8 +78,11 @@ impl<'v> Walk<'v> {
             claim: target.filter(|_| !is_told),
             status: (status != *found).then_some(status),
             handed: turn.handed,
-            writer: Some(turn.holder)
-                .filter(|holder| was_made(entry) && entry.writer.as_ref() != Some(holder)),
+            // Leave to take it over is for a move that is under way, and goes with it.
+            writer: Some(turn.holder).filter(|holder| {
+                let is_over = *holder == entry.seed && entry.take_over.is_some();
+                was_made(entry) && (entry.writer.as_ref() != Some(holder) || is_over)
+            }),
             end: None,
         }
     }

@@ -3,6 +3,7 @@
 use super::{Handed, Walk, kept, pending};
 use crate::garden::executor::Member;
 use crate::garden::fence::{self, Answer, Asked, Because, For, Heard, Holder, Step};
+use crate::garden::hub::reason::Waiting;
 use crate::garden::hub::view::{Entry, Operation, OperationKind, OperationState};
 
 /// What becomes of an entry that has its place.
@@ -43,6 +44,18 @@ impl<'v> Walk<'v> {
     pub(super) fn turn(&mut self, e: usize, entry: &Entry) -> Turn {
         let held_by = holder(entry).map(str::to_owned);
         let member = self.members().find(|member| Some(&member.seed.name) == held_by.as_ref());
+        let goes = held_by.as_deref().is_some_and(|holder| holder != entry.seed);
+        if let Some((holder, why)) = held_by.clone().filter(|_| goes).zip(self.unfit(e, entry)) {
+            // What the holder says of it stays: it would say its own again, and again.
+            let operation = match entry.status.operation.as_ref() {
+                Some(found) if migration(entry).is_some() && found.state != OperationState::Pending => {
+                    Some(found.clone())
+                }
+                _ => Some(pending(OperationKind::Migrate, format!("to Seed {}: {why}", entry.seed))),
+            };
+            self.wait(e, why);
+            return Turn { holder, operation, handed: None };
+        }
         let step = self.step(entry, held_by.as_deref(), member);
         let Some(from) = held_by.filter(|_| step != Step::Stay) else {
             // What it waited for is there.
@@ -66,6 +79,12 @@ impl<'v> Walk<'v> {
         }
     }
 
+    /// Why an entry cannot go to the Seed that it names, where its data is.
+    pub(super) fn unfit(&self, e: usize, entry: &Entry) -> Option<Waiting> {
+        let bucket = self.view.buckets.get(self.target.get(e).copied().flatten()?)?;
+        self.misfit(entry, bucket)
+    }
+
     fn step(&self, entry: &Entry, held_by: Option<&str>, member: Option<&Member>) -> Step {
         let holder = match held_by {
             None => Holder::Nobody,
@@ -82,7 +101,8 @@ impl<'v> Walk<'v> {
             _ => Answer::Nothing,
         };
         let heard = match member {
-            None => Heard::Unregistered,
+            None if held_by.is_some_and(|seed| self.view.unregistered.contains(seed)) => Heard::Unregistered,
+            None => Heard::Silent,
             Some(member) if member.is_silent(self.now) => Heard::Silent,
             Some(_) => Heard::Lately,
         };
@@ -101,7 +121,8 @@ fn operation(entry: &Entry, from: &str, what: For) -> Option<Operation> {
             Processing | Error | Failed | Aborted => true,
             Pending | Succeeded => false,
         };
-        found.kind == OperationKind::Migrate && is_its
+        // An error of before is mended by whoever had it: nobody overwrites another one in turns.
+        is_its
     };
     match what {
         For::Answer => {

@@ -92,7 +92,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn wait(&mut self, entry: usize, why: Waiting) {
+    pub(super) fn wait(&mut self, entry: usize, why: Waiting) {
         if let Some(waiting) = self.waiting.get_mut(entry) {
             *waiting = Some(why);
         }
@@ -148,7 +148,7 @@ impl<'v> Walk<'v> {
     }
 
     /// Why an entry cannot go into the bucket that it names. What admission would have refused, had it been asked, waits.
-    fn misfit(&self, entry: &Entry, bucket: &Bucket) -> Option<Waiting> {
+    pub(super) fn misfit(&self, entry: &Entry, bucket: &Bucket) -> Option<Waiting> {
         let seed = || entry.seed.clone();
         let (profile, store) = match self.homes.get(entry.seed.as_str()) {
             None => return Some(Waiting::NoSeed { seed: seed() }),

@@ -111,13 +111,16 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     // Its cluster is gone.
     let (mut world, entry) = silent();
     world.view.seeds.remove(0);
+    assert!(world.plan().entries.is_empty(), "it may be made anew in a moment");
+    world.view.unregistered.insert("one".to_owned());
     assert_eq!(because(&mut world), Some(Because::Unregistered));
     assert_eq!(holder(&world, entry), Some("two"));
 
     // In a hub that is being restored no Seed is there yet.
     let (mut world, entry) = silent();
     world.view.seeds.clear();
-    assert!(world.plan().entries.is_empty());
+    let plan = decide(&mut world);
+    assert!(plan.entries.iter().all(|entry| entry.handed.is_none()));
     assert_eq!(holder(&world, entry), Some("one"));
 
     // Words, and no others; for this move alone.
@@ -129,6 +132,11 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     world.view.entries[entry].take_over = Some("it burned down".to_owned());
     assert_eq!(because(&mut world), Some(Because::TakenOver));
     assert_eq!(holder(&world, entry), Some("two"));
+    decide(&mut world);
+    assert_eq!(world.view.entries[entry].take_over, None);
+    // It is for a move that is under way.
+    world.view.entries[entry].take_over = Some("in advance".to_owned());
+    decide(&mut world);
     assert_eq!(world.view.entries[entry].take_over, None);
 
     // It was away for a while.
@@ -268,4 +276,45 @@ fn a_bucket_of_others_takes_nobody_in() {
     let plan = restored.plan();
     restored.act(&plan, || true);
     assert!(restored.view.entries[ours].is_claimed);
+}
+
+#[test]
+fn an_entry_does_not_move_to_a_seed_of_another_store() {
+    let (mut world, entry) = settled();
+    world.register("far");
+    world.view.seeds.last_mut().unwrap().member.seed.profile = "none".to_owned();
+    let allowed =
+        |world: &World, seed: &str| world.view.access.get(seed).cloned().unwrap_or_default().secrets;
+    for seed in ["far", "nobody"] {
+        name_another(&mut world, entry, seed);
+        decide(&mut world);
+        assert_eq!(holder(&world, entry), Some("one"), "{seed}");
+        assert!(allowed(&world, seed).is_empty(), "{seed}");
+        // Whoever has it writes no more, and says so: it waits all the same, and nobody writes in turns.
+        let operation = Operation {
+            kind: OperationKind::Migrate,
+            state: OperationState::Succeeded,
+            description: String::new(),
+        };
+        let found = &mut world.view.entries[entry];
+        found.status.operation = Some(operation.clone());
+        found.observed_generation = found.generation;
+        decide(&mut world);
+        assert_eq!(holder(&world, entry), Some("one"), "{seed}");
+        assert_eq!(world.view.entries[entry].status.operation, Some(operation), "{seed}");
+    }
+}
+
+/// Whoever names a bucket has no place there yet.
+#[test]
+fn an_entry_without_a_place_gives_its_seed_no_keys() {
+    let (mut world, entry) = settled();
+    world.register("far");
+    world.view.seeds.last_mut().unwrap().member.seed.profile = "none".to_owned();
+    let bucket = world.view.entries[entry].bucket.clone();
+    let stranger = world.entry("stranger", bucket.as_deref());
+    world.view.entries[stranger].seed = "far".to_owned();
+    decide(&mut world);
+    assert!(world.view.access["far"].secrets.is_empty());
+    assert!(!world.view.access["one"].secrets.is_empty());
 }
