@@ -2,10 +2,11 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-BERTH := $(CURDIR)/target/debug/berth
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+BERTH := $(TARGET)/debug/berth
 ARCHES ?= amd64 arm64
 
-.PHONY: help build demo demo-stop test test-large lint bench manifests image image-check
+.PHONY: help build demo demo-stop test test-quick test-large lint bench manifests image image-check
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,33 +15,40 @@ build: ## The berth binary, for development.
 	$(CARGO) build --locked
 
 demo: ## Five Backups on a real control plane, queued and run. KEEP=1 leaves it up.
-	$(CARGO) build --locked --bin berth --example demo
-	@$(CURDIR)/target/debug/examples/demo --berth $(BERTH)
+	@tests/control-plane/get etcd kube-apiserver kubectl velero-crds >/dev/null & programs=$$!; \
+		trap 'kill $$programs 2>/dev/null' EXIT; \
+		$(CARGO) build --locked --package berth --package berth-demo --bins && \
+		{ wait $$programs || { echo "The programs of the control plane are missing: tests/control-plane/get etcd kube-apiserver kubectl velero-crds says why" >&2; exit 1; }; }
+	@$(TARGET)/debug/demo --berth $(BERTH)
 
 demo-stop: ## Ends what `make demo KEEP=1` left up.
-	@$(CARGO) build --quiet --locked --example demo
-	@$(CURDIR)/target/debug/examples/demo --stop
+	@$(CARGO) build --quiet --locked --package berth-demo
+	@$(TARGET)/debug/demo --stop
 
-test: ## Every test, those on the real control plane included.
-	$(CARGO) fmt --all --check
-	$(CARGO) test --locked --workspace
+test: ## Every test, those on the real control plane included. THREADS=4 is how many of them run side by side.
+	@tests/run
 
-test-large: ## Certificates, replicas and versions change a thousand times under load, the previous commit's build among them. Ten node-agents.
+test-quick: ## Units, models, the router and a scripted API server: for between two saves.
+	@tests/run quick
+
+test-large: ## The large tests: certificates, replicas and versions change a thousand times under load, the previous commit's build among them; ten node-agents; ten thousand creates; facts about the pinned Velero.
 	$(CARGO) build --locked
-	$(CARGO) test --locked --test main -- --ignored movers --nocapture
+	$(CARGO) test --locked --workspace --test main -- --ignored --nocapture --test-threads 2
+	BERTH_CREATES=10000 $(CARGO) test --locked --workspace --test main -- pressure --nocapture
 	@rm -rf target/previous && git worktree prune && git worktree add --quiet --force target/previous HEAD~1
 	cd target/previous && $(CARGO) build --locked --target-dir $(CURDIR)/target/previous-build
 	@git worktree remove --force target/previous
 	BERTH_PREVIOUS=$(CURDIR)/target/previous-build/debug/berth BERTH_LEAF_ROTATIONS=1000 BERTH_CA_ROTATIONS=20 \
-		BERTH_CREATES_PER_SECOND=100 $(CARGO) test --locked --test main -- cluster::rotation --nocapture
+		BERTH_CREATES_PER_SECOND=100 $(CARGO) test --locked --workspace --test main -- cluster::rotation --nocapture
 
-lint: ## What CI refuses.
+lint: ## What CI refuses: formatting, clippy, and dependencies that deny.toml does not allow.
+	@$(CARGO) run --quiet --locked --package berth-test-tools --bin dependencies # First: what it refuses is not run.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON in target/bench.
-	$(CARGO) build --locked --release --bin berth --example bench
-	@$(CURDIR)/target/release/examples/bench --berth $(CURDIR)/target/release/berth
+bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON in target/bench. ONLY="limits hostile" are parts of it.
+	$(CARGO) build --locked --release --package berth --package berth-bench --bins
+	@$(TARGET)/release/bench --berth $(TARGET)/release/berth $(addprefix --only=,$(ONLY))
 
 manifests: ## Writes the definitions from the types, and what the chart carries from manifests.
 	$(CARGO) build --quiet --locked

@@ -12,5 +12,5 @@ pub mod rotation;
 
 pub use bundle::{Bundle, BundleError};
 pub use issue::{Authority, IssueError};
-pub use resolver::CurrentKey;
+pub use resolver::{ClientAuthority, CurrentKey};
 pub use rotation::{Keys, Rotate, Step};

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use rustls::ServerConfig;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use crate::bundle::BundleError;
 
 /// Holds nothing until the first [`CurrentKey::set`]: handshakes fail until then.
 #[derive(Debug, Default)]
@@ -20,18 +24,48 @@ impl CurrentKey {
         self.0.load().is_some()
     }
 
-    /// What an HTTPS server needs: this key, HTTP/2 and HTTP/1.1.
+    /// What an HTTPS server needs: this key, HTTP/2 and HTTP/1.1, and, where an authority is given, that every client
+    /// shows a certificate of it.
     ///
     /// # Errors
-    /// When the crypto provider has no usable protocol version.
-    pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
+    /// When the crypto provider has no usable protocol version, or the authority has no certificate that can sign.
+    pub fn server_config(
+        self: &Arc<Self>,
+        client_authority: Option<ClientAuthority>,
+    ) -> Result<ServerConfig, rustls::Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match client_authority {
+            Some(ClientAuthority(roots)) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
+    }
+}
+
+/// Who signs the certificates of clients that are let in.
+#[derive(Clone, Debug)]
+pub struct ClientAuthority(RootCertStore);
+
+impl ClientAuthority {
+    /// From PEM: one certificate or several.
+    ///
+    /// # Errors
+    /// When there is none, or one cannot be read.
+    pub fn parse(pem: &[u8]) -> Result<Self, BundleError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(BundleError::Certificate)?;
+            roots.add(certificate).map_err(|error| BundleError::Content(error.to_string()))?;
+        }
+        if roots.is_empty() { Err(BundleError::Empty) } else { Ok(Self(roots)) }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a set of keys should become next: a function of what is there and of the time.
 //!
 //! A CA stays trusted until everything that it signed has expired, so a replica that serves an old leaf for whatever
-//! reason is still believed.
+//! reason is still believed. One whose key may be in wrong hands is revoked: it is trusted no more once every replica has
+//! had the time to serve a leaf of another.
 
 use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::CryptoProvider;
@@ -15,8 +16,11 @@ use crate::{Authority, Bundle, IssueError};
 
 /// Common names of our CAs begin with this.
 const NAME: &str = "berth webhook CA";
-/// More CAs than these are never trusted at once: the API server reads them at every connection.
+/// More CAs than these, besides the one that signed what is served, are never trusted at once: the API server reads them at
+/// every connection.
 const MOST: usize = 32;
+/// How long after it was published every replica serves a leaf: a watch that was interrupted is back after 15 s at most.
+const SERVED: SignedDuration = SignedDuration::from_secs(20);
 
 /// Keys as they are kept, PEM.
 #[derive(Clone, Default)]
@@ -42,10 +46,13 @@ pub enum Step {
     Keep(Keys),
     /// Trust their authorities everywhere, and only then keep these.
     TrustFirst(Keys),
+    /// Keep these: what older authorities signed is believed no more.
+    Revoke(Keys),
 }
 
 /// The next step; `None` when all is as it should be. `trusted` is what is trusted at present, PEM: should the keys be
-/// lost, what is served goes on being believed.
+/// lost, what is served goes on being believed. Where older authorities are to be revoked, `revoking` says since when
+/// the leaf is known to be published.
 ///
 /// # Errors
 /// When nothing can be issued.
@@ -54,11 +61,19 @@ pub fn next(
     trusted: &str,
     names: &[String],
     asked: Option<Rotate>,
+    revoking: Option<Timestamp>,
     now: Timestamp,
     provider: &CryptoProvider,
 ) -> Result<Option<Step>, IssueError> {
-    let is_kept = !read(&found.authorities).is_empty();
-    let mut authorities = merged(read(&found.authorities), read(trusted));
+    let (mut kept, trusted) = (read(&found.authorities), read(trusted));
+    if kept.first().is_some_and(|ca| is_of_the_past(ca, &trusted)) {
+        kept.clear();
+    }
+    let is_kept = !kept.is_empty();
+    // Where nothing is trusted nothing is served: there is nothing to wait for.
+    let is_trusted =
+        trusted.is_empty() || kept.first().is_some_and(|ca| trusted.iter().any(|one| one.pem == ca.pem));
+    let mut authorities = merged(kept, trusted);
     let signing = authorities
         .first()
         .filter(|_| is_kept)
@@ -75,7 +90,7 @@ pub fn next(
         let leaf = authority.issue(name, &[], names, now)?;
         authorities = read(&authority.certificate).into_iter().chain(authorities).collect();
         let (leaf, leaf_key) = (leaf.certificate, leaf.key);
-        let authorities = needed(authorities, now);
+        let authorities = needed(authorities, &found.leaf, now);
         return Ok(Some(Step::TrustFirst(Keys {
             authorities,
             authority_key: authority.key,
@@ -86,13 +101,23 @@ pub fn next(
     let served = Bundle::parse(found.leaf.as_bytes(), found.leaf_key.as_bytes(), provider);
     let is_good = is_signed_by(found.leaf.as_bytes(), signing.certificate.as_bytes())
         && served.is_ok_and(|served| !served.wants_renewal(names, now));
-    let authorities = needed(authorities, now);
+    let authorities = needed(authorities, &found.leaf, now);
     if is_good && asked.is_none() {
+        if revoking.is_some_and(|since| now.duration_since(since) >= SERVED) {
+            return Ok(Some(Step::Revoke(Keys { authorities: signing.certificate, ..found.clone() })));
+        }
         let kept = Keys { authorities, ..found.clone() };
         return Ok((kept.authorities != found.authorities).then_some(Step::Keep(kept)));
     }
     let authority_key = found.authority_key.clone();
-    Ok(Some(Step::Keep(Keys { authorities, authority_key, leaf: leaf.certificate, leaf_key: leaf.key })))
+    let keys = Keys { authorities, authority_key, leaf: leaf.certificate, leaf_key: leaf.key };
+    Ok(Some(if is_trusted { Step::Keep(keys) } else { Step::TrustFirst(keys) }))
+}
+
+/// What is trusted begins with the one that signs. Where that is a newer one, this one was kept in a backup of the Secret,
+/// say: it was replaced since, and may have been revoked.
+fn is_of_the_past(signing: &Ca, trusted: &[Ca]) -> bool {
+    trusted.first().is_some_and(|one| signing.not_before < one.not_before)
 }
 
 /// Are all CAs of `wanted` among those of `trusted`? Both PEM.
@@ -101,10 +126,13 @@ pub fn trusts(trusted: &str, wanted: &str) -> bool {
     read(wanted).iter().all(|ca| trusted.iter().any(|one| one.pem == ca.pem))
 }
 
-/// The one that signs first, then the newest: what is trusted at present stays so, whoever put it there.
+/// The one that signs first, then the newest: what is trusted at present stays so, whoever put it there. An older one than
+/// that which signs would be kept beside it; if it is not, it was revoked.
 fn merged(kept: Vec<Ca>, trusted: Vec<Ca>) -> Vec<Ca> {
     let mut kept = kept.into_iter();
     let first = kept.next();
+    let signs_since = first.as_ref().map(|ca| ca.not_before);
+    let trusted = trusted.into_iter().filter(|ca| signs_since.is_none_or(|since| since <= ca.not_before));
     let mut others: Vec<Ca> = kept.chain(trusted).collect();
     others.sort_by_key(|ca| std::cmp::Reverse(ca.not_before));
     first.into_iter().chain(others).collect()
@@ -142,17 +170,20 @@ fn encode(der: &CertificateDer<'_>) -> String {
     pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec()))
 }
 
-/// In their order, which is newest first: each once, without those whose last leaf has expired.
-fn needed(authorities: Vec<Ca>, now: Timestamp) -> String {
+/// In their order, which is newest first: each once, without those whose last leaf has expired. The one that signed what is
+/// `served` is needed whatever its age, and however many came since.
+fn needed(authorities: Vec<Ca>, served: &str, now: Timestamp) -> String {
     let mut text = String::new();
     let mut kept: Vec<&str> = Vec::new();
     let mut replaced_at: Option<Timestamp> = None;
     let seconds = |d: std::time::Duration| SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX);
     for ca in &authorities {
         let last_leaf_expires = replaced_at.map(|at| at + seconds(SKEW) + seconds(LEAF_LIFE));
-        let is_needed = last_leaf_expires.is_none_or(|at| now < at) && now < ca.not_after;
+        let signed_it = || is_signed_by(served.as_bytes(), ca.pem.as_bytes());
+        let is_recent = last_leaf_expires.is_none_or(|at| now < at) && kept.len() < MOST;
+        let is_needed = (is_recent || signed_it()) && now < ca.not_after;
         replaced_at = Some(ca.not_before);
-        if is_needed && !kept.contains(&ca.pem.as_str()) && kept.len() < MOST {
+        if is_needed && !kept.contains(&ca.pem.as_str()) {
             kept.push(&ca.pem);
             text.push_str(&ca.pem);
         }
@@ -176,7 +207,14 @@ mod tests {
 
     fn step(found: &Keys, trusted: &str, asked: Option<Rotate>, now: Timestamp) -> Option<Step> {
         let provider = rustls::crypto::ring::default_provider();
-        next(found, trusted, &names(), asked, now, &provider).unwrap_or_else(|e| unreachable!("{e}"))
+        next(found, trusted, &names(), asked, None, now, &provider).unwrap_or_else(|e| unreachable!("{e}"))
+    }
+
+    /// While older authorities are to be revoked: the leaf is known to be published since `since`.
+    fn revoking(found: &Keys, asked: Option<Rotate>, since: Timestamp, now: Timestamp) -> Option<Step> {
+        let provider = rustls::crypto::ring::default_provider();
+        next(found, &found.authorities, &names(), asked, Some(since), now, &provider)
+            .unwrap_or_else(|e| unreachable!("{e}"))
     }
 
     /// The keys after a step that must not have to wait for trust.
@@ -284,12 +322,77 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trusted_stays_trusted_when_older_keys_are_put_back() {
+    fn older_keys_that_are_put_back_sign_no_more_and_what_is_trusted_stays_so() {
+        let old = fresh();
+        for rotated_at in [start() + DAY, start() + DAY * 900] {
+            let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), rotated_at));
+            let of_the_new = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
+            for found in [&old, &of_the_new] {
+                let next = trusted_first(step(found, &new.authorities, None, rotated_at + DAY));
+                assert!([&old, &new, &next].into_iter().all(|leaf| is_believed(&next, leaf)));
+                let settled = step(&next, &next.authorities, None, rotated_at + DAY);
+                assert!(settled.is_none(), "a replica may still serve what was served");
+            }
+        }
+    }
+
+    /// As while the Secret of the authority is lost and cannot be written.
+    #[test]
+    fn what_is_served_is_believed_however_many_authorities_came_since() {
+        let keys = fresh();
+        let found = Keys { authorities: String::new(), authority_key: String::new(), ..keys.clone() };
+        let mut trusted = keys.authorities.clone();
+        for i in 1..40 {
+            let next = trusted_first(step(&found, &trusted, None, start() + SignedDuration::from_secs(i)));
+            assert!(is_believed(&next, &keys) && is_believed(&next, &next));
+            assert!(count(&next) <= MOST + 1);
+            trusted = next.authorities;
+        }
+    }
+
+    #[test]
+    fn older_authorities_are_revoked_when_every_replica_serves_a_leaf_of_the_new_one() {
+        let old = fresh();
+        let asked_at = start() + DAY;
+        let new = trusted_first(revoking(&old, Some(Rotate::Authority), start(), asked_at));
+        assert!(is_believed(&new, &old) && is_believed(&new, &new), "both, to begin with");
+        let just_before = asked_at + SERVED - SignedDuration::from_millis(1);
+        assert!(revoking(&new, None, asked_at, just_before).is_none());
+        let Some(Step::Revoke(only)) = revoking(&new, None, asked_at, asked_at + SERVED) else {
+            unreachable!("expected a step that revokes")
+        };
+        assert!(count(&only) == 1 && is_believed(&only, &new) && !is_believed(&only, &old));
+        assert!(only.leaf == new.leaf && only.authority_key == new.authority_key);
+        assert!(step(&only, &only.authorities, None, asked_at + DAY).is_none());
+    }
+
+    #[test]
+    fn nothing_is_revoked_while_the_leaf_is_not_one_of_the_newest_authority() {
         let old = fresh();
         let new = trusted_first(step(&old, "", Some(Rotate::Authority), start() + DAY));
-        let put_back = kept(step(&old, &new.authorities, None, start() + DAY * 2));
-        assert!(is_believed(&put_back, &old) && is_believed(&put_back, &new));
-        assert_eq!(put_back.leaf, old.leaf);
+        let long_after = start() + DAY * 2;
+        let of_the_old = Keys { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
+        let unreadable = Keys { leaf: String::new(), ..new.clone() };
+        for found in [of_the_old, unreadable] {
+            let issued = kept(revoking(&found, None, start(), long_after));
+            assert!(is_believed(&issued, &old) && is_believed(&issued, &issued));
+        }
+        let again = trusted_first(revoking(&new, Some(Rotate::Authority), start(), long_after));
+        assert!(is_believed(&again, &new) && is_believed(&again, &old), "asked twice: the last leaf counts");
+        let lost = Keys { authority_key: String::new(), ..new.clone() };
+        let replaced = trusted_first(revoking(&lost, None, start(), long_after));
+        assert!(is_believed(&replaced, &new));
+    }
+
+    #[test]
+    fn what_was_revoked_does_not_come_back_with_an_older_bundle() {
+        let old = fresh();
+        let new = trusted_first(step(&old, "", Some(Rotate::Authority), start() + DAY));
+        let Some(Step::Revoke(only)) = revoking(&new, None, start() + DAY, start() + DAY * 2) else {
+            unreachable!("expected a step that revokes")
+        };
+        assert!(step(&only, &new.authorities, None, start() + DAY * 2).is_none());
+        assert!(step(&only, &old.authorities, None, start() + DAY * 2).is_none());
     }
 
     #[test]
@@ -300,5 +403,50 @@ mod tests {
         assert!(
             trusts(&keys.authorities, &keys.authorities) && !trusts(&stranger.certificate, &keys.authorities)
         );
+    }
+
+    /// As after a restore of the Secret of the authority.
+    #[test]
+    fn a_revoked_authority_that_comes_back_signs_nothing_and_is_not_trusted() {
+        let old = fresh();
+        let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), start() + DAY));
+        let only_new: String = new.authorities.replace(&old.authorities, "");
+        let restored = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
+        let next = trusted_first(step(&restored, &only_new, None, start() + DAY * 2));
+        assert!(is_believed(&next, &new), "what is served goes on being believed");
+        assert!(!is_believed(&next, &old), "it was revoked");
+        assert!(is_believed(&next, &next));
+    }
+
+    /// As after a downgrade and an upgrade: the Secret of the authority was not looked at meanwhile.
+    #[test]
+    fn whoever_signs_without_being_trusted_is_trusted_first_and_what_is_served_stays_so() {
+        let (kept, other) = (fresh(), fresh());
+        let mixed = Keys { leaf: other.leaf.clone(), leaf_key: other.leaf_key.clone(), ..kept.clone() };
+        let next = trusted_first(step(&mixed, &other.authorities, None, start() + DAY));
+        assert!(is_believed(&next, &other) && is_believed(&next, &kept));
+    }
+
+    #[test]
+    fn the_authority_of_what_is_served_stays_trusted_however_long_ago_it_was_replaced() {
+        let old = fresh();
+        let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), start() + DAY));
+        let late = start() + DAY * 100;
+        let of_the_old = Keys { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
+        let next = kept(step(&of_the_old, &new.authorities, None, late));
+        assert!(is_believed(&next, &old) && is_believed(&next, &next));
+        let afterwards = kept(step(&next, &next.authorities, None, late));
+        assert!(count(&afterwards) == 1 && !is_believed(&afterwards, &old), "nobody serves it any more");
+    }
+
+    /// As after a restore of both Secrets.
+    #[test]
+    fn a_revoked_authority_does_not_come_back_with_its_leaf() {
+        let old = fresh();
+        let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), start() + DAY));
+        let only_new: String = new.authorities.replace(&old.authorities, "");
+        let next = trusted_first(step(&old, &only_new, None, start() + DAY * 2));
+        assert!(is_believed(&next, &new), "replicas go on serving what they have");
+        assert!(!is_believed(&next, &old) && is_believed(&next, &next));
     }
 }

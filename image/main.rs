@@ -18,6 +18,8 @@ use clap::{Parser, ValueEnum};
 use layer::{Entry, Layer};
 use layout::{About, Image, Layout};
 
+/// The package whose binary the image carries.
+const PACKAGE: &str = "berth";
 /// What one architecture may weigh on a node, unpacked.
 const LIMIT: usize = 25_000_000;
 
@@ -119,7 +121,7 @@ fn run(args: Args) -> anyhow::Result<()> {
 
 fn labels(revision: &str) -> BTreeMap<String, String> {
     let labels = [
-        ("title", env!("CARGO_PKG_NAME")),
+        ("title", PACKAGE),
         ("source", env!("CARGO_PKG_REPOSITORY")),
         ("version", env!("CARGO_PKG_VERSION")),
         ("revision", revision),

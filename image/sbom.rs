@@ -94,7 +94,7 @@ pub fn write(metadata: &[u8], arch: Arch, rust: &str) -> anyhow::Result<String> 
         let found = metadata.packages.iter().find(|package| package.name == name);
         found.with_context(|| format!("cargo metadata does not know {name}"))
     };
-    let root = named(env!("CARGO_PKG_NAME"))?;
+    let root = named(crate::PACKAGE)?;
     let linked = |id: &str| -> anyhow::Result<Vec<&Package>> {
         let node = nodes.get(id).with_context(|| format!("cargo metadata has not resolved {id}"))?;
         let wanted = node.deps.iter().filter(|dep| dep.dep_kinds.iter().any(|kind| kind.kind.is_none()));

@@ -4,7 +4,7 @@ pub mod garden;
 mod hub;
 mod member;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
 use crate::install::Certificates;
+use crate::install::engine::EngineRights;
+use crate::install::reviews::ANYWHERE;
+use crate::storage::Roots;
 
 pub use hub::HubArgs;
 pub use member::MemberArgs;
@@ -98,7 +101,7 @@ pub struct CommonArgs {
     pub executor: Executor,
     #[command(flatten)]
     pub order: OrderArgs,
-    /// Secret that holds the webhook's CA and leaf.
+    /// Secret that holds the webhook's certificate.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
     /// Namespace of the hub with the credentials of shared buckets' stores.
@@ -188,6 +191,10 @@ pub struct WebhookArgs {
     /// Where reviews are answered, HTTPS.
     #[arg(long, default_value = "[::]:9443")]
     pub listen: SocketAddr,
+    /// File with the certificates (PEM) of the authority that signs what the API server shows to webhooks: reviews are taken
+    /// from nobody else then. It is read at the start. Default: reviews are taken from everybody who reaches --listen.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
     /// How long reviews are still taken once a stop was asked for: until every API server has noticed. Not ready meanwhile.
     #[arg(long, value_parser = duration)]
     pub shutdown_delay: Option<Duration>,
@@ -247,7 +254,24 @@ pub struct ControllerArgs {
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
     #[command(flatten)]
+    pub folders: FolderArgs,
+    #[command(flatten)]
     pub hub: HubArgs,
+}
+
+/// Where folders may be stores (provider `berth.dev/filesystem`).
+#[derive(ClapArgs, Clone)]
+pub struct FolderArgs {
+    /// Folder of this machine in which those may lie that locations and buckets of provider berth.dev/filesystem name. May be
+    /// given more than once. Default: none, and no folder is a store.
+    #[arg(long = "filesystem-root", value_name = "FOLDER", value_parser = folder)]
+    pub filesystem_roots: Vec<PathBuf>,
+}
+
+impl FolderArgs {
+    pub fn roots(&self) -> Roots {
+        self.filesystem_roots.clone().into()
+    }
 }
 
 /// What every command of a person takes.
@@ -259,6 +283,23 @@ pub struct Target {
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, global = true)]
     pub kubeconfig: Option<PathBuf>,
+}
+
+/// Who may ask the webhooks, and for how long.
+#[derive(ClapArgs)]
+pub struct ReviewArgs {
+    /// How long the API server waits for an answer of the webhooks: whole seconds, 30 at most. Default: as it is installed,
+    /// else 2s.
+    #[arg(long, env = "BERTH_WEBHOOK_TIMEOUT", value_parser = webhook_timeout)]
+    pub webhook_timeout: Option<u8>,
+    /// Addresses of the control plane, as CIDR: a NetworkPolicy lets reviews come from nowhere else. May be given more than
+    /// once; `anywhere` takes it back. Default: as it is installed, else from anywhere.
+    #[arg(long, value_name = "CIDR", value_parser = addresses)]
+    pub reviews_from: Vec<String>,
+    /// ConfigMap of the namespace whose ca.crt signs what the API server shows to webhooks: reviews are taken from nobody
+    /// else. Empty takes it back. Default: as it is installed, else none.
+    #[arg(long, value_name = "NAME")]
+    pub client_ca_configmap: Option<String>,
 }
 
 #[derive(ClapArgs)]
@@ -284,12 +325,17 @@ pub struct InstallArgs {
     /// Velero's service account. Default: that of its Deployment, else velero.
     #[arg(long)]
     pub velero_service_account: Option<String>,
+    /// What the engine may read to back it up. Default: as it is installed, else all.
+    #[arg(long, value_enum)]
+    pub engine_rights: Option<EngineRights>,
     /// Backups that may run at the same time. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: Option<u16>,
     /// Workers of each running backup. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: Option<u16>,
+    #[command(flatten)]
+    pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
     /// Let the API server judge everything, and write nothing.
@@ -298,7 +344,8 @@ pub struct InstallArgs {
     /// Show what would change, and write nothing.
     #[arg(long)]
     pub diff: bool,
-    /// Print the objects instead of applying them, for GitOps. No cluster is asked: say --beside-velero where it applies.
+    /// Print the objects instead of applying them, for GitOps. No cluster is asked (but with --engine-rights=listed what it
+    /// serves): say --beside-velero where it applies.
     #[arg(long, short, value_enum, conflicts_with_all = ["dry_run", "diff"])]
     pub output: Option<Printed>,
     /// How long to wait until berth is ready.
@@ -367,6 +414,9 @@ pub enum CertificatesCommand {
         /// The authority, too. Webhooks go on trusting the old one until nothing it signed is valid any more.
         #[arg(long)]
         ca: bool,
+        /// And end trust in every older authority, once the new certificate is served: for when a key may have leaked.
+        #[arg(long, requires = "ca")]
+        revoke: bool,
     },
 }
 
@@ -451,9 +501,57 @@ fn duration(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "must be more than 0".to_owned())
 }
 
+fn folder(text: &str) -> Result<PathBuf, String> {
+    let folder = PathBuf::from(text);
+    if folder.is_absolute() { Ok(folder) } else { Err("must be the absolute path of a folder".to_owned()) }
+}
+
+/// In seconds, as `timeoutSeconds` of a webhook has it.
+fn webhook_timeout(text: &str) -> Result<u8, String> {
+    let timeout = duration(text)?;
+    let seconds = u8::try_from(timeout.as_secs()).ok().filter(|seconds| (1..=30).contains(seconds));
+    seconds
+        .filter(|seconds| Duration::from_secs((*seconds).into()) == timeout)
+        .ok_or_else(|| "must be whole seconds, from 1s to 30s".to_owned())
+}
+
+/// A block of addresses as a NetworkPolicy has it, or the word for all.
+fn addresses(text: &str) -> Result<String, String> {
+    let is_block = || {
+        let (address, length) = text.split_once('/')?;
+        let most = if address.parse::<IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
+        length.parse::<u8>().ok().filter(|length| *length <= most)
+    };
+    if text == ANYWHERE || is_block().is_some() {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must be a block of addresses such as 10.0.0.0/28, or {ANYWHERE}"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn addresses_are_blocks() {
+        for right in ["10.0.0.0/28", "10.0.0.1/32", "fd00::/64", "anywhere"] {
+            assert_eq!(super::addresses(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "10.0.0.1", "10.0.0.0/33", "fd00::/129", "10.0.0.0/", "/8", "host/8", "10.0.0.0/-1"]
+        {
+            assert!(super::addresses(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_timeout_of_webhooks_is_what_an_api_server_takes() {
+        for (text, seconds) in [("1s", 1), ("2s", 2), ("0.5m", 30)] {
+            assert_eq!(super::webhook_timeout(text), Ok(seconds), "{text}");
+        }
+        for wrong in ["0s", "500ms", "1.5s", "31s", "300s", "5m", "", "2"] {
+            assert!(super::webhook_timeout(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_flags_are_consistent() {

@@ -1,4 +1,4 @@
-//! The webhook's keys in a Secret, and the `caBundle` of the webhook configurations.
+//! The webhook's keys in two Secrets, and the `caBundle` of the webhook configurations.
 //!
 //! The leader makes and renews them ([`keeper`]), or watches over somebody else who does ([`watcher`]); every webhook
 //! replica follows the Secret and swaps what it serves ([`follow`]).
@@ -16,9 +16,12 @@ use k8s_openapi::api::core::v1::Secret;
 
 /// The Secret that holds the webhooks' certificate, unless a flag says otherwise.
 pub const SECRET: &str = "berth-webhook-certs";
-/// Keys of the Secret, as cert-manager has them, too.
-const CA_CERTIFICATE: &str = "ca.crt";
-const CA_KEY: &str = "ca.key";
+/// The Secret that holds the authority of that certificate, where berth keeps both. Of its own, so that the webhook's pods
+/// cannot read the authority's key.
+pub const AUTHORITY: &str = "berth-webhook-authority";
+/// Keys of the Secrets, as cert-manager has them, too.
+pub(crate) const CA_CERTIFICATE: &str = "ca.crt";
+pub(crate) const CA_KEY: &str = "ca.key";
 pub(crate) const LEAF_CERTIFICATE: &str = "tls.crt";
 pub(crate) const LEAF_KEY: &str = "tls.key";
 

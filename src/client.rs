@@ -4,8 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::{Client, Config, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longer than the API server keeps a watch open (kube asks for 290 s).
@@ -60,6 +63,35 @@ fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
+/// What a list held. One object that cannot be read hides no other.
+#[derive(Debug)]
+pub struct Listed<K> {
+    pub items: Vec<K>,
+    /// Names, and why not.
+    pub unreadable: Vec<(String, String)>,
+}
+
+/// Every object of a namespace.
+///
+/// # Errors
+/// When the API server does not give the list.
+pub async fn list<K>(client: &Client, namespace: &str) -> Result<Listed<K>, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let api: Api<DeserializeGuard<K>> = Api::namespaced(client.clone(), namespace);
+    let (mut items, mut unreadable) = (Vec::new(), Vec::new());
+    for object in api.list(&ListParams::default()).await? {
+        let name = object.name_any();
+        match object.0 {
+            Ok(item) => items.push(item),
+            Err(error) => unreadable.push((name, error.error)),
+        }
+    }
+    Ok(Listed { items, unreadable })
+}
+
 /// Was the write refused because the object is not as it was when we decided?
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
@@ -72,4 +104,34 @@ pub fn is_forbidden(error: &kube::Error) -> bool {
 
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::velero::BackupStorageLocation;
+    use berth_test_scripted::{Scripted, get};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_cannot_be_read_hides_no_other() {
+        let location = |name: &str, provider: serde_json::Value| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": name, "namespace": "velero"},
+                "spec": {"provider": provider, "objectStorage": {"bucket": "b"}},
+            })
+        };
+        let all = json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupStorageLocationList", "metadata": {},
+            "items": [location("bad", json!({"is": "no text"})), location("good", json!("aws"))],
+        });
+        let path = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations";
+        let api = Scripted::new().next(get(path).answers(all));
+        let listed = list::<BackupStorageLocation>(&api.client("velero"), "velero").await.unwrap();
+        assert_eq!(listed.items.iter().map(|one| one.name_any()).collect::<Vec<_>>(), ["good"]);
+        let [(name, why)] = listed.unreadable.as_slice() else { panic!("{:?}", listed.unreadable) };
+        assert!(name == "bad" && why.contains("a string"), "{why}");
+    }
 }

@@ -29,6 +29,10 @@ pub enum What {
     Dequeued,
     Canceled,
     Superseded,
+    /// What it asks for cannot be read.
+    Refused,
+    /// The API server refuses every write to it.
+    Unwritable,
     /// Another backup of its schedule still waits.
     PiledUp,
     /// Somebody else wanted to move it.
@@ -67,7 +71,7 @@ pub enum What {
     Removed,
     /// In a member cluster: what is in the store stays there, as somebody said.
     DataLeft,
-    /// In a member cluster: something was not done, and why.
+    /// Of shared buckets: something was not done, and why.
     Failed,
 }
 
@@ -79,6 +83,8 @@ impl What {
             Self::Dequeued => ("Dequeued", "Start", EventType::Normal),
             Self::Canceled => ("Canceled", "End", EventType::Normal),
             Self::Superseded => ("Superseded", "End", EventType::Warning),
+            Self::Refused => ("Refused", "End", EventType::Warning),
+            Self::Unwritable => ("Unwritable", "Plan", EventType::Warning),
             Self::PiledUp => ("PiledUp", "Enqueue", EventType::Warning),
             Self::ForeignQueue => ("ForeignQueue", "Guard", EventType::Warning),
             Self::CertificateRejected => ("CertificateRejected", "Follow", EventType::Warning),

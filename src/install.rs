@@ -4,18 +4,22 @@ pub mod apply;
 pub mod certificates;
 pub mod cluster;
 pub mod diff;
+pub mod engine;
 pub mod hub;
 pub mod left;
 pub mod member;
 pub mod probe;
 pub mod remove;
 pub mod render;
+pub mod reviews;
 pub mod sources;
 pub mod velero;
 
 pub use cluster::{Cluster, Found, Installed};
+pub use engine::Types;
 pub use member::Member;
 pub use render::{Certificates, Settings, render};
+pub use reviews::Reviews;
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, TypeMeta};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -14,7 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
@@ -123,6 +124,13 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
+    /// [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or lost in time, whatever the leader is at. Ends
+    /// when it is dropped.
+    pub fn keep_beside(self: &Arc<Self>) -> AbortOnDropHandle<()> {
+        let candidate = Arc::clone(self);
+        AbortOnDropHandle::new(tokio::spawn(async move { candidate.keep().await }))
+    }
+
     /// Keeps the Lease; returns when it is lost or could not be renewed in time.
     pub async fn keep(&self) {
         let deadline = self.duration * 2 / 3;
@@ -210,3 +218,6 @@ impl Candidate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,7 @@ pub struct QueueMetrics {
     pub watchdog_trips: Counter,
     pub superseded: Counter,
     pub piled_up: Counter,
+    pub unwritable: Gauge,
     pub executor_available: Gauge,
     pub ca_bundles_missing: Gauge,
     pub events_dropped: Counter,
@@ -142,6 +143,7 @@ impl QueueMetrics {
             watchdog_trips: Counter::default(),
             superseded: Counter::default(),
             piled_up: Counter::default(),
+            unwritable: Gauge::default(),
             executor_available: Gauge::default(),
             ca_bundles_missing: Gauge::default(),
             events_dropped: Counter::default(),
@@ -176,6 +178,11 @@ impl QueueMetrics {
             "piled_up",
             "Backups queued while another of their schedule still waited",
             metrics.piled_up.clone(),
+        );
+        queue.register(
+            "unwritable",
+            "Backups out of the line: the API server refuses every write to them",
+            metrics.unwritable.clone(),
         );
         queue.register(
             "executor_available",

@@ -159,3 +159,6 @@ where
 pub fn is_older(a: &str, b: &str) -> bool {
     matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
+
+#[cfg(test)]
+mod tests;

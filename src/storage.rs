@@ -7,7 +7,9 @@ mod clouds;
 mod credentials;
 mod layout;
 mod open;
+mod roots;
 
 pub use check::Checker;
 pub use layout::{Layout, Side};
 pub use open::{OpenError, Opener};
+pub use roots::Roots;

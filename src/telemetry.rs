@@ -31,6 +31,16 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
+/// The first few of many names, and how many more there are.
+pub fn few(names: &[String]) -> String {
+    const FEW: usize = 5;
+    let shown = names.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(FEW) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// kube shows a refusal with all its fields; people want what the API server said.
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<kube::Error>() {
@@ -55,5 +65,12 @@ mod tests {
         assert_eq!(super::without_xml(answer), "403 Forbidden: SignatureDoesNotMatch");
         assert_eq!(super::without_xml("503: <?xml?>"), "503");
         assert_eq!(super::without_xml("plain"), "plain");
+    }
+
+    #[test]
+    fn of_many_names_the_first_few_are_told() {
+        let names = |count: usize| (1..=count).map(|i| format!("n{i}")).collect::<Vec<_>>();
+        assert_eq!(super::few(&names(5)), "n1, n2, n3, n4, n5");
+        assert_eq!(super::few(&names(7)), "n1, n2, n3, n4, n5 and 2 more");
     }
 }

@@ -11,25 +11,45 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+use crate::support::PATIENCE;
 use crate::support::backup::backup;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What "within seconds" is held to here, the lead time of a new authority (1 s in these tests) included.
-const SECONDS: Duration = Duration::from_secs(10);
+/// For how long a new authority is believed before it is used. An API server that is busy with other tests learns of a
+/// caBundle within seconds, not at once, and would not believe a leaf that came earlier.
+const LEAD_TIME: &str = "--ca-lead-time=5s";
+/// What "within seconds" is held to here, that time included.
+const SECONDS: Duration = Duration::from_secs(60);
 const SECRET: &str = "berth-webhook-certs";
+/// Holds the key that signs: the webhook may not read it.
+const AUTHORITY: &str = "berth-webhook-authority";
 
 fn start(namespace: &str) -> Berth {
+    start_with(namespace, &[LEAD_TIME])
+}
+
+fn start_with(namespace: &str, flags: &[&str]) -> Berth {
     let mut options = Options::new(program(), namespace);
-    options.controller_args.push("--ca-lead-time=1s".to_owned());
+    options.controller_args = flags.iter().map(|flag| (*flag).to_owned()).collect();
     Berth::start(ControlPlane::shared().unwrap(), options).unwrap()
 }
 
-/// One value of the Secret, as text; empty where there is none.
-fn part(berth: &Berth, key: &str) -> anyhow::Result<String> {
-    let args = ["get", "secret", SECRET, "-n", berth.namespace(), "--ignore-not-found", "-o", "json"];
-    let secret: Value = serde_json::from_str(&berth.kubectl().run(&args)?).unwrap_or_default();
+/// `null` where there is none.
+fn secret(berth: &Berth, name: &str) -> anyhow::Result<Value> {
+    let args = ["get", "secret", name, "-n", berth.namespace(), "--ignore-not-found", "-o", "json"];
+    Ok(serde_json::from_str(&berth.kubectl().run(&args)?).unwrap_or_default())
+}
+
+/// One value of a Secret, as text; empty where there is none.
+fn value(berth: &Berth, name: &str, key: &str) -> anyhow::Result<String> {
+    let secret = secret(berth, name)?;
     Ok(String::from_utf8(STANDARD.decode(secret["data"][key].as_str().unwrap_or_default())?)?)
+}
+
+/// The same, of what the webhook reads.
+fn part(berth: &Berth, key: &str) -> anyhow::Result<String> {
+    value(berth, SECRET, key)
 }
 
 /// caBundle of every webhook.
@@ -53,12 +73,26 @@ fn is_whole(berth: &Berth) -> anyhow::Result<bool> {
         && believed(berth)?.iter().all(|bundle| is_signed_by(leaf.as_bytes(), bundle.as_bytes())))
 }
 
-fn patch_secret(berth: &Berth, data: Value) {
-    let patch = json!({"data": data}).to_string();
+fn patch_secret(berth: &Berth, name: &str, patch: Value) {
+    let patch = patch.to_string();
     berth
         .kubectl()
-        .run(&["patch", "secret", SECRET, "-n", berth.namespace(), "--type=merge", "-p", &patch])
+        .run(&["patch", "secret", name, "-n", berth.namespace(), "--type=merge", "-p", &patch])
         .unwrap();
+}
+
+fn delete_secret(berth: &Berth, name: &str) {
+    berth.kubectl().run(&["delete", "secret", name, "-n", berth.namespace()]).unwrap();
+}
+
+fn rotate(berth: &Berth, args: &[&str]) {
+    let all = [&["certificates", "rotate", "--namespace", berth.namespace()], args].concat();
+    let output = crate::install::berth(&berth.plane().kubeconfig(), &all);
+    assert!(output.status.success(), "{}", crate::install::said(&output));
+}
+
+fn count(authorities: &str) -> usize {
+    authorities.matches("BEGIN").count()
 }
 
 fn served(berth: &Berth) -> usize {
@@ -110,27 +144,32 @@ fn whatever_happens_to_the_secret_is_put_right_and_no_admission_is_lost() {
         let ca = berth_certs::Authority::new("stranger", now).unwrap();
         STANDARD.encode(ca.issue("x", &[], &["x".to_owned()], now).unwrap().key)
     };
-    let wrongs: [(&str, &dyn Fn()); 6] = [
-        ("deleted", &|| drop(kubectl.run(&["delete", "secret", SECRET, "-n", berth.namespace()]).unwrap())),
-        ("emptied", &|| {
-            patch_secret(&berth, json!({"tls.crt": "", "tls.key": "", "ca.crt": "", "ca.key": ""}))
+    let patch = |name: &str, data: Value| patch_secret(&berth, name, json!({"data": data}));
+    let wrongs: [(&str, &dyn Fn()); 9] = [
+        ("deleted", &|| delete_secret(&berth, SECRET)),
+        ("emptied", &|| patch(SECRET, json!({"tls.crt": "", "tls.key": "", "ca.crt": ""}))),
+        ("leaf edited", &|| patch(SECRET, json!({"tls.crt": noise}))),
+        ("key of somebody else", &|| patch(SECRET, json!({"tls.key": other_key}))),
+        ("authority deleted", &|| delete_secret(&berth, AUTHORITY)),
+        ("authority emptied", &|| patch(AUTHORITY, json!({"ca.crt": "", "ca.key": ""}))),
+        ("authority edited", &|| patch(AUTHORITY, json!({"ca.crt": noise}))),
+        ("key of the authority lost", &|| patch(AUTHORITY, json!({"ca.key": null}))),
+        ("all in one Secret, as berth kept it once", &|| {
+            let key = STANDARD.encode(value(&berth, AUTHORITY, "ca.key").unwrap());
+            delete_secret(&berth, AUTHORITY);
+            patch(SECRET, json!({"ca.key": key}));
         }),
-        ("leaf edited", &|| patch_secret(&berth, json!({"tls.crt": noise}))),
-        ("key of somebody else", &|| patch_secret(&berth, json!({"tls.key": other_key}))),
-        ("authority edited", &|| patch_secret(&berth, json!({"ca.crt": noise}))),
-        ("key of the authority lost", &|| patch_secret(&berth, json!({"ca.key": null}))),
     ];
     let count = while_creating(&berth, || {
         for (what, wrong) in wrongs {
             let (leaf, before) = (part(&berth, "tls.crt").unwrap(), served(&berth));
             wrong();
-            let begun = Instant::now();
             wait_for(what, SECONDS, || {
                 let is_new = part(&berth, "tls.crt")? != leaf || what == "leaf edited";
-                Ok((is_new && is_whole(&berth)? && served(&berth) > before).then_some(()))
+                let is_apart = part(&berth, "ca.key")?.is_empty();
+                Ok((is_new && is_apart && is_whole(&berth)? && served(&berth) > before).then_some(()))
             })
             .unwrap();
-            assert!(begun.elapsed() < SECONDS, "{what}: {:?}", begun.elapsed());
         }
     });
     assert!(count > 5, "{count}");
@@ -189,22 +228,16 @@ fn a_bundle_that_is_overwritten_is_put_back() {
 fn authorities_overlap_when_one_is_rotated() {
     let berth = start("rotation");
     let old = part(&berth, "tls.crt").unwrap();
-    let kubeconfig = berth.plane().kubeconfig();
-    let rotate = |args: &[&str]| {
-        let all = [&["certificates", "rotate", "--namespace", berth.namespace()], args].concat();
-        let output = crate::install::berth(&kubeconfig, &all);
-        assert!(output.status.success(), "{}", crate::install::said(&output));
-    };
-    let count = while_creating(&berth, || {
-        rotate(&[]);
+    let created = while_creating(&berth, || {
+        rotate(&berth, &[]);
         let new = part(&berth, "tls.crt").unwrap();
         assert!(new != old && is_whole(&berth).unwrap());
-        assert_eq!(part(&berth, "ca.crt").unwrap().matches("BEGIN").count(), 1);
+        assert_eq!(count(&part(&berth, "ca.crt").unwrap()), 1);
         for authorities in 2..=4 {
-            rotate(&["--ca"]);
+            rotate(&berth, &["--ca"]);
             wait_for("caBundle to be that of the Secret", SECONDS, || {
                 let bundles = believed(&berth)?;
-                let all = bundles.iter().all(|bundle| bundle.matches("BEGIN").count() == authorities);
+                let all = bundles.iter().all(|bundle| count(bundle) == authorities);
                 Ok((all && is_whole(&berth)?).then_some(()))
             })
             .unwrap();
@@ -215,26 +248,119 @@ fn authorities_overlap_when_one_is_rotated() {
             );
         }
     });
-    assert!(count > 5, "{count}");
+    assert!(created > 5, "{created}");
+}
+
+/// Nothing is believed but what one authority signed: not the old leaf, nor what one could still make with an old key.
+fn ensure_revoked(berth: &Berth, old: &str) {
+    let bundles = believed(berth).unwrap();
+    assert!(!bundles.is_empty() && is_whole(berth).unwrap());
+    for bundle in bundles.into_iter().chain([value(berth, AUTHORITY, "ca.crt").unwrap()]) {
+        assert_eq!(count(&bundle), 1, "{bundle}");
+        assert!(!is_signed_by(old.as_bytes(), bundle.as_bytes()));
+    }
+}
+
+/// With the lead time that an installation has.
+#[test]
+fn what_is_revoked_is_believed_no_more_within_a_minute_and_no_admission_is_lost() {
+    let berth = start_with("revocation", &[]);
+    let old = part(&berth, "tls.crt").unwrap();
+    let revoked = secret(&berth, AUTHORITY).unwrap()["data"].clone();
+    let created = while_creating(&berth, || {
+        let begun = Instant::now();
+        rotate(&berth, &["--ca", "--revoke"]);
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(60), "{took:?}");
+        ensure_revoked(&berth, &old);
+        for index in 0..5 {
+            create(berth.kubectl(), berth.namespace(), &format!("afterwards-{index}"));
+        }
+        // As a restore of an old archive would bring it back.
+        patch_secret(&berth, AUTHORITY, json!({"data": revoked}));
+        wait_for("another authority", SECONDS, || {
+            let is_another = count(&value(&berth, AUTHORITY, "ca.crt")?) == 2;
+            Ok((is_another && is_whole(&berth)?).then_some(()))
+        })
+        .unwrap();
+        let is_believed = |bundle: &String| is_signed_by(old.as_bytes(), bundle.as_bytes());
+        assert!(!believed(&berth).unwrap().iter().any(is_believed), "it was revoked");
+    });
+    assert!(created > 5, "{created}");
+}
+
+/// The command was killed, and the leader after it, when both authorities were trusted.
+#[test]
+fn a_revocation_is_finished_by_whoever_leads_next() {
+    let mut berth = start_with("revocation-crash", &[LEAD_TIME, SHORT_LEASE]);
+    let old = part(&berth, "tls.crt").unwrap();
+    let asked = json!({"metadata": {"annotations": {"berth.dev/rotate": "ca", "berth.dev/revoke": "true"}}});
+    patch_secret(&berth, SECRET, asked);
+    wait_for("the new certificate", SECONDS, || Ok((part(&berth, "tls.crt")? != old).then_some(()))).unwrap();
+    berth.controller.process.kill().unwrap();
+    assert_eq!(count(&value(&berth, AUTHORITY, "ca.crt").unwrap()), 2);
+    let _next = berth.start_another_controller("controller-2").unwrap();
+    let created = while_creating(&berth, || {
+        wait_for("the revocation", PATIENCE, || {
+            let found = secret(&berth, SECRET)?;
+            Ok(found["metadata"]["annotations"]["berth.dev/revoke"].is_null().then_some(()))
+        })
+        .unwrap();
+        ensure_revoked(&berth, &old);
+    });
+    assert!(created > 5, "{created}");
+}
+
+#[test]
+fn the_webhook_cannot_read_the_authoritys_key() {
+    let berth = start("authority");
+    assert!(!value(&berth, AUTHORITY, "ca.key").unwrap().is_empty());
+    for name in [SECRET, AUTHORITY] {
+        let labels = &secret(&berth, name).unwrap()["metadata"]["labels"];
+        assert_eq!(labels["velero.io/exclude-from-backup"], "true", "{name} is in no backup");
+    }
+    let who = format!("--as=system:serviceaccount:{}:berth-webhook", berth.namespace());
+    let get = |name: &str| {
+        berth
+            .kubectl()
+            .answer(&["get", "secret", name, "-n", berth.namespace(), &who, "-o", "yaml"], "")
+            .unwrap()
+    };
+    let (its_own, authority) = (get(SECRET), get(AUTHORITY));
+    assert!(its_own.stdout.contains("tls.key") && !its_own.stdout.contains("ca.key"), "{}", its_own.stderr);
+    assert!(!authority.status.success() && authority.stderr.contains("forbidden"), "{}", authority.stderr);
 }
 
 /// A leaf that nobody renewed in time is renewed by whoever leads next; ten minutes of skew are no reason not to serve.
 #[test]
 fn a_certificate_near_its_end_is_renewed() {
-    let berth = start("renewal");
+    let mut berth = start("renewal");
+    berth.controller.process.kill().unwrap();
     let long_ago = Timestamp::now() - jiff::SignedDuration::from_hours(24 * 70);
     let names = ["berth-webhook.renewal.svc", "berth-webhook.renewal.svc.cluster.local", "127.0.0.1"]
         .map(str::to_owned);
     let ca = berth_certs::Authority::new("berth webhook CA of long ago", long_ago).unwrap();
     let leaf = ca.issue("x", &[], &names, long_ago).unwrap();
     let encoded = |text: &str| STANDARD.encode(text);
-    patch_secret(
-        &berth,
-        json!({
-            "ca.crt": encoded(&ca.certificate), "ca.key": encoded(&ca.key),
-            "tls.crt": encoded(&leaf.certificate), "tls.key": encoded(&leaf.key),
-        }),
-    );
+    let data = json!({"data": {"ca.crt": encoded(&ca.certificate), "ca.key": encoded(&ca.key)}});
+    patch_secret(&berth, AUTHORITY, data);
+    let data = json!({"data": {"tls.crt": encoded(&leaf.certificate), "tls.key": encoded(&leaf.key)}});
+    patch_secret(&berth, SECRET, data);
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let name = "berth-renewal";
+        let found: Value =
+            serde_json::from_str(&berth.kubectl().run(&["get", kind, name, "-o", "json"]).unwrap()).unwrap();
+        let count = found["webhooks"].as_array().unwrap().len();
+        let patch: Vec<Value> = (0..count)
+            .map(|i| {
+                let path = format!("/webhooks/{i}/clientConfig/caBundle");
+                json!({"op": "add", "path": path, "value": encoded(&ca.certificate)})
+            })
+            .collect();
+        let patch = json!(patch).to_string();
+        berth.kubectl().run(&["patch", kind, name, "--type=json", "-p", &patch]).unwrap();
+    }
+    berth.controller.process.restart().unwrap();
     wait_for("another leaf", SECONDS, || {
         let now = part(&berth, "tls.crt")?;
         let renewed = now != leaf.certificate && is_signed_by(now.as_bytes(), ca.certificate.as_bytes());

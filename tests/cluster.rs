@@ -11,20 +11,20 @@ mod rotation;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::install::said;
+pub use crate::support::PATIENCE;
 use crate::support::peers::S3;
 use crate::support::pods::Cluster;
 use crate::support::{backup, binaries, project, wait_for};
 use load::Load;
 
 pub const NAMESPACE: &str = "velero";
-pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const IMAGE: &str = concat!("berth:", env!("CARGO_PKG_VERSION"));
 /// What the upgrade goes to.
 const NEXT: &str = "berth:next";
@@ -41,6 +41,8 @@ pub fn run(cluster: &Cluster, line: &str) -> String {
     let mut command = Command::new("bash");
     command.args(["-euc", line]).current_dir(project()).env("PATH", path);
     command.env("KUBECONFIG", cluster.plane().kubeconfig());
+    // A busy machine takes more than the two seconds now and then; an admission that is lost otherwise is lost at once.
+    command.env("BERTH_WEBHOOK_TIMEOUT", "30s");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{line}: {}", said(&output));
     said(&output)

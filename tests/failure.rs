@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{PATIENCE, ended, start};
 use crate::support::backup::backup_of;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 /// A namespace that takes a while when it is asked for one object at a time.
@@ -43,8 +44,7 @@ fn fill(plane: &ControlPlane) {
     objects.extend((0..2500).map(|i| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("c{i}"), "namespace": FULL}, "data": {"i": format!("{i}")}})
     }));
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    plane.kubectl().run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
+    plane.apply(objects).unwrap();
 }
 
 /// Creates a slow backup and two that wait for it; returns once the first one runs.
@@ -68,7 +68,7 @@ fn files_of(berth: &Berth, name: &str) -> Vec<PathBuf> {
 
 #[test]
 fn a_controller_that_is_killed_leaves_a_failed_backup_and_the_queue_goes_on() {
-    let mut berth = slow(ControlPlane::shared().unwrap(), "killed");
+    let mut berth = slow_with(ControlPlane::shared().unwrap(), "killed", &[SHORT_LEASE]);
     let ns = berth.namespace().to_owned();
     one_runs_two_wait(&berth);
     berth.controller.process.kill().unwrap();
@@ -146,6 +146,7 @@ fn a_second_berth_starts_nothing_and_says_so() {
         kubectl.run(&["patch", "mutatingwebhookconfiguration", name, "--type=json", "-p", &patch]).unwrap();
     };
     call(json!({"service": {"name": "berth-webhook", "namespace": "somewhere-else"}}));
+    berth.controller.stop().unwrap();
     berth.controller.process.restart().unwrap();
     let stopped = || -> anyhow::Result<String> {
         let path = "jsonpath={.metadata.annotations.berth\\.dev/stopped}";
@@ -263,6 +264,41 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_shows_nothing() {
     assert!(seen.unwrap()["status"]["message"].as_str().unwrap().contains("cannot be used"));
 }
 
+/// The controller may use what lies below the folder of its control plane.
+#[test]
+fn a_folder_outside_of_what_berth_may_use_is_no_store_whatever_leads_there() {
+    let berth = start("other-folders", 1);
+    let (inside, outside) =
+        (berth.plane().folder().join("other-folders-inside"), tempfile::tempdir().unwrap());
+    std::fs::create_dir_all(&inside).unwrap();
+    std::os::unix::fs::symlink(outside.path(), inside.join("link")).unwrap();
+    let mut up = location("up", &inside);
+    up["spec"]["objectStorage"]["bucket"] = json!("..");
+    let locations = [
+        location("outside", outside.path()),
+        location("link", &inside.join("link")),
+        location("dots", &inside.join("../../..")),
+        up,
+    ];
+    assert!(berth.kubectl().create(berth.namespace(), &locations).unwrap().status.success());
+    for (name, said) in [
+        ("outside", "spec.config.path: "),
+        ("link", "--filesystem-root"),
+        ("dots", "`..`"),
+        ("up", "spec.objectStorage.bucket: "),
+    ] {
+        let message = wait_for("the location to be Unavailable", PATIENCE, || {
+            let text = berth.kubectl().run(&["get", "bsl", name, "-n", berth.namespace(), "-o", "json"])?;
+            let found: Value = serde_json::from_str(&text)?;
+            let message = found["status"]["message"].as_str().unwrap_or_default().to_owned();
+            Ok((found["status"]["phase"] == "Unavailable").then_some(message))
+        });
+        let message = message.unwrap();
+        assert!(message.contains(said), "{name}: {message}");
+    }
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_full_disk_fails_the_backup_and_leaves_nothing() {
     let plane = ControlPlane::shared().unwrap();
@@ -354,7 +390,7 @@ fn an_address_that_is_taken_is_named() {
 #[test]
 fn a_cache_folder_that_cannot_be_written_is_named() {
     let output = Command::new(crate::support::project().join("tests/control-plane/get"))
-        .arg("etcd")
+        .arg("velero")
         .env_remove("KUBEBUILDER_ASSETS")
         .env("BERTH_CACHE", "/proc/no-such-folder")
         .output()

@@ -1,16 +1,18 @@
-//! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; and
-//! grants are given by berth alone.
+//! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; grants are
+//! given by berth alone; and who may steer does so by rights.
+
+use std::time::Duration;
 
 use berth::movers::granting;
 use berth_api::velero::Backup;
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::mover::MoverKind;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-use crate::queue::{PATIENCE, start};
+use crate::queue::{PATIENCE, dequeued, start};
 use crate::rights::movers::mover;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
@@ -49,10 +51,100 @@ fn passes<T>(policy: &str, answer: Result<T, kube::Error>) -> bool {
 
 /// As far as roles go.
 fn let_do_everything(kubectl: &Kubectl, users: &[&str]) {
-    let mut bind = vec!["create", "clusterrolebinding", "guard-everybody", "--clusterrole=cluster-admin"];
-    let named: Vec<String> = users.iter().map(|user| format!("--user={user}")).collect();
-    bind.extend(named.iter().map(String::as_str));
-    kubectl.run(&bind).unwrap();
+    for user in users {
+        let name = format!("guard-everything-{}", user.replace(':', "-"));
+        let user = format!("--user={user}");
+        kubectl.run(&["create", "clusterrolebinding", &name, "--clusterrole=cluster-admin", &user]).unwrap();
+    }
+}
+
+/// What people have who may make Backups and change them, and classes that let others pass.
+fn people() -> Value {
+    let verbs = json!(["get", "list", "create", "patch", "delete"]);
+    json!([
+        {"apiGroups": ["velero.io"], "resources": ["*"], "verbs": verbs},
+        {"apiGroups": ["berth.dev"], "resources": ["priorityclasses"], "resourceNames": ["low"], "verbs": ["use"]},
+    ])
+}
+
+/// Binds a ClusterRole of these rules.
+fn may(kubectl: &Kubectl, user: &str, rules: &Value) {
+    let name = format!("guard-{user}");
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": name}, "rules": rules});
+    kubectl.run_with(&["create", "-f", "-"], &role.to_string()).unwrap();
+    let (role, user) = (format!("--clusterrole={name}"), format!("--user={user}"));
+    kubectl.run(&["create", "clusterrolebinding", &name, &role, &user]).unwrap();
+}
+
+fn any_api(client: Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client, namespace, &ApiResource::erase::<Backup>(&()))
+}
+
+/// Would it be created?
+async fn is_created(api: &Api<DynamicObject>, object: &Value) -> bool {
+    let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+    passes("berth-guard", api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await)
+}
+
+fn annotation(key: &str, value: impl Into<Value>) -> Value {
+    json!({"metadata": {"annotations": {format!("berth.dev/{key}"): value.into()}}})
+}
+
+const NOTHING: Change<'static> = Change {
+    from: None,
+    to: "",
+    status_changed: false,
+    spec_changed: false,
+    marks_changed: false,
+    steered: false,
+    hooks_changed: false,
+};
+const SPEC: Change<'static> = Change { spec_changed: true, ..NOTHING };
+const MARKS: Change<'static> = Change { marks_changed: true, ..NOTHING };
+const STEERED: Change<'static> = Change { steered: true, ..NOTHING };
+
+fn hooks() -> Value {
+    let exec = json!({"exec": {"command": ["id"]}});
+    json!({"resources": [{"name": "x", "pre": [exec]}]})
+}
+
+/// Merge patches, and what they change.
+fn patches() -> Vec<(Value, Change<'static>)> {
+    vec![
+        (json!({"spec": {"includedNamespaces": ["b"]}}), SPEC),
+        (json!({"spec": {"hooks": hooks()}}), Change { hooks_changed: true, ..SPEC }),
+        (annotation("enqueued-at", "2000-01-01T00:00:00Z"), MARKS),
+        (annotation("resolved-namespaces", "x"), MARKS),
+        (annotation("waits-since", "2000-01-01T00:00:00Z"), MARKS),
+        (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
+        (annotation("supersede", "true"), STEERED),
+        (annotation("supersede", "false"), NOTHING),
+        (annotation("priority-class", "high"), STEERED),
+        (annotation("priority-class", "low"), NOTHING),
+        (annotation("priority-class", "normal"), NOTHING),
+        (json!({"metadata": {"labels": {"berth.dev/priority-class": "high"}}}), STEERED),
+        (annotation("cancel", "true"), NOTHING),
+        (json!({"metadata": {"annotations": {"berth.dev/hold": "true"}, "labels": {"a": "b"}}}), NOTHING),
+    ]
+}
+
+/// What people write beside the phase when they create one, and what that is.
+fn births() -> Vec<(Value, Change<'static>)> {
+    vec![
+        (json!({}), NOTHING),
+        (json!({"spec": {"hooks": hooks()}}), Change { hooks_changed: true, ..NOTHING }),
+        // As Velero's command line writes it.
+        (json!({"spec": {"hooks": {}}}), NOTHING),
+        (annotation("enqueued-at", "2000-01-01T00:00:00Z"), NOTHING),
+        (annotation("resolved-namespaces", "x"), MARKS),
+        (annotation("waits-since", "2000-01-01T00:00:00Z"), MARKS),
+        (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
+        (annotation("supersede", "true"), STEERED),
+        (annotation("priority-class", "high"), STEERED),
+        (annotation("priority-class", "low"), NOTHING),
+        (annotation("hold", "true"), NOTHING),
+    ]
 }
 
 #[tokio::test]
@@ -63,27 +155,55 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
     berth.webhook.process.kill().unwrap();
     let kubectl = berth.kubectl().clone();
     kubectl.run(&["delete", "validatingadmissionpolicybinding", "berth-guard-guard"]).unwrap();
-    for phase in PHASES {
+    let mut steered = backup_of("steered", &["a"]);
+    steered["metadata"]["annotations"] = json!({"berth.dev/first": "2000-01-01T00:00:00Z",
+        "berth.dev/supersede": "true", "berth.dev/priority-class": "high"});
+    steered["status"] = json!({"phase": "Queued"});
+    let plain = PHASES.into_iter().map(|phase| {
         let mut object = backup_of(&name_of(phase), &["a"]);
         if !phase.is_empty() {
             object["status"] = json!({"phase": phase});
         }
+        object
+    });
+    for object in plain.chain([steered]) {
         wait_until("the guard to be off", PATIENCE, async || {
             Ok(kubectl.create(&ns, std::slice::from_ref(&object))?.status.success().then_some(()))
         })
         .await
         .unwrap();
     }
-    let users =
-        ["mallory", "system:serviceaccount:guard:berth-controller", "system:serviceaccount:guard:velero"];
-    let_do_everything(&kubectl, &users);
+    let users = [
+        "mallory",
+        "system:serviceaccount:guard:berth-controller",
+        "system:serviceaccount:guard:velero",
+        "guard-operator",
+        "guard-editor",
+    ];
+    let_do_everything(&kubectl, &users[1..3]);
+    let mut editor = people();
+    // Not all of them: that would hold subresources, too.
+    editor[0]["resources"] = json!(["backups"]);
+    editor[0]["verbs"] = json!(["get", "list", "create", "patch", "update"]);
+    for (user, rules) in [("mallory", people()), ("guard-operator", people()), ("guard-editor", editor)] {
+        may(&kubectl, user, &rules);
+    }
     berth.plane().install(manifest::objects(&ns, "https://127.0.0.1:1", false).unwrap()).unwrap();
+    let operator = ["--clusterrole=berth-operator-guard", "--user=guard-operator"];
+    kubectl.run(&[&["create", "rolebinding", "operator", "-n", &ns][..], &operator].concat()).unwrap();
     let nobody = Roles::default();
-    let berth_itself = Roles { queue: true, executor: true, lifecycle: false };
-    let velero = Roles { lifecycle: true, ..nobody };
+    let all = [
+        nobody,
+        // Everybody who may do everything may do that as well.
+        Roles { queue: true, executor: true, operator: true, editor: true, ..nobody },
+        Roles { lifecycle: true, operator: true, editor: true, ..nobody },
+        Roles { operator: true, ..nobody },
+        Roles { editor: true, ..nobody },
+    ];
     let mut judged = 0;
-    for (user, roles) in users.into_iter().zip([nobody, berth_itself, velero]) {
-        let api: Api<Backup> = Api::namespaced(client_of(berth.plane(), user).await, &ns);
+    for (user, roles) in users.into_iter().zip(all) {
+        let client = client_of(berth.plane(), user).await;
+        let (api, raw): (Api<Backup>, _) = (Api::namespaced(client.clone(), &ns), any_api(client, &ns));
         if user == "mallory" {
             wait_until("the guard to be on", PATIENCE, async || {
                 let forged = json!({"status": {"phase": "Completed"}});
@@ -95,51 +215,250 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
         for from in PHASES {
             for to in PHASES.into_iter().filter(|to| !to.is_empty()) {
                 let patch = json!({"status": {"phase": to, "queuePosition": 7}});
-                let change = Change {
-                    from: Some(from),
-                    to,
-                    status_changed: true,
-                    spec_changed: false,
-                    marks_changed: false,
-                };
+                let change = Change { from: Some(from), to, status_changed: true, ..Change::default() };
                 let expected = judge(roles, &change).is_ok();
                 assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?} to {to:?}");
                 judged += 1;
             }
-            for (patch, spec_changed, marks_changed) in [
-                (json!({"spec": {"includedNamespaces": ["b"]}}), true, false),
-                (
-                    json!({"metadata": {"annotations": {"berth.dev/enqueued-at": "2000-01-01T00:00:00Z"}}}),
-                    false,
-                    true,
-                ),
-                (json!({"metadata": {"annotations": {"berth.dev/resolved-namespaces": "x"}}}), false, true),
-                (
-                    json!({"metadata": {"annotations": {"berth.dev/hold": "true"}, "labels": {"a": "b"}}}),
-                    false,
-                    false,
-                ),
-            ] {
-                let change =
-                    Change { from: Some(from), to: from, status_changed: false, spec_changed, marks_changed };
+            for (patch, changes) in patches() {
+                let change = Change { from: Some(from), to: from, ..changes };
                 let expected = judge(roles, &change).is_ok();
                 assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?}: {patch}");
                 judged += 1;
             }
+            // Null is no status.
+            let null = Patch::Json::<()>(
+                serde_json::from_value(json!([{"op": "add", "path": "/status", "value": null}])).unwrap(),
+            );
+            let passed = passes("berth-guard", api.patch(&name_of(from), &dry_run(), &null).await);
+            let change =
+                Change { from: Some(from), to: "", status_changed: !from.is_empty(), ..Change::default() };
+            assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?} to null");
+            for (rest, changes) in births() {
+                let mut object = backup_of("born", &["a"]);
+                json_patch::merge(&mut object, &rest);
+                object["status"] = if from.is_empty() { Value::Null } else { json!({"phase": from}) };
+                let expected = judge(roles, &Change { to: from, ..changes }).is_ok();
+                assert_eq!(is_created(&raw, &object).await, expected, "{user}: create {from:?}: {rest}");
+                judged += 1;
+            }
+        }
+        // What an operator has given is not for others to take, either.
+        for key in ["first", "supersede", "priority-class"] {
+            let change = Change { from: Some("Queued"), to: "Queued", ..STEERED };
+            let passed = goes_through(&api, "Steered", &annotation(key, Value::Null)).await;
+            assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: no {key}");
         }
     }
-    assert_eq!(judged, 3 * 7 * (6 + 4));
-    // What a running backup holds is not for its creator to say; a finished one that is copied brings it along.
-    for (phase, legal) in [("Queued", false), ("Completed", true)] {
-        let mut forged = backup_of("forged", &["a"]);
-        forged["metadata"]["annotations"] = json!({"berth.dev/resolved-namespaces": ""});
-        forged["status"] = json!({"phase": phase});
-        let answer = kubectl.create(&ns, &[forged]).unwrap();
-        assert_eq!(answer.status.success(), legal, "{phase}: {}", answer.stderr);
-    }
+    assert_eq!(judged, 5 * 7 * (6 + 14 + 11));
     // An update that only spells out that there is no status changes nothing.
     let api: Api<Backup> = Api::namespaced(client_of(berth.plane(), users[0]).await, &ns);
     assert!(goes_through(&api, "", &json!({"status": {}, "metadata": {"labels": {"a": "c"}}})).await);
+}
+
+/// With the roles as they are shipped, and no webhook that answers.
+#[tokio::test]
+async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() {
+    const NS: &str = "steerers";
+    let plane = ControlPlane::start().unwrap();
+    let _report = plane.report_on_panic();
+    define_movers(&plane).unwrap();
+    plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
+    let kubectl = plane.kubectl();
+    let location = |name: &str, labels: Value, prefix: &str| {
+        json!({"apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+            "metadata": {"name": name, "namespace": NS, "labels": labels},
+            "spec": {"provider": "aws", "objectStorage": {"bucket": "b", "prefix": prefix}}})
+    };
+    let of_entry = json!({"garden.berth.dev/backup-entry": "ship--1"});
+    for object in [location("default", json!({}), "p"), location("entry", of_entry.clone(), "ship--1/velero")]
+    {
+        kubectl.run_with(&["create", "-f", "-"], &object.to_string()).unwrap();
+    }
+    kubectl.create(NS, &[backup_of("waits", &["a"])]).unwrap();
+    let_do_everything(kubectl, &["ed"]);
+    for user in ["--user=ann", "--user=oli"] {
+        let name = user.replace("--user=", "");
+        kubectl.run(&["create", "rolebinding", &name, "-n", NS, "--role=berth-user", user]).unwrap();
+    }
+    let operator = format!("--clusterrole={}", manifest::suffixed("berth-operator", NS));
+    kubectl.run(&["create", "rolebinding", "operator", "-n", NS, &operator, "--user=oli"]).unwrap();
+    let patch = |user: &str, kind: &str, name: &str, patch: &Value| {
+        let (user, patch) = (format!("--as={user}"), patch.to_string());
+        let args = ["patch", kind, name, "-n", NS, &user, "--dry-run=server", "--type=merge", "-p", &patch];
+        kubectl.answer(&args, "").unwrap()
+    };
+    wait_until("the policies to be on", PATIENCE, async || {
+        let forged = patch("ann", "bsl", "default", &json!({"metadata": {"labels": {"a": "b"}}}));
+        let born = born(MoverKind::DataUpload, "forged", NS, "New", Some("x"));
+        let born =
+            kubectl.answer(&["create", "--dry-run=server", "-f", "-"], &serde_json::to_string(&born)?)?;
+        let moved = patch("ann", "backups.velero.io", "waits", &annotation("first", "2026-01-01T00:00:00Z"));
+        let refused = [("berth-locations", forged), ("berth-grants", born), ("berth-guard", moved)];
+        let may = patch("oli", "backups.velero.io", "waits", &annotation("first", "2026-01-01T00:00:00Z"));
+        let are_on = refused.iter().all(|(policy, answer)| answer.stderr.contains(policy));
+        Ok((are_on && may.status.success()).then_some(()))
+    })
+    .await
+    .unwrap();
+    // Where backups go.
+    let free = json!({"metadata": {"annotations": {"berth.dev/hold": "true"}}});
+    for bound in [
+        json!({"spec": {"config": {"s3Url": "https://evil.example"}}}),
+        json!({"spec": {"accessMode": "ReadWrite"}}),
+        json!({"status": {"phase": "Available"}}),
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"berth.dev/hold": "true", "a": "b"}}}),
+        json!({"metadata": {"finalizers": ["a/b"]}}),
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]}}),
+    ] {
+        for (user, legal) in [("ann", false), ("oli", false), ("ed", true)] {
+            let answer = patch(user, "bsl", "default", &bound);
+            assert_eq!(answer.status.success(), legal, "{user} {bound}: {}", answer.stderr);
+            assert!(legal || answer.stderr.contains("berth-locations"), "{}", answer.stderr);
+            assert!(patch(user, "bsl", "default", &free).status.success(), "{user}");
+        }
+    }
+    // Another entry's directory.
+    let prefix = |prefix: &str| json!({"spec": {"objectStorage": {"prefix": prefix}}});
+    let mut read_only = prefix("ship--2/velero");
+    read_only["spec"]["accessMode"] = json!("ReadOnly");
+    let mut stranger = prefix("ship--2/velero");
+    stranger["metadata"] = json!({"labels": {"garden.berth.dev/backup-entry": null}});
+    let mut leaves = stranger.clone();
+    leaves["spec"]["objectStorage"]["bucket"] = json!("c");
+    for (change, legal) in [
+        (prefix("ship--1/other"), true),
+        (prefix("/ship--1/"), true),
+        (prefix("ship--10/velero"), false),
+        (prefix("ship--2/velero"), false),
+        (prefix(""), false),
+        (stranger, false),
+        (read_only, true),
+        (leaves, true),
+    ] {
+        let answer = patch("ed", "bsl", "entry", &change);
+        assert_eq!(answer.status.success(), legal, "{change}: {}", answer.stderr);
+    }
+    for (prefix, legal) in [("ship--1/velero", true), ("ship--2/velero", false)] {
+        let object = location("other", of_entry.clone(), prefix).to_string();
+        let answer = kubectl.answer(&["create", "--as=ed", "--dry-run=server", "-f", "-"], &object).unwrap();
+        assert_eq!(answer.status.success(), legal, "{prefix}: {}", answer.stderr);
+    }
+    // Backups, as they are created and moved.
+    let create = |user: &str, rest: &Value| {
+        let mut object = backup_of("new", &["a"]);
+        json_patch::merge(&mut object, rest);
+        let user = format!("--as={user}");
+        let args = ["create", "-n", NS, &user, "--dry-run=server", "-f", "-"];
+        kubectl.answer(&args, &object.to_string()).unwrap()
+    };
+    for (rest, who) in [
+        (json!({}), &["ann", "oli", "ed"][..]),
+        (annotation("hold", "true"), &["ann", "oli", "ed"]),
+        (annotation("priority-class", "low"), &["ann", "oli", "ed"]),
+        (annotation("priority-class", "high"), &["oli", "ed"]),
+        (annotation("first", "2026-01-01T00:00:00Z"), &["oli", "ed"]),
+        (annotation("supersede", "true"), &["oli", "ed"]),
+        (json!({"status": {"phase": "Completed"}}), &["oli", "ed"]),
+        (json!({"spec": {"hooks": hooks()}}), &["ed"]),
+    ] {
+        for user in ["ann", "oli", "ed"] {
+            let answer = create(user, &rest);
+            assert_eq!(answer.status.success(), who.contains(&user), "{user} {rest}: {}", answer.stderr);
+        }
+    }
+    for key in ["hold", "cancel"] {
+        let answer = patch("ann", "backups.velero.io", "waits", &annotation(key, "true"));
+        assert!(answer.status.success(), "{}", answer.stderr);
+    }
+    let first = annotation("first", "2026-01-01T00:00:00Z");
+    let refused = patch("ann", "backups.velero.io", "waits", &first);
+    assert!(refused.stderr.contains("bind the ClusterRole berth-operator"), "{}", refused.stderr);
+    assert!(patch("oli", "backups.velero.io", "waits", &first).status.success());
+    // A place of a data mover, with a grant or without.
+    let rules =
+        json!([{"apiGroups": ["velero.io"], "resources": ["*"], "verbs": ["get", "create", "patch"]}]);
+    may(kubectl, "pat", &rules);
+    for kind in MoverKind::ALL {
+        let api = granting::api(&client_of(&plane, "ed").await, NS, kind);
+        api.create(&PostParams::default(), &born(kind, "moves", NS, "New", None)).await.unwrap();
+        for (user, may_take) in [("pat", false), ("ed", true)] {
+            let api = granting::api(&client_of(&plane, user).await, NS, kind);
+            for (phase, takes) in
+                [("Accepted", true), ("Prepared", true), ("InProgress", true), ("Canceled", false)]
+            {
+                let legal = may_take || !takes;
+                let patch = Patch::Merge(json!({"status": {"phase": phase}}));
+                let passed = passes("berth-grants", api.patch("moves", &dry_run(), &patch).await);
+                assert_eq!(passed, legal, "{user}: {kind} to {phase}");
+                let create = PostParams { dry_run: true, ..PostParams::default() };
+                let passed =
+                    passes("berth-grants", api.create(&create, &born(kind, "new", NS, phase, None)).await);
+                assert_eq!(passed, legal, "{user}: {kind} as {phase}");
+            }
+        }
+    }
+}
+
+/// What the webhook does, it does for an object that spells out that it has no status, too.
+#[tokio::test]
+async fn an_explicit_null_is_placed_as_well() {
+    let mut berth = start("null-status", 1);
+    berth.controller.process.kill().unwrap();
+    let api = any_api(client_of(berth.plane(), "nils").await, berth.namespace());
+    let_do_everything(berth.kubectl(), &["nils"]);
+    let mut object = backup_of("null", &["a"]);
+    object["status"] = Value::Null;
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let created = api.create(&PostParams::default(), &object).await.unwrap();
+    assert_eq!(created.data["status"]["phase"], "Queued", "{created:?}");
+}
+
+/// Two come while berth is away; one of them says that it has a place, and an early one. A third says that it came tomorrow.
+#[tokio::test]
+async fn a_place_that_is_written_by_hand_gains_nothing_and_misleads_nobody() {
+    let mut berth = start("by-hand", 1);
+    let ns = berth.namespace().to_owned();
+    berth.controller.stop().unwrap();
+    berth.webhook.process.kill().unwrap();
+    let placed = |name: &str, hours: i64| {
+        let mut object = backup_of(name, &["default"]);
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(hours);
+        object["metadata"]["annotations"] = json!({"berth.dev/enqueued-at": format!("{at:.6}")});
+        object["status"] = json!({"phase": "Queued", "queuePosition": 1});
+        object
+    };
+    let kubectl = berth.kubectl().clone();
+    for make in [
+        &(|| backup_of("honest", &["default"])) as &dyn Fn() -> Value,
+        &|| placed("forged", 0),
+        &|| placed("early", -1),
+        &|| placed("tomorrow", 23),
+        &|| backup_of("last", &["default"]),
+    ] {
+        assert!(kubectl.create(&ns, &[make()]).unwrap().status.success());
+        // The API server counts in seconds.
+        tokio::time::sleep(Duration::from_millis(2_100)).await;
+    }
+    berth.webhook.process.restart().unwrap();
+    wait_until("the webhook to answer again", PATIENCE, async || {
+        let args = ["create", "-n", &ns, "--dry-run=server", "-f", "-"];
+        let tried = kubectl.answer(&args, &backup_of("tried", &["default"]).to_string())?;
+        Ok(tried.warnings().iter().any(|said| said.contains("queued at position")).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(kubectl.create(&ns, &[backup_of("newcomer", &["default"])]).unwrap().status.success());
+    let mark =
+        kubectl.backup(&ns, "newcomer").unwrap().metadata.annotations.unwrap()["berth.dev/enqueued-at"]
+            .clone();
+    let ahead = mark.parse::<jiff::Timestamp>().unwrap().duration_since(jiff::Timestamp::now());
+    assert!(ahead < jiff::SignedDuration::from_mins(1), "it follows a mark of tomorrow: {mark}");
+    berth.controller.process.restart().unwrap();
+    let names = ["honest", "forged", "early", "tomorrow", "last", "newcomer"];
+    crate::queue::ended(&berth, &names);
+    assert_eq!(dequeued(&berth.controller.process.log_text().unwrap()), names);
 }
 
 fn born(kind: MoverKind, name: &str, namespace: &str, phase: &str, grant: Option<&str>) -> DynamicObject {
@@ -219,4 +538,61 @@ async fn grants_are_given_and_taken_by_the_controller_alone() {
             }
         }
     }
+}
+
+/// In a role `*` is also every subresource.
+#[test]
+fn nobody_runs_anything_in_pods_with_a_token_of_berth() {
+    let berth = start("connecting", 1);
+    let kubectl = berth.kubectl();
+    let accounts = ["controller", "webhook", "garden-agent"]
+        .map(|duty| format!("system:serviceaccount:connecting:berth-{duty}"));
+    let_do_everything(kubectl, &accounts.each_ref().map(String::as_str));
+    let of_pods = "/api/v1/namespaces/default/pods/nobody";
+    for path in [
+        format!("{of_pods}/proxy/"),
+        format!("{of_pods}/exec?command=id&stdout=true"),
+        format!("{of_pods}/attach?stdout=true"),
+        format!("{of_pods}/portforward"),
+        "/api/v1/namespaces/default/services/nobody/proxy/".to_owned(),
+        "/api/v1/nodes/nobody/proxy/".to_owned(),
+    ] {
+        for account in &accounts {
+            let answer = kubectl.answer(&["get", "--raw", &path, "--as", account], "").unwrap();
+            assert!(
+                answer.stderr.contains("berth's service accounts run nothing"),
+                "{path}: {}",
+                answer.stderr
+            );
+        }
+        let answer = kubectl.answer(&["get", "--raw", &path], "").unwrap();
+        assert!(!answer.stderr.contains("berth"), "it is nobody else's business: {}", answer.stderr);
+    }
+}
+
+#[test]
+fn nobody_makes_tokens_of_other_accounts_with_a_token_of_berth() {
+    let berth = start("tokens", 1);
+    let kubectl = berth.kubectl();
+    let accounts = ["controller", "webhook", "garden-agent"]
+        .map(|duty| format!("system:serviceaccount:tokens:berth-{duty}"));
+    let_do_everything(kubectl, &accounts.each_ref().map(String::as_str));
+    let secret = |kind: &str| {
+        let annotations = json!({"kubernetes.io/service-account.name": "default"});
+        let metadata = json!({"name": "made", "namespace": "tokens", "annotations": annotations});
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind}).to_string()
+    };
+    let make = |kind: &str, user: &str| {
+        kubectl.answer(&["create", "--dry-run=server", "--as", user, "-f", "-"], &secret(kind)).unwrap()
+    };
+    for account in &accounts {
+        let refused = make("kubernetes.io/service-account-token", account);
+        assert!(refused.stderr.contains("make no tokens of other accounts"), "{}", refused.stderr);
+        let made = make("Opaque", account);
+        assert!(made.status.success(), "{}", made.stderr);
+    }
+    let others = kubectl
+        .answer(&["create", "--dry-run=server", "-f", "-"], &secret("kubernetes.io/service-account-token"))
+        .unwrap();
+    assert!(others.status.success(), "it is nobody else's business: {}", others.stderr);
 }

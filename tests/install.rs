@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::admission::program;
-use crate::support::ControlPlane;
 use crate::support::control_plane::Scope;
+use crate::support::{ControlPlane, PATIENCE, wait_for};
 
 /// What a command said on both streams.
 pub fn said(output: &Output) -> String {
@@ -70,6 +70,7 @@ fn installation_and_removal_without_pods() {
     a_dry_run_writes_nothing(&plane, &admin);
     missing_rights_are_named(&plane);
     a_stranger_is_left_alone(&plane, &admin);
+    the_engine_reads_what_is_listed_and_what_comes_later_is_named(&plane, &admin);
     what_is_half_gone_is_removed(&plane, &admin);
     backups_and_what_holds_them_stay(&plane, &admin);
     shared_buckets_and_somebody_elses_garden_stay(&plane, &admin);
@@ -89,6 +90,14 @@ fn an_api_server_without_policies_gets_everything_else() {
         text.contains("clusterrole/berth-engine created") && !text.contains("validatingadmissionpolicy"),
         "{text}"
     );
+    let given = plane.kubectl().run(&[
+        "get",
+        "clusterroles,clusterrolebindings,roles,rolebindings",
+        "-A",
+        "-o",
+        "name",
+    ]);
+    assert!(!given.unwrap().contains("berth-garden-seeds"), "nothing would fence what Seeds write");
     // It would have gone on to the webhooks, had its pods come up.
     assert!(text.contains("not ready after 1 s"), "{text}");
     assert!(said(&berth(&admin, &["check"])).contains("knows no ValidatingAdmissionPolicy"));
@@ -401,4 +410,53 @@ fn velero_is_found_and_adjusted_and_put_back(plane: &ControlPlane, admin: &Path)
     assert_eq!(names(plane, KINDS), Vec::<String>::new());
     kubectl.run(&["get", "crd", "backups.velero.io"]).unwrap();
     kubectl.run(&["get", "namespace", "velero"]).unwrap();
+}
+
+fn the_engine_reads_what_is_listed_and_what_comes_later_is_named(plane: &ControlPlane, admin: &Path) {
+    let kubectl = plane.kubectl();
+    // No pod comes up here.
+    let install = |flags: &[&str]| said(&berth(admin, &[&["install", "--timeout=1s"][..], flags].concat()));
+    let rules = || {
+        let text = kubectl.run(&["get", "clusterrole", "berth-engine", "-o", "json"]).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["rules"].to_string()
+    };
+    let text = install(&["--engine-rights=listed"]);
+    assert!(text.contains("clusterrole/berth-engine created"), "{text}");
+    for one in ["\"secrets\"", "\"deployments\"", "\"backups\"", "[\"get\",\"list\"]"] {
+        assert!(rules().contains(one), "{one}: {}", rules());
+    }
+    assert!(!rules().contains('*') && !rules().contains('/'), "{}", rules());
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.test"},
+        "spec": {
+            "group": "example.test", "scope": "Namespaced",
+            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }],
+        },
+    });
+    apply(plane, &[definition]);
+    let checked = |wanted: &str| {
+        wait_for(&format!("berth check to say {wanted:?}"), PATIENCE, || {
+            Ok(said(&berth(admin, &["check"])).contains(wanted).then_some(()))
+        })
+        .unwrap();
+    };
+    checked("and they are missing in backups: widgets.example.test");
+    checked("berth install --namespace velero --engine-rights=listed");
+    let printed = said(&berth(admin, &["install", "--output=yaml", "--engine-rights=listed"]));
+    assert!(printed.contains("- widgets"), "{printed}");
+    // As it is installed.
+    install(&[]);
+    assert!(rules().contains("widgets"), "{}", rules());
+    checked("to read each of the ");
+    install(&["--engine-rights=all"]);
+    assert!(rules().contains("[\"*\"]"), "{}", rules());
+    kubectl.run(&["delete", "crd", "widgets.example.test"]).unwrap();
+    let output = berth(admin, &["uninstall"]);
+    assert!(output.status.success(), "{}", said(&output));
+    finish_namespaces(plane);
 }

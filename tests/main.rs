@@ -2,23 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test ends where something is not as it should be.
 
-mod support;
+use berth_test_support as support;
 
 mod admission;
 mod archive;
 mod certificates;
 mod cluster;
+mod compatibility;
 mod crash;
 mod engine;
 mod failure;
 mod garden;
 mod guard;
+mod hostile;
 mod install;
 mod manifests;
 mod movers;
 mod pods;
 mod pressure;
 mod queue;
+mod reviews;
 mod rights;
 mod steering;
-mod velero;

@@ -212,10 +212,19 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
     let expected = [
         ("berth-guard", backups),
         ("berth-grants", movers()),
+        ("berth-locations", vec!["backupstoragelocations.v1.velero.io CREATE,UPDATE".to_owned()]),
+        (
+            "berth-connect",
+            ["pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy"]
+                .map(|resource| format!("{resource}.v1. CONNECT"))
+                .to_vec(),
+        ),
+        ("berth-tokens", vec!["secrets.v1. CREATE,UPDATE".to_owned()]),
         ("berth-cloudprofiles", hub("CREATE,UPDATE", &["cloudprofiles"])),
         ("berth-seeds", hub("CREATE,UPDATE", &["seeds"])),
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
         ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
+        ("berth-places", hub("CREATE,UPDATE", &["backupentries"])),
         ("berth-backupentry-deletions", hub("DELETE", &["backupentries"])),
         (
             "berth-letting-go",
@@ -237,7 +246,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
         let selector = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
         let expected = match binding["metadata"]["name"].as_str().unwrap() {
-            "berth-guard" | "berth-grants" => only("elsewhere"),
+            "berth-guard" | "berth-grants" | "berth-locations" => only("elsewhere"),
             "berth-credentials" => only("garden"),
             _ => Value::Null,
         };
@@ -324,6 +333,13 @@ fn the_chart_and_the_binary_agree() {
         ours.extend(berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()));
         assert_same(theirs, ours, &format!("{executor} {certificates}"));
     }
+    let said = "webhook.timeoutSeconds=5,webhook.reviewsFrom={10.0.0.0/28},webhook.clientCAConfigMap=callers";
+    let theirs = rendered_by_helm(&format!("executor=berth,certificates=self-managed,{said}"));
+    let flags = ["--webhook-timeout=5s", "--reviews-from=10.0.0.0/28", "--client-ca-configmap=callers"];
+    let mut ours = documents(&printed("berth", "self-managed", "elsewhere", &flags));
+    assert!(ours.iter().any(|o| o["spec"]["ingress"][0]["from"][0]["ipBlock"]["cidr"] == "10.0.0.0/28"));
+    ours.extend(berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()));
+    assert_same(theirs, ours, said);
 }
 
 #[test]
@@ -394,6 +410,9 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("logFormat=xml", "logFormat"),
         ("definitions=perhaps", "definitions"),
         ("webhook.extraArgs={-x}", "extraArgs"),
+        ("webhook.timeoutSeconds=31", "timeoutSeconds"),
+        ("webhook.reviewsFrom={10.0.0.1}", "reviewsFrom"),
+        ("webhook.clientCAConfigMap=No Name", "clientCAConfigMap"),
         ("replicas=2", "replicas"),
         ("veleroServiceAccount=No Name", "veleroServiceAccount"),
         ("image.tag=@sha256:0", "tag"),

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::cluster::run;
 use crate::support::movers::{History, Kind};
 use crate::support::pods::Cluster;
-use crate::support::{Kubectl, wait_for};
+use crate::support::{Kubectl, PATIENCE, wait_for};
 
 const NAMESPACE: &str = "velero";
 
@@ -42,7 +42,7 @@ fn wait_for_gate(kubectl: &Kubectl) {
     })
     .to_string();
     let create = ["create", "--dry-run=server", "-f", "-"];
-    wait_for("the gate to be closed", Duration::from_secs(60), || {
+    wait_for("the gate to be closed", PATIENCE, || {
         // They take turns.
         for _ in 0..8 {
             if !kubectl.answer(&create, &forged)?.stderr.contains("waits for a place") {

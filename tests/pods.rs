@@ -4,7 +4,6 @@ mod containers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use berth::install::{Settings, render};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+use crate::support::PATIENCE;
 use crate::support::pods::Cluster;
 use crate::support::{backup, wait_for};
 
@@ -19,7 +19,6 @@ const NAMESPACE: &str = "velero";
 const IMAGE: &str = "berth:test";
 const WEBHOOK: &str = "app.kubernetes.io/name=berth-webhook";
 const CONTROLLER: &str = "app.kubernetes.io/name=berth-controller";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All that an installation consists of, but the definitions; and a place for archives, without which nothing is queued.
 fn objects() -> Vec<Value> {
@@ -45,7 +44,7 @@ fn objects() -> Vec<Value> {
 
 fn rolled_out(cluster: &Cluster, deployment: &str) {
     let name = format!("deployment/{deployment}");
-    let args = ["rollout", "status", &name, "--namespace", NAMESPACE, "--timeout=60s"];
+    let args = ["rollout", "status", &name, "--namespace", NAMESPACE, "--timeout=600s"];
     cluster.kubectl().run(&args).unwrap();
 }
 

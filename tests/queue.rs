@@ -1,16 +1,15 @@
 //! The queue on the real thing: order, slots, places, and what a restart leaves.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase};
 use serde_json::json;
 
 use crate::admission::program;
+pub use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Options, wait_for};
-
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn start(namespace: &str, slots: u16) -> Berth {
     let mut options = Options::new(program(), namespace);
@@ -47,7 +46,7 @@ fn the_worked_example_runs_in_the_order_that_the_design_derives() {
     let mut berth = start("worked-example", 2);
     let ns = berth.namespace().to_owned();
     // Created while nobody leads, so that all five wait when the first cycle decides.
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     let namespaces: [&[&str]; 5] =
         [&["ns1", "ns2"], &["ns2", "ns3", "ns5"], &["ns4", "ns3"], &["ns5", "ns6"], &["ns8", "ns9"]];
     let backups: Vec<_> = (1..).zip(namespaces).map(|(i, n)| backup_of(&format!("backup{i}"), n)).collect();
@@ -97,7 +96,7 @@ fn what_is_created_while_the_webhook_is_down_is_queued_by_the_controller() {
 fn places_become_unique_and_dense_whatever_was_written() {
     let mut berth = start("places", 1);
     let ns = berth.namespace().to_owned();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     berth.webhook.process.kill().unwrap();
     // Two replicas that answered at once, a gap, and one that nobody saw. The first is refused its start by the
     // phase of a running one that nothing ends.
@@ -134,7 +133,9 @@ fn places_become_unique_and_dense_whatever_was_written() {
 
 #[test]
 fn of_two_controllers_one_leads_and_the_other_takes_over() {
-    let mut berth = start("two-controllers", 1);
+    let mut options = Options::new(program(), "two-controllers");
+    options.controller_args.push(SHORT_LEASE.to_owned());
+    let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let ns = berth.namespace().to_owned();
     let other = berth.start_another_controller("controller-2").unwrap();
     wait_for("the second one to wait", PATIENCE, || {

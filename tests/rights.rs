@@ -15,12 +15,12 @@ use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
 use crate::support::{Berth, ControlPlane, Options, project, wait_for};
 use needs::{Need, needs};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Much longer than anything here takes with all rights; what the API server refused is looked for besides.
 const BROKEN: Duration = Duration::from_secs(6);
 const AT_ONCE: usize = 3;
@@ -144,7 +144,10 @@ fn name_credentials(berth: &Berth) {
         "spec": {
             "provider": "aws",
             "constraints": {"regions": ["eu"]},
-            "backup": {"secretRef": {"name": "operator", "namespace": "garden"}},
+            "backup": {
+                "secretRef": {"name": "operator", "namespace": "garden"},
+                "providerConfig": {"locationKeys": "shared"},
+            },
         },
     });
     let _ = berth.kubectl().answer(&["create", "--dry-run=server", "-f", "-"], &profile.to_string()).unwrap();
@@ -288,13 +291,17 @@ fn table() -> String {
         ("berth-garden-seeds", 0) => "what is given to the seed, and to others",
         ("berth-garden-seeds", 1) => "telling what became of it, and that the seed is alive",
         ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup describe`",
-        ("berth-viewer", 1) | ("berth-user", 2) => "knowing the slots and the order",
-        ("berth-viewer", 2) | ("berth-user", 3) => "`berth queue movers`",
-        ("berth-viewer", 3) | ("berth-user", 4) => "where node-agents and data movers run",
-        ("berth-viewer", 4) | ("berth-user", 5) => "finding the node-agents' configuration",
-        ("berth-viewer", 5) | ("berth-user", 6) => "reading it, and the ledger of grants",
-        ("berth-user", 0) => "making, seeing, holding, moving, ending Backups",
+        ("berth-viewer", 1) | ("berth-user", 3) => "knowing the slots and the order",
+        ("berth-viewer", 2) | ("berth-user", 4) => "`berth queue movers`",
+        ("berth-viewer", 3) | ("berth-user", 5) => "where node-agents and data movers run",
+        ("berth-viewer", 4) | ("berth-user", 6) => "finding the node-agents' configuration",
+        ("berth-viewer", 5) | ("berth-user", 7) => "reading it, and the ledger of grants",
+        ("berth-user", 0) => "making, seeing, holding, ending Backups",
         ("berth-user", 1) => "`berth queue hold --location`",
+        ("berth-user", 2) => "a priority class that lets others pass",
+        ("berth-operator", 0) => {
+            "`berth queue first`, all priority classes, superseding, finished Backups of other clusters"
+        }
         _ => unreachable!("{role} {rule} is not in the table"),
     };
     let mut table = "| role | may | on | needed for |\n|---|---|---|---|\n".to_owned();
@@ -322,7 +329,7 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     let table = table();
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
-    let others = 16;
+    let others = 18;
     assert_eq!(needs().count() + member::RIGHTS.len() + others, rules, "each rule has its test");
 }
 
@@ -361,7 +368,7 @@ fn viewers_look_and_users_make_and_move() {
     assert!(!queue(&viewer, &["hold", "theirs"]).status.success());
     assert!(!queue(&as_one_of("berth-viewer", Some(0)), &["list"]).status.success());
     let user = as_one_of("berth-user", None);
-    for (role, whole, needed) in [("berth-viewer", &viewer, 2..6), ("berth-user", &user, 3..7)] {
+    for (role, whole, needed) in [("berth-viewer", &viewer, 2..6), ("berth-user", &user, 4..8)] {
         let seen = queue(whole, &["movers"]);
         assert!(seen.status.success(), "{role}: {}", String::from_utf8_lossy(&seen.stderr));
         for rule in needed {
@@ -370,6 +377,16 @@ fn viewers_look_and_users_make_and_move() {
             assert!(!seen.status.success() && said.contains("forbidden"), "{role} without {rule}: {said}");
         }
     }
+    let first = queue(&user, &["first", "theirs"]);
+    let said = String::from_utf8_lossy(&first.stderr);
+    assert!(!first.status.success() && said.contains("bind the ClusterRole berth-operator"), "{said}");
+    let (operator, account) = (
+        format!("--clusterrole=berth-operator-{namespace}"),
+        format!("--serviceaccount={namespace}:berth-user-whole"),
+    );
+    kubectl.run(&["create", "rolebinding", "operator", "-n", namespace, &operator, &account]).unwrap();
+    let moved = || Ok(queue(&user, &["first", "theirs"]).status.success().then_some(()));
+    wait_for("operators to move it", PATIENCE, moved).unwrap();
     for args in
         [&["list"][..], &["hold", "theirs"], &["release", "theirs"], &["release", "--location", "default"]]
     {

@@ -61,7 +61,7 @@ fn counted(berth: &Berth, name: &str) -> Option<f64> {
 fn people_see_the_queue_and_steer_it() {
     let mut berth = start("steered", 1);
     let ns = berth.namespace().to_owned();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     let backups = ["one", "two", "three", "four", "five", "six"].map(|name| backup_of(name, &["default"]));
     berth.kubectl().create(&ns, &backups).unwrap();
     let said = berth_queue(&berth, &["explain", "three"]);
@@ -138,7 +138,7 @@ fn a_held_location_keeps_its_backups_and_only_them() {
 fn priority_classes_are_head_starts_and_unknown_ones_are_refused() {
     let mut berth = start_with("classes", &["--priority-classes=high=1h,low=-1h"]);
     let ns = berth.namespace().to_owned();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     let class = |class: &str| json!({"berth.dev/priority-class": class});
     let backups = [
         marked("slow", class("low"), json!({})),
@@ -165,7 +165,7 @@ fn who_used_much_lets_others_pass() {
     let flags = ["--fair-share", "--fair-share-label=team"];
     let mut berth = start_with("fair-share", &flags);
     let ns = berth.namespace().to_owned();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     // Copied from a store: ten minutes of `greedy`, just now.
     let now = jiff::Timestamp::now();
     let ago = |minutes: i64| {
@@ -189,7 +189,7 @@ fn who_used_much_lets_others_pass() {
 fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
     let mut berth = start("schedules", 1);
     let ns = berth.namespace().to_owned();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     let of = |name: &str, schedule: &str, supersede: &str| {
         marked(name, json!({"berth.dev/supersede": supersede}), json!({"velero.io/schedule-name": schedule}))
     };
@@ -258,7 +258,7 @@ fn what_happens_is_told_by_events_metrics_and_expectations() {
         Ok(note.filter(|note| note == "at position 1; waits for its release: it is held"))
     })
     .unwrap();
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     assert_eq!(berth_queue(&berth, &["release", "holder"]), "holder released\n");
     let behind = "berth: expected to start in about 5 min (3 to 9, as such backups went lately)";
     wait_for("the webhook to expect", PATIENCE, || {
@@ -325,21 +325,21 @@ fn the_queue_can_be_watched() {
 }
 
 #[test]
-fn where_nothing_moves_the_watchdog_looks_again() {
-    let berth = start("watchdog", 1);
+fn what_cannot_be_written_lets_others_pass_and_runs_once_it_can() {
+    let berth = start("stuck", 1);
     let ns = berth.namespace().to_owned();
     // Somebody's own policy keeps the controller from writing.
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-    "metadata": {"name": "frozen-watchdog"},
+    "metadata": {"name": "frozen-stuck"},
     "spec": {
         "matchConstraints": {"resourceRules": [
             {"apiGroups": ["velero.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["backups"]}]},
         "validations": [{"expression": "object.metadata.name == 'probe'", "message": "frozen"}],
     }});
     let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-    "metadata": {"name": "frozen-watchdog"},
+    "metadata": {"name": "frozen-stuck"},
     "spec": {
-        "policyName": "frozen-watchdog",
+        "policyName": "frozen-stuck",
         "validationActions": ["Deny"],
         "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ns}}},
     }});
@@ -365,12 +365,24 @@ fn where_nothing_moves_the_watchdog_looks_again() {
     .unwrap();
     berth.kubectl().run(&["delete", "backup.velero.io", "stuck", "-n", &ns]).unwrap();
     berth.kubectl().create(&ns, &[backup_of("stuck", &["default"])]).unwrap();
-    wait_for("the watchdog to trip", PATIENCE, || {
-        Ok(counted(&berth, "berth_queue_watchdog_trips_total")
-            .is_some_and(|trips| trips >= 1.0)
-            .then_some(()))
+    wait_for("it to be out of the line", PATIENCE, || {
+        Ok(counted(&berth, "berth_queue_unwritable").is_some_and(|count| count >= 1.0).then_some(()))
     })
     .unwrap();
-    berth.kubectl().run(&["delete", "validatingadmissionpolicybinding", "frozen-watchdog"]).unwrap();
+    wait_for("the list to say so", PATIENCE, || {
+        let list = berth_queue(&berth, &["list"]);
+        let is_told = |line: &str| line.contains("stuck") && line.contains("refuses every write to it");
+        Ok(list.lines().any(is_told).then_some(()))
+    })
+    .unwrap();
+    berth.kubectl().run(&["annotate", "backup.velero.io", "probe", "-n", &ns, "berth.dev/hold-"]).unwrap();
+    assert_eq!(ended(&berth, &["probe"])["probe"].phase(), BackupPhase::Completed);
+    berth.kubectl().run(&["delete", "validatingadmissionpolicybinding", "frozen-stuck"]).unwrap();
     assert_eq!(ended(&berth, &["stuck"])["stuck"].phase(), BackupPhase::Completed);
+    wait_for("the Lease to name none", PATIENCE, || {
+        let path = r"jsonpath={.metadata.annotations.berth\.dev/unwritable}";
+        let noted = berth.kubectl().run(&["get", "lease", "berth-controller", "-n", &ns, "-o", path])?;
+        Ok(noted.is_empty().then_some(()))
+    })
+    .unwrap();
 }

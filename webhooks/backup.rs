@@ -8,6 +8,7 @@ use berth_api::keys;
 use berth_api::place::Source;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{Change, Roles, judge};
+use berth_core::limits;
 use berth_core::location::{Location, choose};
 use berth_core::queue::{
     Band, DEFAULT_CLASS, Entry, Phase, Reason, View, explain_newcomer, mark, position_of_newcomer,
@@ -27,7 +28,7 @@ use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
 /// one go.
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
 /// Annotations that only berth writes: they decide on order and on what runs together.
-const MARKS: [&str; 2] = [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES];
+const MARKS: [&str; 3] = [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES, keys::WAITS_SINCE];
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
@@ -97,6 +98,17 @@ impl Incoming {
         }
     }
 
+    /// Without a place: one that is worked out from nothing would be the first one. The leader gives it a true one.
+    fn later(&self, why: &str) -> Verdict {
+        let mut edit = Edit::default();
+        self.remove_marks(&mut edit);
+        if self.status.is_some() {
+            edit.remove(&["status"]);
+        }
+        let warnings = vec![format!("berth: queued by the controller in a moment: {why}")];
+        Verdict { patch: Some(edit.into_patch()), warnings, ..Verdict::allow() }
+    }
+
     fn name(&self) -> String {
         let generated = || self.metadata.generate_name.as_ref().map(|base| format!("{base}…"));
         self.metadata.name.clone().or_else(generated).unwrap_or_default()
@@ -121,21 +133,8 @@ pub fn enqueue<K: Known>(
         return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
     }
     if !desk.known().ready() {
-        // A place worked out from nothing would be the first one. The leader gives it a true one.
-        let later = "berth: queued by the controller in a moment: this replica has just started";
-        let mut edit = Edit::default();
-        incoming.remove_marks(&mut edit);
-        if incoming.status.is_some() {
-            edit.remove(&["status"]);
-        }
-        return Ok(Verdict {
-            patch: Some(edit.into_patch()),
-            warnings: vec![later.to_owned()],
-            ..Verdict::allow()
-        });
+        return Ok(incoming.later("this replica has just started"));
     }
-    let readable = incoming.source().namespaces().is_some();
-    // A list that cannot be read takes nothing; the validating webhook refuses it.
     let mut newcomer = Entry {
         name: incoming.name(),
         uid: question.uid.clone(),
@@ -143,19 +142,23 @@ pub fn enqueue<K: Known>(
         created_at: now,
         ..incoming.source().entry(desk.known().order())
     };
-    let mut view = desk.known().queue();
+    // A list that cannot be read takes nothing; the validating webhook refuses it.
+    let readable = newcomer.refused.is_empty();
+    let size = question.object.map_or(0, |object| object.get().len());
+    let remember = (!question.is_dry_run() && readable).then_some(size + question.uid.len());
+    let mut view = desk.known().queue(&newcomer, now);
     let (position, enqueued_at, reason, piled_up) = desk.recent().with(
         &mut view,
         |mark| desk.known().has_seen(mark),
         Instant::now(),
-        !question.is_dry_run() && readable,
+        remember,
         |view| {
             newcomer.enqueued_at = Some(desk.mark(mark(view, now)));
             newcomer.position = position_of_newcomer(view, &newcomer);
             let reason = readable.then(|| explain_newcomer(view, &newcomer));
             let answer =
                 (newcomer.position, newcomer.enqueued_at, reason, waiting_of_schedule(view, &newcomer));
-            (answer, newcomer)
+            (answer, newcomer.clone())
         },
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
@@ -181,6 +184,16 @@ pub fn enqueue<K: Known>(
     edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
     edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
     Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+}
+
+/// What is answered where [`enqueue`] takes longer than anybody waits.
+///
+/// # Errors
+/// When the object cannot be read.
+pub fn enqueue_later(question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    let incoming = Incoming::parse(question)?;
+    let is_meant = question.operation == Operation::Create && incoming.wants_place();
+    Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
 }
 
 /// Backups of the newcomer's schedule that wait and will not be superseded by it.
@@ -226,7 +239,7 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
     let marks_changed = match &old {
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
-        None => incoming.mark(keys::RESOLVED_NAMESPACES).is_some(),
+        None => MARKS.iter().any(|key| *key != keys::ENQUEUED_AT && incoming.mark(key).is_some()),
     };
     let change = Change {
         from: old.as_ref().map(Incoming::phase),
@@ -234,10 +247,13 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         status_changed: status(question.old_object)? != status(question.object)?,
         spec_changed,
         marks_changed,
+        ..Change::default()
     };
     let user = question.user_info.username.as_str();
-    if let Err(refusal) = judge(desk.roles(user), &change) {
-        if !question.is_dry_run() && is_of_another_queue(desk.roles(user), &change) {
+    // What RBAC gives is for the policy to ask, by the API server's own authorizer: it holds while this is away, too.
+    let roles = Roles { operator: true, editor: true, ..desk.roles(user) };
+    if let Err(refusal) = judge(roles, &change) {
+        if !question.is_dry_run() && is_of_another_queue(roles, &change) {
             desk.tally().foreign_queue();
             desk.known().foreign_queue(&question.name, &incoming.metadata.uid, user);
         }
@@ -249,6 +265,14 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         return Ok(Verdict::allow());
     }
     let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
+    let size = question.object.map_or(0, |object| object.get().len());
+    if size > limits::OBJECT {
+        let most = limits::OBJECT;
+        let message = format!(
+            "the Backup has {size} bytes and at most {most} are taken, because what is written to it later has to fit: use several Backups"
+        );
+        found.push(Field::root("spec"), message);
+    }
     let mut warnings = Vec::new();
     check_class(desk, &incoming, &mut found, &mut warnings);
     let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();

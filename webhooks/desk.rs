@@ -1,12 +1,19 @@
 //! Where reviews are answered: one per replica.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 
 use berth_core::guard::Roles;
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 
+use crate::intake::Intake;
 use crate::known::{Known, Recent};
-use crate::tally::Tally;
+use crate::tally::{Ration, Tally};
+
+/// Secrets that are read in one second. Whoever can reach the port could ask for one after the other.
+const SECRETS: usize = 100;
 
 /// User names of those who may write what others may not.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +26,12 @@ pub struct Identities {
 impl Identities {
     fn roles(&self, user: &str) -> Roles {
         let is = |list: &[String]| list.iter().any(|known| known == user);
-        Roles { queue: is(&self.queue), executor: is(&self.executor), lifecycle: is(&self.lifecycle) }
+        Roles {
+            queue: is(&self.queue),
+            executor: is(&self.executor),
+            lifecycle: is(&self.lifecycle),
+            ..Roles::default()
+        }
     }
 }
 
@@ -29,6 +41,8 @@ pub struct Desk<K> {
     recent: Recent,
     identities: Identities,
     tally: Tally,
+    intake: Arc<Intake>,
+    secrets: Ration,
     clock: fn() -> Timestamp,
     last_mark: AtomicI64,
 }
@@ -40,6 +54,8 @@ impl<K: Known> Desk<K> {
             recent: Recent::default(),
             identities,
             tally: Tally::default(),
+            intake: Arc::default(),
+            secrets: Ration::new(SECRETS),
             clock,
             last_mark: AtomicI64::new(0),
         }
@@ -49,8 +65,25 @@ impl<K: Known> Desk<K> {
         self.identities.roles(user)
     }
 
-    pub fn tally(&self) -> &Tally {
+    pub(crate) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// May one more Secret be read?
+    pub(crate) fn may_read_secret(&self, now: Instant) -> bool {
+        self.secrets.take(now)
+    }
+
+    /// What this replica counts.
+    pub fn register(&self, registry: &mut Registry) {
+        let admission = registry.sub_registry_with_prefix("berth_admission");
+        self.tally.register(admission);
+        self.intake.register(admission);
+    }
+
+    /// For the listener, which lets connections in.
+    pub fn intake(&self) -> &Arc<Intake> {
+        &self.intake
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -1,7 +1,7 @@
 //! Shared buckets at admission: profiles, seeds, buckets and entries of the hub, what members hold of them, and storage
 //! locations that lead into them. Every fault at once; what is not known is not refused, unless it is a deletion.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::velero::BackupStorageLocation;
 use berth_api::{extensions, garden};
@@ -10,7 +10,7 @@ use berth_core::garden::check::{self, Credentials, Findings};
 use berth_core::garden::store::SecretRef;
 use berth_core::garden::view::{Bucket, Entry, Extension};
 use berth_core::garden::{Profile, Seed, View};
-use berth_core::violation::{Field, Violations};
+use berth_core::violation::{Field, Violations, tellable};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -176,7 +176,8 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     };
     let roles = desk.roles(&question.user_info.username);
     let credentials = match subject.secret().filter(|secret| !secret.name.is_empty()) {
-        Some(secret) => Some(desk.known().credentials(secret).await),
+        Some(secret) if desk.may_read_secret(Instant::now()) => Some(desk.known().credentials(secret).await),
+        Some(_) => Some(Credentials::Unknown("too many Secrets are asked for at once".to_owned())),
         None => None,
     };
     let is_deletion = question.operation == Operation::Delete;
@@ -240,7 +241,7 @@ fn sha1(text: &str) -> String {
 fn tell_opt_out(subject: &Subject, question: &Question<'_>) {
     let Subject::Profile(Change { new: Some(new), .. }) = subject else { return };
     if new.allows_cross_provider && new.is_cross_provider_without_region() {
-        let (profile, user) = (&new.name, &question.user_info.username);
+        let [profile, user] = [&new.name, &question.user_info.username].map(|text| tellable(text));
         info!(%profile, %user, dry_run = question.is_dry_run(), "another provider without a region, as its annotation asks: it yields no bucket");
     }
 }

@@ -71,8 +71,8 @@ pub trait Known: KnownMovers + KnownGarden {
     fn ready(&self) -> bool;
     /// Why no Backup can be queued in this cluster, whatever is done.
     fn cannot_queue(&self) -> Option<String>;
-    /// Waiting and running backups.
-    fn queue(&self) -> View;
+    /// Waiting and running backups: at least those on which depends what this newcomer is told.
+    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View;
     /// Has the watch shown a Backup with this time mark, whatever became of it?
     fn has_seen(&self, mark: Timestamp) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
@@ -82,6 +82,8 @@ pub trait Known: KnownMovers + KnownGarden {
     fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
     /// Another queue wanted to move this Backup, and was refused.
     fn foreign_queue(&self, name: &str, uid: &str, user: &str);
+    /// What begins now hangs if what is given is not dropped within `limit`: the kubelet is told then.
+    fn within(&self, limit: Duration) -> impl Sized + Send;
     /// Resolves at the next change of [`Known::locations`].
     fn locations_changed(&self) -> impl Future<Output = ()> + Send;
 }
@@ -89,39 +91,82 @@ pub trait Known: KnownMovers + KnownGarden {
 /// A replica's own answers of the last moments, which its watch does not show yet. Without them, creates in
 /// quick succession would all get the same position.
 #[derive(Debug, Default)]
-pub struct Recent(Mutex<VecDeque<(Instant, Arc<Entry>)>>);
+pub struct Recent(Mutex<Answers>);
+
+#[derive(Debug, Default)]
+struct Answers {
+    entries: VecDeque<Answered>,
+    /// Bytes of what they answered.
+    bytes: usize,
+    /// How many there have ever been.
+    given: u64,
+}
+
+#[derive(Debug)]
+struct Answered {
+    at: Instant,
+    /// Of the object that was asked about.
+    bytes: usize,
+    entry: Arc<Entry>,
+}
 
 impl Recent {
     /// An answer that has not shown up by then never will: the create was refused by somebody else.
     const KEEP: Duration = Duration::from_secs(10);
     /// More creates than these within [`Recent::KEEP`] are not remembered one by one.
     const MOST: usize = 20_000;
+    /// Nor those that are larger than these together: names and lists of whoever asks are kept.
+    const MOST_BYTES: usize = 16 * 1024 * 1024;
+    /// How often an answer is worked out anew, because another one was given meanwhile. After that two of them may name
+    /// the same position until the controller writes theirs; their marks differ all the same.
+    const TRIES: usize = 4;
 
-    /// Adds to the view what was answered and not `seen` since, and asks `decide` for the next answer while
-    /// nobody else can: the newcomer, which is remembered if `remember` says so, and stands in the view afterwards.
+    /// Adds to the view what was answered and not `seen` since, and asks `decide` for the next answer, again if somebody
+    /// was faster: nobody waits for whoever decides long. The newcomer is remembered if `remember` gives its size in bytes,
+    /// and stands in the view afterwards.
     pub fn with<T>(
         &self,
         view: &mut View,
         seen: impl Fn(Timestamp) -> bool,
         now: Instant,
-        remember: bool,
-        decide: impl FnOnce(&View) -> (T, Entry),
+        remember: Option<usize>,
+        mut decide: impl FnMut(&View) -> (T, Entry),
     ) -> T {
-        let mut recent = self.0.lock();
-        recent.retain(|(at, entry)| {
-            now.saturating_duration_since(*at) < Self::KEEP
-                && entry.enqueued_at.is_some_and(|mark| !seen(mark))
-        });
-        view.backups.extend(recent.iter().map(|(_, entry)| Arc::clone(entry)));
-        let (answer, newcomer) = decide(view);
-        let newcomer = Arc::new(newcomer);
-        if remember {
-            if recent.len() >= Self::MOST {
-                recent.pop_front();
+        let shown = view.backups.len();
+        let mut tries = 1;
+        loop {
+            view.backups.truncate(shown);
+            let given = self.add_to(view, &seen, now);
+            let (answer, newcomer) = decide(view);
+            let newcomer = Arc::new(newcomer);
+            let mut answers = self.0.lock();
+            if remember.is_some() && answers.given != given && tries < Self::TRIES {
+                tries += 1;
+                continue;
             }
-            recent.push_back((now, Arc::clone(&newcomer)));
+            if let Some(bytes) = remember {
+                answers.given = answers.given.wrapping_add(1);
+                answers.bytes = answers.bytes.saturating_add(bytes);
+                answers.entries.push_back(Answered { at: now, bytes, entry: Arc::clone(&newcomer) });
+                while answers.entries.len() > Self::MOST || answers.bytes > Self::MOST_BYTES {
+                    let Some(oldest) = answers.entries.pop_front() else { break };
+                    answers.bytes = answers.bytes.saturating_sub(oldest.bytes);
+                }
+            }
+            view.backups.push(newcomer);
+            return answer;
         }
-        view.backups.push(newcomer);
-        answer
+    }
+
+    /// How many had been given by then.
+    fn add_to(&self, view: &mut View, seen: &impl Fn(Timestamp) -> bool, now: Instant) -> u64 {
+        let mut answers = self.0.lock();
+        answers.entries.retain(|one| {
+            now.saturating_duration_since(one.at) < Self::KEEP
+                && one.entry.enqueued_at.is_some_and(|mark| !seen(mark))
+        });
+        answers.bytes = answers.entries.iter().map(|one| one.bytes).sum();
+        view.backups.extend(answers.entries.iter().map(|one| Arc::clone(&one.entry)));
+        answers.given
     }
 }

@@ -9,8 +9,9 @@
 //! - [`garden`]: shared buckets: what is refused of hub, members and storage locations.
 //! - [`desk`]: what one replica knows, and what it answered just now.
 //! - [`patch`]: typed edits to JSON Patch.
+//! - [`intake`]: how much may come in, in all and from one address.
 //! - [`router`]: paths to handlers; binds no port, so tests call it directly.
-//! - [`server`]: the HTTPS listener.
+//! - [`server`]: the listeners, for reviews and for probes.
 //! - [`linger`]: connections that end without losing a request.
 //! - [`tally`]: what was answered, counted.
 
@@ -18,6 +19,7 @@ pub mod backup;
 pub mod configmap;
 pub mod desk;
 pub mod garden;
+pub mod intake;
 pub mod known;
 pub mod linger;
 pub mod mover;
@@ -29,5 +31,6 @@ pub mod server;
 pub mod tally;
 
 pub use desk::{Desk, Identities};
+pub use intake::Intake;
 pub use known::Known;
 pub use router::router;

@@ -3,25 +3,36 @@
 //! Whoever is told that an HTTP/2 connection ends (GOAWAY) may have a request on its way already. It asks somebody else
 //! when it reads that its request came too late; but it never reads that if the socket is closed at once, because what
 //! arrives at a closed socket resets the connection. So what is over is only closed for writing, and read from for a
-//! while.
+//! while. A connection on which nothing comes for long is over as well: clients that live answer HTTP/2's pings.
 
 use std::future::Ready;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum_server::accept::Accept;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::intake::{Intake, Seat};
 
 /// How long. Longer than any round trip to an API server.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// Accepts connections that send at once what is written, and linger when they are over.
-#[derive(Clone, Copy)]
-pub struct LingerAcceptor;
+/// How long nothing may come from an API server, which lets go of a connection that it has not used for 90 s: whoever closes
+/// first could meet a request on its way.
+pub const SILENCE: Duration = Duration::from_secs(120);
+
+/// Accepts connections that there is room for, that send at once what is written, and linger when they are over.
+#[derive(Clone)]
+pub struct LingerAcceptor {
+    pub intake: Arc<Intake>,
+    /// How long nothing may come.
+    pub silence: Duration,
+}
 
 impl<S> Accept<TcpStream, S> for LingerAcceptor {
     type Stream = Linger;
@@ -29,26 +40,53 @@ impl<S> Accept<TcpStream, S> for LingerAcceptor {
     type Future = Ready<Result<(Linger, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        std::future::ready(stream.set_nodelay(true).map(|()| (Linger(Some(stream)), service)))
+        let accepted = stream.peer_addr().and_then(|peer| {
+            // An address of IPv4 that came to a socket of IPv6 is one address, not two.
+            let seat = self.intake.connect(peer.ip().to_canonical());
+            let seat = seat.ok_or_else(|| Error::new(ErrorKind::QuotaExceeded, "too many connections"))?;
+            stream.set_nodelay(true)?;
+            let over = Box::pin(sleep(self.silence));
+            Ok((Linger { over, silence: self.silence, open: Some((stream, seat)) }, service))
+        });
+        std::future::ready(accepted)
     }
 }
 
 /// Holds the connection until it is dropped.
-pub struct Linger(Option<TcpStream>);
+pub struct Linger {
+    open: Option<(TcpStream, Seat)>,
+    /// When nothing has come for too long.
+    over: Pin<Box<Sleep>>,
+    silence: Duration,
+}
 
 impl Linger {
     fn stream(self: Pin<&mut Self>) -> Result<Pin<&mut TcpStream>> {
         let gone = || Error::from(ErrorKind::NotConnected);
-        self.get_mut().0.as_mut().map(Pin::new).ok_or_else(gone)
+        self.get_mut().open.as_mut().map(|(stream, _)| Pin::new(stream)).ok_or_else(gone)
+    }
+
+    /// What nothing comes of is waited for only so long: reading, and writing to somebody who does not read.
+    fn unless_over<T>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        done: Poll<Result<T>>,
+    ) -> Poll<Result<T>> {
+        if done.is_ready() {
+            return done;
+        }
+        ready!(self.over.as_mut().poll(cx));
+        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "nothing came for too long")))
     }
 }
 
 impl Drop for Linger {
     fn drop(&mut self) {
-        let Some(mut stream) = self.0.take() else { return };
+        let Some((mut stream, seat)) = self.open.take() else { return };
         // Without a runtime everything ends anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(timeout(LINGER, async move {
+            let _seat = seat;
             let _ = stream.shutdown().await;
             let mut unread = [0; 1024];
             while stream.read(&mut unread).await.is_ok_and(|count| count > 0) {}
@@ -57,14 +95,20 @@ impl Drop for Linger {
 }
 
 impl AsyncRead for Linger {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<()>> {
-        self.stream()?.poll_read(cx, buf)
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        if let Poll::Ready(read) = self.as_mut().stream()?.poll_read(cx, buf) {
+            let silence = self.silence;
+            self.over.as_mut().reset(Instant::now() + silence);
+            return Poll::Ready(read);
+        }
+        self.unless_over(cx, Poll::Pending)
     }
 }
 
 impl AsyncWrite for Linger {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
-        self.stream()?.poll_write(cx, buf)
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
+        let written = self.as_mut().stream()?.poll_write(cx, buf);
+        self.unless_over(cx, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -76,14 +120,15 @@ impl AsyncWrite for Linger {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        self.stream()?.poll_write_vectored(cx, bufs)
+        let written = self.as_mut().stream()?.poll_write_vectored(cx, bufs);
+        self.unless_over(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.as_ref().is_some_and(AsyncWrite::is_write_vectored)
+        self.open.as_ref().is_some_and(|(stream, _)| stream.is_write_vectored())
     }
 }

@@ -3,6 +3,7 @@
 
 use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
 use berth_core::affinity::Decision;
+use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
 use tracing::info;
@@ -23,7 +24,7 @@ pub async fn place<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<
         return Ok(Verdict::allow());
     }
     let Some(owner) = owner(&pod.metadata) else {
-        let name = &question.name;
+        let name = tellable(&question.name);
         info!(%name, "a pod with a data mover's label that belongs to none: left as it is");
         return Ok(Verdict::allow());
     };
@@ -42,7 +43,7 @@ pub async fn place<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<
     }
     let patch = edit(&pod, &decision).into_patch();
     if !patch.0.is_empty() {
-        let (kind, name, reason) = (owner.kind, &owner.name, &decision.reason);
+        let (kind, name, reason) = (owner.kind, tellable(&owner.name), &decision.reason);
         let terms = decision.terms.as_ref().map(Vec::len);
         info!(%kind, %name, %reason, terms, tolerations = decision.tolerations.len(), "placed a data mover");
     }

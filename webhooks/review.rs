@@ -82,7 +82,7 @@ pub enum Operation {
 pub enum ReviewError {
     #[error("the body is not an AdmissionReview: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the body is {0} of {1:?}; this server answers AdmissionReview of admission.k8s.io/v1")]
+    #[error("the body is {0:?} of {1:?}; this server answers AdmissionReview of admission.k8s.io/v1")]
     Kind(String, String),
     #[error("the AdmissionReview has no request")]
     NoRequest,

@@ -1,6 +1,6 @@
-//! The HTTPS listener.
+//! The listeners: HTTPS for reviews, plain HTTP for probes and metrics.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,13 +11,28 @@ use axum::middleware::{self, Next};
 use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use http::{HeaderValue, Version, header};
+use hyper_util::rt::TokioTimer;
 use rustls::ServerConfig;
 
-use crate::linger::{LINGER, LingerAcceptor};
+use crate::intake::Intake;
+use crate::linger::{LINGER, LingerAcceptor, SILENCE};
 
 /// How long answers under way may take once a stop was asked for. Longer than the API server waits for one.
 const DRAIN: Duration = Duration::from_secs(10);
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// From the end of one request to the last byte of the next one's head, on an HTTP/1.1 connection.
+const HEAD: Duration = SILENCE;
+const HEAD_SIZE: u32 = 8 * 1024;
+/// After which silence an HTTP/2 client is asked whether it is still there.
+const PING: Duration = Duration::from_secs(30);
+/// Requests under way on one HTTP/2 connection; the next ones are asked when these are answered. API servers speak HTTP/1.1.
+const STREAMS: u32 = 16;
+/// What a connection, and a request on it, may send before it is read.
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// On the port of probes and metrics: until the head of a request is there, and until its answer is away.
+const QUESTION: Duration = Duration::from_secs(10);
 
 /// Serves until `stop` resolves and for `delay` after that, then finishes what is under way.
 ///
@@ -31,6 +46,7 @@ pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     router: Router,
+    intake: Arc<Intake>,
     stop: impl Future<Output = ()> + Send + 'static,
     delay: Duration,
 ) -> std::io::Result<()> {
@@ -58,14 +74,96 @@ pub async fn serve(
     }));
     let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(tls))
         .handshake_timeout(HANDSHAKE)
-        .acceptor(LingerAcceptor);
-    let served = axum_server::from_tcp(listener)?
-        .acceptor(acceptor)
-        .handle(handle)
-        .serve(router.into_make_service())
-        .await;
+        .acceptor(LingerAcceptor { intake, silence: SILENCE });
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    let http = server.http_builder();
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(8 * HEAD_SIZE as usize);
+    http.http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_SIZE)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW);
+    let served = server.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await;
     watcher.abort();
     // The last connections, too.
     tokio::time::sleep(LINGER).await;
     served
+}
+
+/// Serves plain HTTP/1.1 until `stop` resolves, each connection for one short request.
+///
+/// # Errors
+/// When the listener cannot be used.
+pub async fn serve_plain(
+    listener: TcpListener,
+    router: Router,
+    intake: Arc<Intake>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let handle = Handle::new();
+    let drain = handle.clone();
+    let watcher = tokio::spawn(async move {
+        stop.await;
+        drain.graceful_shutdown(Some(DRAIN));
+    });
+    let acceptor = LingerAcceptor { intake, silence: QUESTION };
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle).http1_only();
+    let http = server.http_builder();
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(QUESTION)
+        .max_buf_size(2 * HEAD_SIZE as usize)
+        .keep_alive(false);
+    let served = server.serve(router.into_make_service()).await;
+    watcher.abort();
+    served
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpSocket, TcpStream};
+
+    use super::*;
+
+    async fn connect(last: u8, to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// The whole answer; nothing, if the connection is closed.
+    async fn ask(last: u8, of: SocketAddr) -> String {
+        let (mut stream, mut answer) = (connect(last, of).await, String::new());
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: probed\r\n\r\n").await;
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn who_keeps_connections_to_the_probes_open_keeps_out_nobody_but_himself() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        let intake = Arc::new(Intake::of_health());
+        tokio::spawn(serve_plain(listener, router, intake, std::future::pending()));
+        let mut held = Vec::new();
+        for _ in 0..64 {
+            held.push(connect(1, address).await);
+        }
+        assert_eq!(ask(1, address).await, "");
+        let answer = ask(2, address).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+        drop(held);
+        while ask(1, address).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 }

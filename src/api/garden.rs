@@ -18,7 +18,7 @@ pub use backup_entry::{BackupEntry, BackupEntrySpec, BackupEntryStatus, Removed}
 pub use cloud_profile::{CloudProfile, CloudProfileSpec, CloudProfileStatus, ProfileBackup};
 pub use operation::{Condition, LastError, LastOperation};
 pub use seed::{Seed, SeedSpec, SeedStatus};
-pub use store::{ObjectLock, ObjectLockMode, SecretReference, StoreConfig};
+pub use store::{LocationKeys, ObjectLock, ObjectLockMode, SecretReference, StoreConfig};
 
 /// Namespace of the hub with the stores' credentials, unless told otherwise.
 pub const GARDEN_NAMESPACE: &str = "garden";

@@ -9,8 +9,11 @@ pub const DEFAULT_NAMESPACE: &str = "velero";
 pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
 /// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
 pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
+/// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
+pub const WAITS_SINCE: &str = "berth.dev/waits-since";
 
-/// Annotations by which people steer a Backup; anybody who may change it may write them, `berth queue` does.
+/// Annotations by which people steer a Backup; `berth queue` writes them. Whoever may change it may hold and cancel it; what
+/// lets it pass others or ends them, here and below, wants `update` on `backups/queue`.
 /// Any value but `false`: it waits, and is in nobody's way.
 pub const HOLD: &str = "berth.dev/hold";
 /// RFC 3339: it goes to the front; of several, the last one goes first.
@@ -28,6 +31,8 @@ pub const SUPERSEDE: &str = "berth.dev/supersede";
 pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
 pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
 pub const STOPPED: &str = "berth.dev/stopped";
+/// Annotation of the leader's Lease: UIDs of Backups whose every write the API server refuses, comma separated; the first few.
+pub const UNWRITABLE: &str = "berth.dev/unwritable";
 /// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty: it takes what the node-agents name.
 pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
 /// Annotation of the leader's Lease: who runs what it starts, `berth` or `velero`.
@@ -46,6 +51,8 @@ pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
 
 /// Annotation of the webhooks' Secret: `leaf` or `ca` is to be issued anew. Taken away when that is done.
 pub const ROTATE: &str = "berth.dev/rotate";
+/// Annotation of the same: all authorities but the newest are to be revoked. Taken away when that is done.
+pub const REVOKE: &str = "berth.dev/revoke";
 
 /// Label of a Backup that a schedule made: the schedule's name.
 pub const SCHEDULE: &str = "velero.io/schedule-name";
@@ -119,6 +126,12 @@ pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
 pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
 /// Annotation of the same: a digest of the credentials that it goes with, so that new ones are noticed.
 pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
+/// Label of a Secret of the hub: keys for the directory of one entry. Annotations of the same: by which they were made, when, and
+/// when they end.
+pub const LOCATION_KEYS: &str = "garden.berth.dev/location-keys";
+pub const MADE_FROM: &str = "garden.berth.dev/made-from";
+pub const MADE_AT: &str = "garden.berth.dev/made-at";
+pub const EXPIRE_AT: &str = "garden.berth.dev/expire-at";
 /// In the hub, the agent of Seed NAME is ServiceAccount NAME of this namespace, or the user of this prefix and NAME.
 pub const SEEDS_NAMESPACE: &str = "garden-seeds";
 pub const SEED_USER: &str = "garden.berth.dev:seed:";

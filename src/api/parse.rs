@@ -1,7 +1,10 @@
 //! From the wire to checked values, all faults at once.
 
+use std::collections::{BTreeMap, HashSet};
+
 use berth_core::glob::Glob;
 use berth_core::label::{RawRequirement, Selector};
+use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::selection::{Filter, ResourceFilter};
 use berth_core::violation::{Field, Violations};
@@ -38,14 +41,18 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
         let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
         found.require(is_config_map, &at.child("resourcePolicy").child("kind"), "must be ConfigMap");
     }
-    let hooks = spec.hooks.iter().flat_map(|hooks| &hooks.resources).flatten();
-    for (i, hook) in hooks.enumerate() {
-        let at = at.child("hooks").child("resources").index(i);
+    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
+    let hooks_at = at.child("hooks").child("resources");
+    found.limit(hooks.len(), limits::SELECTORS, &hooks_at, "use annotations of the pods, or several Backups");
+    for (i, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
+        let at = hooks_at.index(i);
         if let Some(selector) = &hook.label_selector {
             parse_selector(selector, &at.child("labelSelector"), &mut found);
         }
         for (field, list) in [("pre", &hook.pre), ("post", &hook.post)] {
-            for (j, hook) in list.iter().flatten().enumerate() {
+            let hooks = list.as_deref().unwrap_or_default();
+            found.limit(hooks.len(), limits::SELECTORS, &at.child(field), "use several Backups");
+            for (j, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
                 let at = at.child(field).index(j).child("exec").child("timeout");
                 duration(hook.exec.timeout.as_ref(), &at, &mut found);
             }
@@ -55,11 +62,14 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
 }
 
 /// The namespaces alone, for the queue: a spec with other faults still has a place, and fails when its turn
-/// comes. A list that cannot be read takes nothing and so meets nobody.
-pub fn backup_namespaces(spec: &BackupSpec) -> Option<NamespaceSet> {
+/// comes.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn backup_namespaces(spec: &BackupSpec) -> Result<NamespaceSet, Violations> {
     let mut found = Violations::default();
     let set = namespaces(spec, &Field::root("spec"), &mut found);
-    found.is_empty().then_some(set)
+    found.into_result(set)
 }
 
 fn list(entries: &Option<Vec<String>>) -> &[String] {
@@ -73,8 +83,9 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
         found.push(in_at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
     }
     let mut globs = |names: &[String], at: &Field, star: bool| -> Vec<Glob> {
-        let mut read = Vec::with_capacity(names.len());
-        for (i, name) in names.iter().enumerate() {
+        found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
+        let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
+        for (i, name) in names.iter().enumerate().take(limits::NAMES) {
             match Glob::parse(name) {
                 Ok(_) if name == "*" && !star => {
                     found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
@@ -82,6 +93,15 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
                 Ok(glob) => read.push(glob),
                 Err(error) => found.push(at.index(i), error.to_string()),
             }
+        }
+        let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
+        if patterns > limits::PATTERNS {
+            let most = limits::PATTERNS;
+            let message = format!(
+                "has {patterns} patterns, and at most {most} are taken: use names, or several Backups"
+            );
+            found.push(at.clone(), message);
+            read.clear();
         }
         read
     };
@@ -91,8 +111,9 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
 }
 
 fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
-    for (i, entry) in excludes.iter().enumerate() {
-        if includes.contains(entry) {
+    let included: HashSet<&String> = includes.iter().take(limits::NAMES).collect();
+    for (i, entry) in excludes.iter().enumerate().take(limits::NAMES) {
+        if included.contains(entry) {
             found.push(at.index(i), format!("{entry:?} is included and excluded: remove one"));
         }
     }
@@ -143,12 +164,15 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
         if entries.len() > 1 && entries.iter().any(|e| e == "*") {
             found.push(at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
         }
-        for (i, entry) in entries.iter().enumerate() {
+        found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
+        for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
             let legal = !entry.is_empty()
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
-            let message =
-                format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
-            found.require(legal, &at.index(i), message);
+            if !legal {
+                let message =
+                    format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
+                found.push(at.index(i), message);
+            }
         }
     }
     both_ways(&filter.includes, &filter.excludes, excludes_at, found);
@@ -160,19 +184,36 @@ fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selec
     if spec.label_selector.is_some() && !either.is_empty() {
         found.push(or_at.clone(), "does not go together with labelSelector: move that one into the list");
     }
+    found.limit(either.len(), limits::SELECTORS, &or_at, "use several Backups");
     let one = spec.label_selector.iter().map(|selector| (at.child("labelSelector"), selector));
-    let many = either.iter().enumerate().map(|(i, selector)| (or_at.index(i), selector));
+    let many =
+        either.iter().take(limits::SELECTORS).enumerate().map(|(i, selector)| (or_at.index(i), selector));
     let read: Vec<Selector> = one.chain(many).map(|(at, s)| parse_selector(s, &at, found)).collect();
     // One that matches everything makes the others idle.
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
 }
 
 fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
-    let labels = selector.match_labels.iter().flatten().map(|(k, v)| (k.as_str(), v.as_str()));
-    let expressions = selector.match_expressions.iter().flatten().map(|e| RawRequirement {
+    let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
+    let labels_at = at.child("matchLabels");
+    found.limit(labels.as_ref().map_or(0, BTreeMap::len), limits::SELECTORS, &labels_at, "ask for fewer");
+    let expressions_at = at.child("matchExpressions");
+    found.limit(
+        expressions.as_ref().map_or(0, Vec::len),
+        limits::SELECTORS,
+        &expressions_at,
+        "ask for fewer",
+    );
+    let expressions = || expressions.iter().flatten().take(limits::SELECTORS);
+    for (i, expression) in expressions().enumerate() {
+        let values = expression.values.as_ref().map_or(0, Vec::len);
+        found.limit(values, limits::VALUES, &expressions_at.index(i).child("values"), "ask for fewer");
+    }
+    let labels = labels.iter().flatten().take(limits::SELECTORS).map(|(k, v)| (k.as_str(), v.as_str()));
+    let expressions = expressions().map(|e| RawRequirement {
         key: &e.key,
         operator: &e.operator,
-        values: e.values.as_deref().unwrap_or_default(),
+        values: e.values.as_deref().map_or(&[], |values| values.get(..limits::VALUES).unwrap_or(values)),
     });
     Selector::parse(labels, expressions, at, found)
 }
@@ -233,6 +274,39 @@ mod tests {
                 "spec.resourcePolicy.kind",
             ],
             "{faults:#?}"
+        );
+    }
+
+    #[test]
+    fn lists_above_the_limits_are_refused_by_field_and_looked_at_no_further() {
+        let many = |count: usize, text: &str| vec![text.to_owned(); count];
+        let values = serde_json::json!({"key": "a", "operator": "In", "values": many(1001, "v")});
+        let begun = std::time::Instant::now();
+        let faults = faults(serde_json::json!({
+            "includedNamespaces": many(190_000, "A"),
+            "excludedNamespaces": many(190_000, "B"),
+            "includedResources": many(190_000, "pods"),
+            "excludedResources": many(190_000, "pods"),
+            "orLabelSelectors": vec![serde_json::json!({"matchExpressions": [values]}); 101],
+        }));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert_eq!(
+            faults.first().map(String::as_str),
+            Some(
+                "spec.includedNamespaces: has 190000 entries, and at most 1000 are taken: use patterns, or several Backups"
+            )
+        );
+        assert_eq!(faults.len(), limits::VIOLATIONS);
+    }
+
+    #[test]
+    fn a_list_of_too_many_patterns_takes_nothing_that_has_to_be_compared() {
+        let patterns: Vec<String> = (0..=limits::PATTERNS).map(|i| format!("*{i}*")).collect();
+        let spec = BackupSpec { included_namespaces: Some(patterns), ..BackupSpec::default() };
+        let why = backup_namespaces(&spec).err().map(|found| found.to_string()).unwrap_or_default();
+        assert_eq!(
+            why,
+            "spec.includedNamespaces: has 101 patterns, and at most 100 are taken: use names, or several Backups"
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Order};
 use jiff::Timestamp;
@@ -19,9 +20,12 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Everything but name, UID, phase, position and times of its life. A list of namespaces that cannot be read
-    /// meets nobody; such a backup fails validation.
+    /// Everything but name, UID, phase, position and times of its life.
     pub fn entry(&self, order: &Order) -> Entry {
+        let (namespaces, refused) = match backup_namespaces(self.spec) {
+            Ok(set) => (set, Vec::new()),
+            Err(violations) => (NamespaceSet::default(), violations.lines()),
+        };
         Entry {
             held: is_set(self.annotations, keys::HOLD),
             canceled: is_set(self.annotations, keys::CANCEL),
@@ -32,15 +36,18 @@ impl Source<'_> {
             supersedes: is_set(self.annotations, keys::SUPERSEDE),
             location: self.spec.storage_location.clone().unwrap_or_default(),
             enqueued_at: self.time(keys::ENQUEUED_AT),
+            waits_since: self.time(keys::WAITS_SINCE),
             includes: self.includes(),
-            namespaces: self.namespaces().unwrap_or_default(),
+            namespaces,
+            refused,
             ..Entry::default()
         }
     }
 
     /// As [`Entry::includes`].
     pub fn includes(&self) -> Vec<String> {
-        let mut includes = self.spec.included_namespaces.clone().unwrap_or_default();
+        let includes = self.spec.included_namespaces.as_deref().unwrap_or_default();
+        let mut includes: Vec<String> = includes.iter().take(limits::NAMES).cloned().collect();
         includes.sort_unstable();
         if includes.is_empty() { vec!["*".to_owned()] } else { includes }
     }
@@ -54,11 +61,6 @@ impl Source<'_> {
     /// Whose share it uses.
     pub fn tenant(&self, order: &Order) -> Option<String> {
         self.labels.get(&order.share.as_ref()?.label).cloned()
-    }
-
-    /// `None` for a list that cannot be read.
-    pub fn namespaces(&self) -> Option<NamespaceSet> {
-        backup_namespaces(self.spec)
     }
 
     fn time(&self, key: &str) -> Option<Timestamp> {

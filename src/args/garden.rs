@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::hub::limit;
-use super::{LogFormat, Output, Target, duration};
+use super::{FolderArgs, LogFormat, Output, Target, duration};
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {
@@ -59,6 +59,8 @@ pub struct AgentArgs {
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
+    #[command(flatten)]
+    pub folders: FolderArgs,
 }
 
 /// What is asked of a hub.
@@ -106,4 +108,6 @@ pub struct MigrateArgs {
     /// How long to wait for backups that run, and for the location at its new place.
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
+    #[command(flatten)]
+    pub folders: FolderArgs,
 }

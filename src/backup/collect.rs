@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::archive::{Batch, Item};
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
-use crate::telemetry::chain;
+use crate::telemetry::{chain, few};
 
 /// Objects on their way to a worker at one time, in bytes.
 const BATCH: usize = 256 * 1024;
@@ -66,6 +66,15 @@ struct Taken {
     kind: Arc<ResourceType>,
     names: BTreeSet<String>,
     namespaces: HashSet<String>,
+    /// It may not be read.
+    forbidden: bool,
+}
+
+impl Taken {
+    fn of(kind: &Arc<ResourceType>) -> Self {
+        let kind = Arc::clone(kind);
+        Self { kind, names: BTreeSet::new(), namespaces: HashSet::new(), forbidden: false }
+    }
 }
 
 impl Collector<'_> {
@@ -86,6 +95,7 @@ impl Collector<'_> {
             .buffer_unordered(LISTS_AT_ONCE)
             .try_collect()
             .await?;
+        self.tell_forbidden(&taken);
         let mut list = ResourceList::new();
         let mut populated = HashSet::new();
         for one in &taken {
@@ -100,7 +110,7 @@ impl Collector<'_> {
     }
 
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
-        let mut taken = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut taken = Taken::of(&kind);
         let everything = [Selector::default()];
         let selectors =
             if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
@@ -110,6 +120,7 @@ impl Collector<'_> {
                 Err(error) if error.is_about_type() => {
                     let message = format!("failed to list: {}", chain(&error));
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
+                    taken.forbidden |= error.is_forbidden();
                 }
                 Err(error) => return Err(error),
             }
@@ -118,6 +129,23 @@ impl Collector<'_> {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
         }
         Ok(taken)
+    }
+
+    /// Besides the error of each: what they have in common is a missing right.
+    fn tell_forbidden(&self, taken: &[Taken]) {
+        let forbidden = taken.iter().filter(|one| one.forbidden);
+        let mut names: Vec<String> = forbidden.map(|one| one.kind.qualified()).collect();
+        if names.is_empty() {
+            return;
+        }
+        names.sort_unstable();
+        let message = format!(
+            "berth may not list {} of the {} types that were asked for, and they are missing: {}; where it was installed with --engine-rights=listed, `berth install` again gives it the right",
+            names.len(),
+            taken.len(),
+            few(&names)
+        );
+        self.log.warning(&About::Cluster, "", &message);
     }
 
     async fn take_selected(
@@ -195,7 +223,7 @@ impl Collector<'_> {
         }
         let kind = Arc::new(kind.clone());
         let selectors = &self.wanted.selectors;
-        let mut taken = Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut taken = Taken::of(&kind);
         let mut batch = Pending::new(self, &mut taken);
         for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
             let selected = selectors.is_empty() || selectors.iter().any(|s| s.matches(&namespace.labels));
@@ -229,8 +257,7 @@ impl Collector<'_> {
             return Ok(());
         }
         let kind = Arc::new(kind.clone());
-        let mut found_here =
-            Taken { kind: Arc::clone(&kind), names: BTreeSet::new(), namespaces: HashSet::new() };
+        let mut found_here = Taken::of(&kind);
         let mut batch = Pending::new(self, &mut found_here);
         for one in taken.iter().filter(|one| !one.names.is_empty() && one.kind.group.contains('.')) {
             match self.lister.get(&kind, &one.kind.qualified()).await {

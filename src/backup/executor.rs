@@ -10,10 +10,15 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::run::{Engine, Signals};
+use super::status::WriteError;
+use crate::events::Events;
 use crate::queue::Store;
+use crate::queue::refusals::is_refusal;
+use crate::queue::writer::tell_unwritable;
+use crate::telemetry::chain;
 
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -21,6 +26,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub struct Executor {
     pub engine: Engine,
     pub store: Arc<Store>,
+    pub events: Events,
     /// The process is to end.
     pub stop: CancellationToken,
     /// How long runs may go on after that.
@@ -28,6 +34,10 @@ pub struct Executor {
 }
 
 impl Executor {
+    fn tally(&self) -> Tally {
+        Tally { store: Arc::clone(&self.store), events: self.events.clone() }
+    }
+
     /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
@@ -49,10 +59,17 @@ impl Executor {
                 for item in self.store.in_phase(Phase::InProgress) {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
+                    let (tally, stop) = (self.tally(), self.stop.clone());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         signals: Signals::default(),
-                        task: runs.spawn(async move { engine.settle(&name, &uid).await }).id(),
+                        task: runs
+                            .spawn(async move {
+                                if let Err(error) = engine.settle(&name, &uid, &stop).await {
+                                    tally.failed(&name, &uid, &error);
+                                }
+                            })
+                            .id(),
                     });
                 }
             }
@@ -68,7 +85,7 @@ impl Executor {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let store = Arc::clone(&self.store);
+                    let (store, tally) = (Arc::clone(&self.store), self.tally());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         signals: signals.clone(),
@@ -77,12 +94,16 @@ impl Executor {
                                 let stop = signals.stop.clone();
                                 match engine.run(&name, &uid, signals).await {
                                     // Sooner than by the watch: somebody waits for the slot.
-                                    Some(backup) => store.observe_write(&backup),
-                                    // Not at once again, whatever it was.
-                                    None => {
-                                        let _ = timeout(PERIOD, stop.cancelled()).await;
+                                    Ok(Some(backup)) => {
+                                        store.refusals.written(&uid);
+                                        store.observe_write(&backup);
+                                        return;
                                     }
+                                    Ok(None) => {}
+                                    Err(error) => tally.failed(&name, &uid, &error),
                                 }
+                                // Not at once again, whatever it was.
+                                let _ = timeout(PERIOD, stop.cancelled()).await;
                             })
                             .id(),
                     });
@@ -119,6 +140,25 @@ impl Executor {
                     running.retain(|_, run| run.task != task);
                 }
             }
+        }
+    }
+}
+
+/// Counts the writes that are refused.
+struct Tally {
+    store: Arc<Store>,
+    events: Events,
+}
+
+impl Tally {
+    fn failed(&self, name: &str, uid: &str, error: &WriteError) {
+        match error {
+            WriteError::Gone => info!(%name, "the Backup is gone"),
+            error => warn!(%name, error = chain(error), "the Backup could not be written"),
+        }
+        let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
+        if is_refusal(error) && self.store.refusals.refused(uid) {
+            tell_unwritable(&self.events, name, uid, error);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One type listed in one place, page after page, item by item as the bytes arrive.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use berth_core::selection::ResourceType;
@@ -13,7 +13,7 @@ use kube::client::Body;
 use kube::core::{Request, Status};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::split::{SplitError, Splitter};
@@ -48,6 +48,11 @@ impl ListError {
             Self::Unreachable(_) | Self::Answer(_) => true,
             Self::Object(_) | Self::Request(_) | Self::NobodyTakes => false,
         }
+    }
+
+    /// Is it a right that is missing?
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 403)
     }
 
     /// Does it concern this type alone? Then the backup goes on without it, and says so.

@@ -93,19 +93,14 @@ pub struct Signals {
 }
 
 impl Engine {
-    /// Runs the backup if it is ReadyToStart. As it stands then, unless it could not be written.
-    pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Option<Backup> {
-        let ran = async {
-            let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
-            self.try_run(name, &mut record, &signals).await?;
-            Ok(record.backup().ok())
-        };
-        match ran.await {
-            Ok(backup) => return backup,
-            Err(WriteError::Gone) => info!(%name, "the Backup is gone"),
-            Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
-        }
-        None
+    /// Runs the backup if it is ReadyToStart. As it stands then.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
+        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        self.try_run(name, &mut record, &signals).await?;
+        Ok(record.backup().ok())
     }
 
     async fn try_run(&self, name: &str, record: &mut Record, signals: &Signals) -> Result<(), WriteError> {
@@ -118,10 +113,10 @@ impl Engine {
         let (cluster, prepared) = match self.survey(record, &log).await {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(violations)) => {
-                let errors: Vec<String> = violations.iter().map(ToString::to_string).collect();
+                let errors = violations.lines();
                 info!(%name, ?errors, "the backup is not valid");
                 let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
-                return record.merge(&json!({"status": status}), ready, OPENING).await;
+                return record.end(&status, ready, OPENING).await;
             }
             Err(failure) => return self.fail(record, ready, &failure).await,
         };
@@ -158,7 +153,7 @@ impl Engine {
         match result {
             Ok(status) => {
                 info!(%name, phase = %status["phase"], items = %status["progress"]["itemsBackedUp"], "ended");
-                record.merge(&json!({"status": status}), running, CLOSING).await
+                record.end(&status, running, CLOSING).await
             }
             Err(failure) => {
                 if let Err(error) = layout.remove().await {
@@ -180,7 +175,7 @@ impl Engine {
     ) -> Result<(), WriteError> {
         let reason = chain(failure);
         warn!(name = %record.object().name_any(), %reason, "the backup failed");
-        record.merge(&json!({"status": failed(&reason, Timestamp::now())}), from, CLOSING).await
+        record.end(&failed(&reason, Timestamp::now()), from, CLOSING).await
     }
 
     pub(super) fn lister(&self) -> Lister {
@@ -366,3 +361,6 @@ fn tell_what_is_left_out(spec: &BackupSpec, log: &BackupLog) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,21 +1,33 @@
 //! What became of a backup that nobody runs any more.
 
+use std::time::Duration;
+
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use jiff::Timestamp;
 use kube::api::Api;
-use serde_json::{Value, json};
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::run::{Engine, OPENING, failed};
 use super::status::{Record, WriteError};
 use crate::storage::Layout;
-use crate::telemetry::chain;
+
+/// How long a location that cannot be read just now is asked again: what is stored there may be whole.
+const LOCATION: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Ends a backup that somebody else was running: nobody runs it now. If all of it is in the store, it
-    /// ended well and only the last write is missing; if not, what is there is removed.
-    pub async fn settle(&self, name: &str, uid: &str) {
-        let settled = async {
+    /// ended well and only the last write is missing; if not, what is there is removed. Given up, and left to the next leader,
+    /// when `stop` says so while its location cannot be read.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn settle(&self, name: &str, uid: &str, stop: &CancellationToken) -> Result<(), WriteError> {
+        let begun = Instant::now();
+        loop {
             let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
             if record.phase() != BackupPhase::InProgress.as_str() {
                 return Ok(());
@@ -25,6 +37,13 @@ impl Engine {
                 Ok(None) => {
                     failed("the controller that ran it ended before the backup did", Timestamp::now())
                 }
+                Err(error) if begun.elapsed() < LOCATION => {
+                    warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
+                    if timeout(PAUSE, stop.cancelled()).await.is_ok() {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 Err(error) => {
                     let reason = format!(
                         "the controller that ran it ended before the backup did, and its location cannot be read: {error:#}"
@@ -33,11 +52,7 @@ impl Engine {
                 }
             };
             warn!(%name, phase = %status["phase"], "found running while nobody runs it");
-            record.merge(&json!({"status": status}), BackupPhase::InProgress, OPENING).await
-        };
-        match settled.await {
-            Ok(()) | Err(WriteError::Gone) => {}
-            Err(error) => warn!(%name, error = chain(&error), "the Backup could not be written"),
+            return record.end(&status, BackupPhase::InProgress, OPENING).await;
         }
     }
 

@@ -1,17 +1,18 @@
 //! Writes to the Backup that runs: each on the version last seen, repeated until it stands or the object is
 //! not ours any more.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use berth_api::keys::FIELD_MANAGER;
+use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::{Backup, BackupPhase};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::client::{is_conflict, is_not_found};
+use crate::queue::refusals::is_too_large;
 use crate::telemetry::chain;
 
 const CALL: Duration = Duration::from_secs(10);
@@ -77,11 +78,12 @@ impl Record {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let begun = Instant::now();
+        let (mut patch, mut shrunk) = (patch.clone(), false);
         loop {
             if self.phase() != from.as_str() {
                 return Err(WriteError::Phase(self.phase().to_owned()));
             }
-            let error = match timeout(CALL, self.try_merge(patch)).await {
+            let error = match timeout(CALL, self.try_merge(&patch)).await {
                 Ok(Ok(object)) => {
                     self.object = object;
                     return Ok(());
@@ -91,9 +93,13 @@ impl Record {
                     self.look_again().await?;
                     None
                 }
-                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 401 | 403 | 422) => {
-                    return Err(WriteError::Refused(kube::Error::Api(status)));
+                // Who wrote which field is room that it needs now.
+                Ok(Err(error)) if is_too_large(&error) && !shrunk => {
+                    patch["metadata"]["managedFields"] = json!([{}]);
+                    shrunk = true;
+                    continue;
                 }
+                Ok(Err(error)) if is_refused(&error) => return Err(WriteError::Refused(error)),
                 Ok(Err(error)) => Some(error),
                 Err(_) => None,
             };
@@ -105,6 +111,32 @@ impl Record {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+
+    /// Ends the Backup with this status. Where that is too large, or a failure that the API server refuses, with its phase
+    /// alone, by a write that leaves the object smaller than it was: a Backup that nobody can end keeps its slot. What else is
+    /// refused of a backup that is stored is tried again by whoever settles it, with all that is known of it.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn end(
+        &mut self,
+        status: &Value,
+        from: BackupPhase,
+        patience: Duration,
+    ) -> Result<(), WriteError> {
+        let whole = self.merge(&json!({"status": status}), from, patience).await;
+        let stored = [BackupPhase::Completed, BackupPhase::PartiallyFailed];
+        let is_stored = stored.iter().any(|phase| status["phase"] == phase.as_str());
+        match &whole {
+            Err(WriteError::Refused(error)) if !is_stored || is_too_large(error) => {}
+            _ => return whole,
+        }
+        let patch = json!({
+            "metadata": {"managedFields": [{}], "annotations": {keys::RESOLVED_NAMESPACES: null}},
+            "status": {"phase": status["phase"], "queuePosition": null, "progress": null},
+        });
+        self.merge(&patch, from, patience).await
     }
 
     async fn try_merge(&self, patch: &Value) -> Result<DynamicObject, kube::Error> {
@@ -130,3 +162,11 @@ impl Record {
         Ok(())
     }
 }
+
+fn is_refused(error: &kube::Error) -> bool {
+    let code = matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 401 | 403 | 422));
+    code || is_too_large(error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,14 +8,15 @@ use berth_core::violation::Violations;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::list::{Found, ListError, Progress, Taker};
-use super::log::BackupLog;
+use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::run::{Engine, Failure};
 use super::status::Record;
+use crate::client::list;
 
 /// As it was when the backup began.
 pub struct Cluster {
@@ -32,7 +33,11 @@ impl Engine {
     ) -> Result<Result<(Cluster, Prepared), Violations>, Failure> {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
         let ask = async {
-            tokio::try_join!(self.locations(&backup), self.discovery.version(), self.discovery.types(log))
+            tokio::try_join!(
+                self.locations(&backup, log),
+                self.discovery.version(),
+                self.discovery.types(log)
+            )
         };
         let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup));
         let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
@@ -50,12 +55,20 @@ impl Engine {
     }
 
     /// The one that the backup names, or else all: one of them may be the default.
-    async fn locations(&self, backup: &Backup) -> Result<Vec<BackupStorageLocation>, kube::Error> {
-        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-        match backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) {
-            Some(name) => Ok(api.get_opt(name).await?.into_iter().collect()),
-            None => Ok(api.list(&ListParams::default()).await?.items),
+    async fn locations(
+        &self,
+        backup: &Backup,
+        log: &BackupLog,
+    ) -> Result<Vec<BackupStorageLocation>, kube::Error> {
+        if let Some(name) = backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) {
+            let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+            return Ok(api.get_opt(name).await?.into_iter().collect());
         }
+        let all = list::<BackupStorageLocation>(&self.client, &self.namespace).await?;
+        for (name, why) in &all.unreadable {
+            log.warning(&About::Cluster, "backupstoragelocations", &format!("{name} cannot be read: {why}"));
+        }
+        Ok(all.items)
     }
 
     /// Those that the backup may take: the few that it names, or else every one of the cluster.
@@ -70,7 +83,7 @@ impl Engine {
             namespaced: false,
         };
         let mut namespaces: Vec<Namespace> = Vec::new();
-        let named = parse::backup_namespaces(&backup.spec).filter(NamespaceSet::is_literal);
+        let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
         if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
             let lister = self.lister();
             let found = try_join_all(named.literals().map(|name| lister.get(&kind, name))).await?;

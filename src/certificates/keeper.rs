@@ -2,11 +2,13 @@
 //!
 //! `caBundle` never lacks a CA that signed what is served: a new CA is trusted by both configurations, for as long as
 //! the slowest API server takes to notice, before anything that it signed is put into the Secret.
+//!
+//! What is to be revoked stands as an annotation on the Secret until it is done: whoever leads next finishes it.
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use berth_api::keys;
+use anyhow::{Context as _, ensure};
+use berth_api::keys::{self, EXCLUDE_FROM_BACKUP};
 use berth_certs::rotation::{self, trusts};
 use berth_certs::{Keys, Rotate, Step};
 use futures::StreamExt;
@@ -26,7 +28,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::trust::Trust;
-use super::{CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
+use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
 use crate::telemetry::chain;
 
@@ -34,8 +36,8 @@ use crate::telemetry::chain;
 const PERIOD: Duration = Duration::from_secs(10);
 /// How often caBundle is looked at while a new authority waits.
 const LOOK: Duration = Duration::from_millis(500);
-/// After a failure.
-const RETRY: Duration = Duration::from_secs(1);
+/// After a failure, and while something is to be revoked.
+const SOON: Duration = Duration::from_secs(1);
 
 pub struct Keeper {
     pub client: Client,
@@ -51,26 +53,31 @@ pub struct Keeper {
     pub lead_time: Duration,
 }
 
+/// A leaf in the Secret, and since when this leader knows it to be there: clocks of leaders differ.
+struct Published {
+    leaf: String,
+    since: Timestamp,
+}
+
 impl Keeper {
     /// For ever: repairs whatever is not as it should be.
     pub async fn run(&self) {
         let changed = Notify::new();
         let keeping = async {
+            let mut published = Published { leaf: String::new(), since: Timestamp::now() };
             loop {
-                let pause = match self.keep().await {
-                    Ok(()) => PERIOD,
-                    Err(error) => {
-                        warn!(error = format!("{error:#}"), "failed to keep the webhook's certificates");
-                        RETRY
-                    }
-                };
+                let pause = self.keep(&mut published).await.unwrap_or_else(|error| {
+                    warn!(error = format!("{error:#}"), "failed to keep the webhook's certificates");
+                    SOON
+                });
                 let _ = timeout(pause, changed.notified()).await;
             }
         };
         let secrets: Api<Secret> = Api::namespaced(self.watch.clone(), &self.namespace);
         tokio::join!(
             keeping,
-            touched(secrets, &self.secret, &changed),
+            touched(secrets.clone(), &self.secret, &changed),
+            touched(secrets, AUTHORITY, &changed),
             touched::<MutatingWebhookConfiguration>(
                 Api::all(self.watch.clone()),
                 &self.configuration,
@@ -88,84 +95,127 @@ impl Keeper {
         Trust { client: self.client.clone(), configuration: self.configuration.clone() }
     }
 
-    async fn keep(&self) -> anyhow::Result<()> {
+    /// Gives when to look again, if nothing changes.
+    async fn keep(&self, published: &mut Published) -> anyhow::Result<Duration> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = api.get_opt(&self.secret).await;
-        let found = found.with_context(|| format!("failed to read Secret {}", self.secret))?;
-        let part = |key| found.as_ref().map(|secret| text(secret, key).to_owned()).unwrap_or_default();
+        let (signing, serving) = (read(&api, AUTHORITY).await?, read(&api, &self.secret).await?);
         let present = Keys {
-            authorities: part(CA_CERTIFICATE),
-            authority_key: part(CA_KEY),
-            leaf: part(LEAF_CERTIFICATE),
-            leaf_key: part(LEAF_KEY),
+            authorities: part(signing.as_ref(), CA_CERTIFICATE),
+            authority_key: part(signing.as_ref(), CA_KEY),
+            leaf: part(serving.as_ref(), LEAF_CERTIFICATE),
+            leaf_key: part(serving.as_ref(), LEAF_KEY),
         };
+        let now = Timestamp::now();
+        if published.leaf != present.leaf {
+            *published = Published { leaf: present.leaf.clone(), since: now };
+        }
         let trust = self.trust();
         let believed: String = trust.read().await?.into_iter().map(|(_, bundle)| bundle + "\n").collect();
-        let asked = found.as_ref().and_then(asked);
+        let asked = serving.as_ref().and_then(asked);
+        let is_revoking =
+            serving.as_ref().is_some_and(|secret| secret.annotations().contains_key(keys::REVOKE));
+        let revoking = is_revoking.then_some(published.since);
         let provider = rustls::crypto::ring::default_provider();
-        let step = rotation::next(&present, &believed, &self.names, asked, Timestamp::now(), &provider)?;
-        let keys = match step {
-            None => present,
-            Some(Step::Keep(keys)) => self.write(&api, found, keys).await?,
+        let step = rotation::next(&present, &believed, &self.names, asked, revoking, now, &provider)?;
+        let (keys, is_revoked) = match step {
+            None => (present, false),
+            Some(Step::Keep(keys)) => (keys, false),
+            Some(Step::Revoke(keys)) => (keys, true),
             Some(Step::TrustFirst(keys)) => {
                 trust.write(&keys.authorities).await?;
                 // Where nothing was believed nothing is served: there is nobody to wait for.
                 if !believed.trim().is_empty() {
-                    info!(
-                        for_seconds = self.lead_time.as_secs(),
-                        "a new authority is trusted, and used in a while"
-                    );
-                    let mut since = Instant::now();
-                    while since.elapsed() < self.lead_time {
-                        sleep(LOOK.min(self.lead_time)).await;
-                        let believed = trust.read().await?;
-                        if !believed.iter().all(|(_, bundle)| trusts(bundle, &keys.authorities)) {
-                            warn!("caBundle was overwritten meanwhile: written again");
-                            trust.write(&keys.authorities).await?;
-                            since = Instant::now();
-                        }
-                    }
+                    self.wait_for_trust(&trust, &keys.authorities).await?;
                 }
-                self.write(&api, found, keys).await?
+                (keys, false)
             }
         };
-        trust.write(&keys.authorities).await
+        let values = [(CA_CERTIFICATE, keys.authorities.as_str()), (CA_KEY, keys.authority_key.as_str())];
+        write(&api, signing.as_ref(), &holding(signing.as_ref(), AUTHORITY, "Opaque", &values)).await?;
+        trust.write(&keys.authorities).await?;
+        if is_revoked {
+            let is_written = trust.read().await?.iter().all(|(_, bundle)| *bundle == keys.authorities);
+            ensure!(is_written, "caBundle was written by somebody else meanwhile");
+            info!("older authorities are revoked");
+        }
+        let values = [
+            (CA_CERTIFICATE, keys.authorities.as_str()),
+            (LEAF_CERTIFICATE, keys.leaf.as_str()),
+            (LEAF_KEY, keys.leaf_key.as_str()),
+        ];
+        let mut wanted = holding(serving.as_ref(), &self.secret, "kubernetes.io/tls", &values);
+        if let Some(annotations) = &mut wanted.metadata.annotations {
+            // Ours from now on, whoever kept it before.
+            annotations.retain(|key, _| {
+                key != keys::ROTATE
+                    && !(is_revoked && key == keys::REVOKE)
+                    && !key.starts_with("cert-manager.io/")
+            });
+        }
+        write(&api, serving.as_ref(), &wanted).await?;
+        Ok(if is_revoking { SOON } else { PERIOD })
     }
 
-    /// Gives what the Secret holds afterwards: somebody else may have been faster.
-    async fn write(&self, api: &Api<Secret>, found: Option<Secret>, keys: Keys) -> anyhow::Result<Keys> {
-        let is_new = found.is_none();
-        let mut secret = found.unwrap_or_else(|| Secret {
-            metadata: ObjectMeta { name: Some(self.secret.clone()), ..ObjectMeta::default() },
-            type_: Some("kubernetes.io/tls".to_owned()),
-            ..Secret::default()
-        });
-        // Ours from now on, whoever kept it before.
-        secret.annotations_mut().retain(|key, _| key != keys::ROTATE && !key.starts_with("cert-manager.io/"));
-        let parts = [
-            (CA_CERTIFICATE, &keys.authorities),
-            (CA_KEY, &keys.authority_key),
-            (LEAF_CERTIFICATE, &keys.leaf),
-            (LEAF_KEY, &keys.leaf_key),
-        ];
-        let data = secret.data.get_or_insert_default();
-        data.extend(parts.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))));
-        let params = PostParams::default();
-        let written = if is_new {
-            api.create(&params, &secret).await
-        } else {
-            api.replace(&self.secret, &params, &secret).await
-        };
-        match written {
-            Ok(_) => {
-                info!(secret = %self.secret, names = ?self.names, "wrote the webhooks' certificate");
-                Ok(keys)
+    /// As long as the slowest API server takes to notice.
+    async fn wait_for_trust(&self, trust: &Trust, authorities: &str) -> anyhow::Result<()> {
+        info!(for_seconds = self.lead_time.as_secs(), "a new authority is trusted, and used in a while");
+        let mut since = Instant::now();
+        while since.elapsed() < self.lead_time {
+            sleep(LOOK.min(self.lead_time)).await;
+            let believed = trust.read().await?;
+            if !believed.iter().all(|(_, bundle)| trusts(bundle, authorities)) {
+                warn!("caBundle was overwritten meanwhile: written again");
+                trust.write(authorities).await?;
+                since = Instant::now();
             }
-            Err(error) if is_conflict(&error) => {
-                Err(error).context(format!("Secret {} was written by somebody else meanwhile", self.secret))
-            }
-            Err(error) => Err(error).context(format!("failed to write Secret {}", self.secret)),
         }
+        Ok(())
+    }
+}
+
+async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<Secret>> {
+    api.get_opt(name).await.with_context(|| format!("failed to read Secret {name}"))
+}
+
+fn part(secret: Option<&Secret>, key: &str) -> String {
+    secret.map(|secret| text(secret, key).to_owned()).unwrap_or_default()
+}
+
+/// The Secret with these values and no others. It is in no backup: who reads one could sign, and who restores one would bring
+/// back what was revoked.
+fn holding(found: Option<&Secret>, name: &str, kind: &str, values: &[(&str, &str)]) -> Secret {
+    let mut secret = found.cloned().unwrap_or_else(|| Secret {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        type_: Some(kind.to_owned()),
+        ..Secret::default()
+    });
+    let value = |&(key, text): &(&str, &str)| (key.to_owned(), ByteString(text.as_bytes().to_vec()));
+    secret.data = Some(values.iter().map(value).collect());
+    let labels = secret.metadata.labels.get_or_insert_default();
+    // Whoever keeps that label otherwise would write it again and again.
+    labels.entry(EXCLUDE_FROM_BACKUP.to_owned()).or_insert_with(|| "true".to_owned());
+    secret
+}
+
+/// Unless it is so already.
+async fn write(api: &Api<Secret>, found: Option<&Secret>, wanted: &Secret) -> anyhow::Result<()> {
+    if found == Some(wanted) {
+        return Ok(());
+    }
+    let (name, params) = (wanted.name_any(), PostParams::default());
+    let written = match found {
+        None => api.create(&params, wanted).await,
+        Some(_) => api.replace(&name, &params, wanted).await,
+    };
+    match written {
+        Ok(_) => {
+            info!(secret = %name, "wrote the webhooks' keys");
+            Ok(())
+        }
+        Err(error) if is_conflict(&error) => {
+            Err(error).context(format!("Secret {name} was written by somebody else meanwhile"))
+        }
+        Err(error) => Err(error).context(format!("failed to write Secret {name}")),
     }
 }
 

@@ -10,7 +10,7 @@ use kube::api::Api;
 
 use super::Finding;
 use crate::certificates::trust::Trust;
-use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
+use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
 use crate::install::{Certificates, Cluster, Installed};
@@ -114,6 +114,14 @@ async fn certificate(cluster: &Cluster, installed: &Installed) -> anyhow::Result
         Finding::fault(CHECK, format!("it expired at {}", bundle.not_after), way_out)
     } else if left < SOON && installed.certificates == Certificates::SelfManaged {
         Finding::warning(CHECK, format!("it should have been renewed: {said}"), way_out)
+    } else if !text(&secret, CA_KEY).is_empty() {
+        Finding::warning(
+            CHECK,
+            format!("the webhook's pods can read its authority's key, which is in Secret {SECRET}"),
+            format!(
+                "berth install --namespace {namespace}: a controller of this version keeps it in {AUTHORITY}"
+            ),
+        )
     } else {
         Finding::ok(CHECK, said)
     }])

@@ -9,8 +9,10 @@ use serde_json::Value;
 use super::{Finding, stranger};
 use crate::install::cluster::Presence;
 use crate::install::cluster::containers;
+use crate::install::engine::{self, ENGINE};
 use crate::install::member::{AGENT, Member};
-use crate::install::{Cluster, Found, Installed, Settings, apply, render};
+use crate::install::{Cluster, Found, Installed, Settings, Types, apply, render};
+use crate::telemetry::few;
 
 const AT_ONCE: usize = 8;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -89,6 +91,7 @@ pub(super) async fn after(
 ) -> anyhow::Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
     findings.push(versions(installed, &cluster.namespace));
+    findings.extend(image(installed, &cluster.namespace));
     for name in ["berth-webhook", "berth-controller"] {
         findings.push(deployment(installed, name, &cluster.namespace));
     }
@@ -96,7 +99,7 @@ pub(super) async fn after(
         findings.push(deployment(installed, AGENT, &cluster.namespace));
         findings.extend(hub(cluster, member).await?);
     }
-    findings.push(rights(cluster, installed).await?);
+    findings.extend(rights(cluster, installed).await?);
     Ok(findings)
 }
 
@@ -126,6 +129,22 @@ fn versions(installed: &Installed, namespace: &str) -> Finding {
         ),
         _ => Finding::ok(CHECK, format!("berth {VERSION} here, {said} there")),
     }
+}
+
+/// What a tag stands for is decided by whoever may write to the registry, each time that a node asks for it.
+fn image(installed: &Installed, namespace: &str) -> Option<Finding> {
+    const CHECK: &str = "image";
+    let image = installed.image()?;
+    if image.contains('@') {
+        return Some(Finding::ok(CHECK, "named by its digest"));
+    }
+    let message = format!(
+        "{image} is named by a tag: whoever may write to its registry can put another program in its place"
+    );
+    let fix = format!(
+        "berth install --namespace {namespace} --image {image}@sha256:…, with the digest that the registry tells"
+    );
+    Some(Finding::warning(CHECK, message, fix))
 }
 
 fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Finding {
@@ -170,28 +189,46 @@ async fn hub(cluster: &Cluster, member: &Member) -> anyhow::Result<Option<Findin
 /// One thing that a service account must be allowed.
 struct Right {
     user: String,
+    role: String,
     attributes: ResourceAttributes,
 }
 
 impl Right {
+    /// `deployments.apps`.
+    fn resource(&self) -> String {
+        let resource = self.attributes.resource.as_deref().unwrap_or_default();
+        match self.attributes.group.as_deref() {
+            None | Some("") => resource.to_owned(),
+            Some(group) => format!("{resource}.{group}"),
+        }
+    }
+
     fn said(&self) -> String {
-        let of = |part: &Option<String>| part.clone().unwrap_or_default();
-        let (verb, group, resource) =
-            (of(&self.attributes.verb), of(&self.attributes.group), of(&self.attributes.resource));
-        let point = if group.is_empty() { "" } else { "." };
+        let verb = self.attributes.verb.as_deref().unwrap_or_default();
         let name = self.attributes.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
         let account = self.user.rsplit(':').next().unwrap_or_default();
-        format!("{account} may not {verb} {resource}{point}{group}{name}")
+        format!("{account} may not {verb} {}{name}", self.resource())
     }
 }
 
 /// May the service accounts what the manifests say they may?
-async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Finding> {
+async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "rights";
+    let unknown = |error: &kube::Error| {
+        let message = format!("cannot be looked at: {}", crate::telemetry::chain(error));
+        let fix = "run this as somebody who may read clusterroles and create subjectaccessreviews";
+        Ok(vec![Finding::warning(CHECK, message, fix)])
+    };
+    let is_listed = match engine::are_listed(&cluster.client).await {
+        Ok(is_listed) => is_listed,
+        Err(error) => return unknown(&error),
+    };
+    let engine = if is_listed { Some(Types::served(&cluster.client).await?) } else { None };
     let settings = Settings {
         executor: installed.executor,
         certificates: installed.certificates,
         member: installed.member.clone(),
+        engine: engine.clone(),
         ..Settings::new(&cluster.namespace)
     };
     let wanted = granted(&render(&settings)?, &cluster.namespace);
@@ -213,26 +250,44 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Find
                 ..SubjectAccessReview::default()
             };
             let answer = api.create(&PostParams::default(), &review).await?;
-            Ok::<_, kube::Error>((!answer.status.is_some_and(|status| status.allowed)).then(|| right.said()))
+            Ok::<_, kube::Error>((!answer.status.is_some_and(|status| status.allowed)).then_some(right))
         }
     });
-    let missing: Vec<String> =
+    let missing: Vec<Right> =
         match asked.buffered(AT_ONCE).try_filter_map(|one| async { Ok(one) }).try_collect().await {
             Ok(missing) => missing,
-            Err(error) => {
-                let message = format!("cannot be looked at: {}", crate::telemetry::chain(&error));
-                return Ok(Finding::warning(
-                    CHECK,
-                    message,
-                    "run this as somebody who may create subjectaccessreviews",
-                ));
-            }
+            Err(error) => return unknown(&error),
         };
-    if missing.is_empty() {
-        return Ok(Finding::ok(CHECK, format!("the service accounts have all {count} of theirs")));
-    }
+    let (of_engine, missing): (Vec<Right>, Vec<Right>) =
+        missing.into_iter().partition(|right| is_listed && right.role == ENGINE);
     let install = format!("berth install --namespace {}", cluster.namespace);
-    Ok(Finding::fault(CHECK, missing.join("; "), install))
+    let mut findings = vec![if missing.is_empty() {
+        Finding::ok(CHECK, format!("the service accounts have all {} of theirs", count - of_engine.len()))
+    } else {
+        let said: Vec<String> = missing.iter().map(Right::said).collect();
+        Finding::fault(CHECK, said.join("; "), install.clone())
+    }];
+    findings
+        .extend(engine.map(|types| listed(&types, &of_engine, &format!("{install} --engine-rights=listed"))));
+    Ok(findings)
+}
+
+/// Of the types that the cluster serves: which may the engine not read?
+fn listed(types: &Types, missing: &[Right], fix: &str) -> Finding {
+    const CHECK: &str = "engine rights";
+    let mut names: Vec<String> = missing.iter().map(Right::resource).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Finding::ok(CHECK, format!("to read each of the {} types that are backed up", types.count()));
+    }
+    let message = format!(
+        "the engine may not read {} of the {} types that are backed up, and they are missing in backups: {}",
+        names.len(),
+        types.count(),
+        few(&names)
+    );
+    Finding::fault(CHECK, message, fix)
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -258,6 +313,7 @@ fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
             for attributes in list(&role["rules"]).iter().flat_map(each_of) {
                 rights.push(Right {
                     user: format!("system:serviceaccount:{namespace}:{account}"),
+                    role: role["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
                     attributes: ResourceAttributes { namespace: within.clone(), ..attributes },
                 });
             }

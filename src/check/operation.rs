@@ -8,12 +8,13 @@ use berth_api::velero::BackupStorageLocation;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::Finding;
 use crate::args::Executor;
+use crate::client::{Listed, list};
 use crate::install::{Cluster, Found, Installed, velero};
 use crate::leader::LEASE;
 use crate::telemetry::chain;
@@ -160,10 +161,10 @@ fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<
 
 async fn locations(cluster: &Cluster) -> anyhow::Result<Finding> {
     const CHECK: &str = "locations";
-    let api: Api<BackupStorageLocation> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let found =
-        api.list(&ListParams::default()).await.context("the storage locations cannot be listed")?.items;
-    if found.is_empty() {
+    let found = list::<BackupStorageLocation>(&cluster.client, &cluster.namespace);
+    let Listed { items: found, unreadable } =
+        found.await.context("the storage locations cannot be listed")?;
+    if found.is_empty() && unreadable.is_empty() {
         return Ok(Finding::warning(
             CHECK,
             "there is no BackupStorageLocation yet: backups have nowhere to go",
@@ -179,7 +180,9 @@ async fn locations(cluster: &Cluster) -> anyhow::Result<Finding> {
             format!("{} is {phase} {}", location.name_any(), status.message.unwrap_or_default()),
         )
     };
-    let (good, bad): (Vec<_>, Vec<_>) = found.iter().map(said).partition(|(available, _)| *available);
+    let hidden = unreadable.iter().map(|(name, why)| (false, format!("{name} cannot be read: {why}")));
+    let all = found.iter().map(said).chain(hidden);
+    let (good, bad): (Vec<_>, Vec<_>) = all.partition(|(available, _)| *available);
     let text = |all: &[(bool, String)]| {
         all.iter().map(|(_, said)| said.trim_end().to_owned()).collect::<Vec<_>>().join("; ")
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use berth_api::keys::{self, FIELD_MANAGER};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::args::{CertificatesArgs, CertificatesCommand};
-use crate::certificates::SECRET;
+use crate::certificates::{AUTHORITY, CA_CERTIFICATE, SECRET, text};
 use crate::client::Clients;
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -20,28 +20,36 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
-    let CertificatesCommand::Rotate { ca } = args.command;
-    let api: Api<Secret> = Api::namespaced(clients.call, &args.target.namespace);
+    let CertificatesCommand::Rotate { ca, revoke } = args.command;
+    let namespace = &args.target.namespace;
+    let api: Api<Secret> = Api::namespaced(clients.call, namespace);
     let found = api.get_opt(SECRET).await.context("the Secret cannot be read")?;
-    let found = found.with_context(|| {
-        format!("there is no Secret {SECRET} in {}: is berth installed?", args.target.namespace)
-    })?;
+    let found =
+        found.with_context(|| format!("there is no Secret {SECRET} in {namespace}: is berth installed?"))?;
     if found.annotations().contains_key("cert-manager.io/certificate-name") {
-        bail!(
-            "cert-manager keeps this certificate: `cmctl renew --namespace {} berth-webhook`",
-            args.target.namespace
+        ensure!(
+            !revoke,
+            "cert-manager keeps this certificate and caBundle, in which it leaves older authorities beside the new one; berth may write neither, so it cannot end trust in them. Let berth take both over, revoke, and hand them back: `berth install --namespace {namespace} --certificates=self-managed`, `berth certificates rotate --namespace {namespace} --ca --revoke`, `berth install --namespace {namespace} --certificates=cert-manager`"
         );
+        bail!("cert-manager keeps this certificate: `cmctl renew --namespace {namespace} berth-webhook`");
     }
     let what = if ca { "ca" } else { "leaf" };
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let patch = json!({"metadata": {"annotations": {keys::ROTATE: what}}});
+    let mut annotations = json!({keys::ROTATE: what});
+    if revoke {
+        annotations[keys::REVOKE] = json!("true");
+        println!("older authorities are revoked once the certificate of a new one is served: half a minute");
+    }
+    let patch = json!({"metadata": {"annotations": annotations}});
     api.patch_metadata(SECRET, &params, &Patch::Merge(patch))
         .await
         .context("the Secret cannot be written")?;
     let waiting = async {
         loop {
-            let secret = api.get(SECRET).await;
-            if secret.is_ok_and(|secret| !secret.annotations().contains_key(keys::ROTATE)) {
+            let secret = api.get(SECRET).await.ok();
+            let is_asked =
+                |key: &str| secret.as_ref().is_none_or(|secret| secret.annotations().contains_key(key));
+            if !(is_asked(keys::ROTATE) || revoke && is_asked(keys::REVOKE)) {
                 return;
             }
             sleep(LOOK).await;
@@ -49,10 +57,18 @@ pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
     };
     if timeout(PATIENCE, waiting).await.is_err() {
         bail!(
-            "nobody did so within {} s: does a `berth controller` lead? See `berth check`",
+            "nobody did so within {} s: does a `berth controller` of this version lead? See `berth check`",
             PATIENCE.as_secs()
         );
     }
     println!("rotated: {}", if ca { "authority and certificate" } else { "certificate" });
+    if revoke {
+        let authority = api.get(AUTHORITY).await.with_context(|| format!("Secret {AUTHORITY}"))?;
+        ensure!(
+            text(&authority, CA_CERTIFICATE).matches("BEGIN CERTIFICATE").count() == 1,
+            "older authorities are still trusted: somebody made the Secrets anew meanwhile. Run this again"
+        );
+        println!("revoked: whatever older authorities signed is believed no more");
+    }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::hub::Hub;
+use crate::health::{self, Pulse};
 use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
@@ -32,7 +33,7 @@ use crate::queue::teller::Teller;
 use crate::queue::writer::Writer;
 use crate::queue::{self, Store};
 use crate::storage::{Checker, Opener};
-use crate::{backup, health, shutdown};
+use crate::{backup, shutdown};
 
 /// How long the first list of a new leader may take before it says so.
 const SLOW_LIST: Duration = Duration::from_secs(30);
@@ -45,9 +46,11 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let mover_metrics = MoverMetrics::new(&mut registry);
     let garden_metrics = GardenMetrics::new(&mut registry);
     let hub = args.hub.settings(&args.common.garden_namespace)?;
-    health::serve(args.common.health_address, || true, registry, stop.clone()).await?;
+    let pulse = Pulse::default();
+    health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
     let namespace = args.common.namespace.as_str();
     let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
+    let candidate = Arc::new(candidate);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
@@ -58,13 +61,17 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        tokio::select! {
-            () = candidate.keep() => warn!("no longer leading: everything stops here"),
-            () = lead(&args, &clients, (&metrics, &mover_metrics, &garden_metrics), &hub, notes, stop.clone()) => {
-                candidate.release().await;
-                break;
-            }
+        let metrics = (&metrics, &mover_metrics, &garden_metrics);
+        let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
+        let is_lost = tokio::select! {
+            _ = candidate.keep_beside() => true,
+            () = work => false,
+        };
+        if !is_lost {
+            candidate.release().await;
+            break;
         }
+        warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
@@ -78,6 +85,7 @@ async fn lead(
     (metrics, mover_metrics, garden_metrics): (&QueueMetrics, &MoverMetrics, &GardenMetrics),
     hub: &Settings,
     notes: &Notes,
+    pulse: Pulse,
     stop: CancellationToken,
 ) {
     let namespace = args.common.namespace.as_str();
@@ -129,13 +137,13 @@ async fn lead(
         events: events.clone(),
         metrics: garden_metrics.clone(),
     };
-    let teller = Teller::new(metrics.clone(), events);
     metrics.leading.set(1);
-    let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone());
-    let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller);
+    let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone(), events.clone());
+    let teller = Teller::new(metrics.clone(), events.clone(), notes.clone());
+    let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
         match args.common.executor {
-            Executor::Berth => execute(args, clients, &store, stop.clone()).await,
+            Executor::Berth => execute(args, clients, &store, events.clone(), stop.clone()).await,
             Executor::Velero => stop.cancelled().await,
         }
     };
@@ -181,12 +189,19 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
 }
 
 /// Runs what is ReadyToStart, and keeps an eye on the locations.
-async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, stop: CancellationToken) {
+async fn execute(
+    args: &ControllerArgs,
+    clients: &Clients,
+    store: &Arc<Store>,
+    events: Events,
+    stop: CancellationToken,
+) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
-    let checker = Checker::new(client.clone(), namespace, args.store_validation_frequency);
+    let opener = Opener::new(client.clone(), namespace, args.folders.roots());
+    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
-        opener: Opener::new(client.clone(), namespace),
+        opener,
         client,
         namespace: namespace.to_owned(),
         workers: usize::from(args.common.item_block_worker_count),
@@ -197,6 +212,7 @@ async fn execute(args: &ControllerArgs, clients: &Clients, store: &Arc<Store>, s
     let executor = backup::executor::Executor {
         engine,
         store: Arc::clone(store),
+        events,
         stop,
         drain: args.drain_timeout.unwrap_or_default(),
     };

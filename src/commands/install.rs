@@ -14,13 +14,14 @@ use tokio::time::{sleep, timeout};
 use crate::args::{Executor, InstallArgs};
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
-use crate::install::cluster::Presence;
+use crate::install::cluster::{Presence, image_of};
+use crate::install::engine::EngineRights;
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Member, Reference, Settings, certificates, diff, left, member, remove,
-    render, velero,
+    Certificates, Cluster, Found, Installed, Member, Reference, Reviews, Settings, Types, certificates, diff,
+    left, member, remove, render, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -34,12 +35,28 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         _ => None,
     };
     if args.output.is_some() {
-        return print::run(&args, access.as_ref());
+        let engine = match args.engine_rights {
+            Some(EngineRights::Listed) => {
+                Some(Types::served(&persistent(args.target.kubeconfig.as_deref()).await?).await?)
+            }
+            Some(EngineRights::All) | None => None,
+        };
+        tell_gaps(engine.as_ref());
+        return print::run(&args, access.as_ref(), engine);
     }
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
+    settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
+    settings.engine = Types::wanted(args.engine_rights, &cluster.client).await?;
+    tell_gaps(settings.engine.as_ref());
+    let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
+    if let (Some(before), Some(now)) = (image, settings.image.as_deref().filter(|now| !now.contains('@'))) {
+        println!(
+            "{before} was named by its digest, {now} is not: say --image with the digest of this version"
+        );
+    }
     found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
@@ -52,12 +69,10 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     }
     if !found.has_policies {
         println!(
-            "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places",
+            "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places, and agents of Seeds get no rights here, because nothing would keep one from writing about another's data",
             found.version
         );
-        objects.retain(|object| {
-            !object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"))
-        });
+        objects.retain(|object| !needs_policies(object));
     }
     ensure_allowed(&cluster, &objects).await?;
     let executor = settings.executor;
@@ -73,6 +88,25 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     advise(&cluster, &args, executor).await
 }
 
+/// On the other stream than objects that are printed.
+fn tell_gaps(engine: Option<&Types>) {
+    if engine.is_some_and(|types| !types.is_whole) {
+        eprintln!(
+            "the API server does not know all of its types now, because a server behind it does not answer: what is not listed is missing in backups; run this again when it answers"
+        );
+    }
+}
+
+/// Roles and bindings of the agents of Seeds at the hub.
+const SEEDS_ROLE: &str = "berth-garden-seeds";
+
+/// A policy, or what is only safe beside one: what Seeds may write is fenced by nothing else.
+fn needs_policies(object: &Value) -> bool {
+    let is_policy = object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"));
+    let is_of_seeds = object["metadata"]["name"] == SEEDS_ROLE && object["kind"] != "Namespace";
+    is_policy || is_of_seeds
+}
+
 /// What is not said stays as it is installed.
 fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found>) -> Settings {
     let installed = found.and_then(|found| found.installed.as_ref());
@@ -83,7 +117,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
     };
     keep("--concurrent-backups", args.concurrent_backups);
     keep("--item-block-worker-count", args.item_block_worker_count);
-    let repository = || Some(format!("{}:{}", installed?.repository()?, env!("CARGO_PKG_VERSION")));
+    let image = || Some(image_of(env!("CARGO_PKG_VERSION"), installed?.image()?));
     let account = || {
         let spec = found?.velero.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
         spec.service_account_name.clone()
@@ -94,13 +128,14 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
             .certificates
             .or_else(|| Some(installed?.certificates))
             .unwrap_or(Certificates::SelfManaged),
-        image: args.image.clone().or_else(repository),
+        image: args.image.clone().or_else(image),
         velero_account: args
             .velero_service_account
             .clone()
             .or_else(account)
             .unwrap_or_else(|| VELERO_ACCOUNT.to_owned()),
         args: flags,
+        reviews: Reviews::wanted(&args.reviews, None),
         member: Member::wanted(
             &args.member,
             access,
@@ -394,6 +429,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 26, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 34, "{}", admission.len());
     }
 }

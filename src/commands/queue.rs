@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::args::{QueueArgs, QueueCommand, Which};
 use crate::client::{Clients, persistent};
+use crate::queue::refusals::is_too_large;
 use crate::queue::store::entry;
 use crate::telemetry::chain;
 
@@ -146,9 +147,15 @@ where
         + DeserializeOwned,
 {
     let annotations: BTreeMap<&str, &Value> = [(key, value)].into();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    let mut patch = json!({"metadata": {"annotations": annotations}});
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let kind = K::kind(&());
-    api.patch(name, &params, &patch).await.with_context(|| format!("failed to annotate {kind} {name}"))?;
+    let mut written = api.patch(name, &params, &Patch::Merge(&patch)).await;
+    // The record of who wrote which field is room that it needs now.
+    if written.as_ref().is_err_and(is_too_large) {
+        patch["metadata"]["managedFields"] = json!([{}]);
+        written = api.patch(name, &params, &Patch::Merge(&patch)).await;
+    }
+    written.with_context(|| format!("failed to annotate {kind} {name}"))?;
     Ok(())
 }

@@ -3,7 +3,6 @@
 use anyhow::Context as _;
 
 use crate::args::UninstallArgs;
-use crate::certificates::SECRET;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
 use crate::install::{Cluster, apply, left, member, remove, velero};
@@ -55,7 +54,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             println!("{reference} removed");
         }
     }
-    for reference in remove::delete_written(&cluster, SECRET).await? {
+    for reference in remove::delete_written(&cluster).await? {
         println!("{reference} removed");
     }
     let woken = wake::refused(&cluster.client, &cluster.namespace).await;

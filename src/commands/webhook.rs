@@ -1,18 +1,20 @@
 //! `berth webhook`: any number of replicas, no leader, no state but its watch caches.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_api::node_agent::ReclaimPolicy;
-use berth_certs::CurrentKey;
+use berth_certs::{ClientAuthority, CurrentKey};
 use berth_core::affinity::{Decision, Finding};
 use berth_core::garden;
 use berth_core::garden::check::Credentials;
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover as Granted;
-use berth_core::queue::{Band, Order, View};
+use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::violation::tellable;
 use berth_webhooks::known::{KnownGarden, KnownMovers, Mover, MoverPod};
 use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
@@ -51,6 +53,7 @@ struct Caches {
     garden: SharedBuckets,
     namespace: String,
     started: Instant,
+    pulse: health::Pulse,
 }
 
 /// Without rights to see nodes, shared buckets and the like Backups are queued all the same, a little later.
@@ -114,8 +117,8 @@ impl Known for Shared {
         self.0.cannot_queue.borrow().clone()
     }
 
-    fn queue(&self) -> View {
-        self.0.store.view(None, Timestamp::now())
+    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View {
+        self.0.store.view_facing(newcomer, now, ESTIMATE_MOST)
     }
 
     fn has_seen(&self, mark: Timestamp) -> bool {
@@ -140,8 +143,13 @@ impl Known for Shared {
         expected.into_iter().find(|e| of(e.backup))?.start
     }
 
+    fn within(&self, limit: Duration) -> impl Sized + Send {
+        self.0.pulse.within(limit)
+    }
+
     fn foreign_queue(&self, name: &str, uid: &str, user: &str) {
-        warn!(%name, %user, "another queue wants to move a Backup: start Velero with --disable-controllers=backup-queue");
+        let user = tellable(user);
+        warn!(name = %tellable(name), %user, "another queue wants to move a Backup: start Velero with --disable-controllers=backup-queue");
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
@@ -149,10 +157,16 @@ impl Known for Shared {
     }
 }
 
+fn client_authority(file: &Path) -> anyhow::Result<ClientAuthority> {
+    let read = || Ok::<_, anyhow::Error>(ClientAuthority::parse(&std::fs::read(file)?)?);
+    read().with_context(|| format!("--client-ca {} cannot be used", file.display()))
+}
+
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let WebhookArgs {
         common,
         listen,
+        client_ca,
         shutdown_delay,
         webhook_configuration,
         queue_identities,
@@ -162,6 +176,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let listener =
         crate::listen::listen(listen).with_context(|| format!("--listen {listen} cannot be used"))?;
+    let client_ca = client_ca.as_deref().map(client_authority).transpose()?;
     let clients = Clients::new(common.kubeconfig.as_deref()).await?;
     let namespace = common.namespace.as_str();
     let mut registry = Registry::default();
@@ -185,6 +200,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
         started: Instant::now(),
+        pulse: health::Pulse::default(),
     });
     let shared = Shared(Arc::clone(&caches));
     let executor = match common.executor {
@@ -200,13 +216,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         lifecycle: or(lifecycle_identities, "velero"),
     };
     let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
-    desk.tally().register(&mut registry);
+    desk.register(&mut registry);
     let counts = Counts::default();
     counts.register(&mut registry);
     // Once a stop is asked for it is not ready at once, and alive to the end.
     let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
-    health::serve(common.health_address, ready, registry, CancellationToken::new()).await?;
+    health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
 
     let watching = mirror_queue(&clients.watch, namespace, &caches.store);
     let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };
@@ -242,9 +258,11 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let buckets = caches.garden.follow(&clients.watch);
     let delay = shutdown_delay.unwrap_or_default();
-    let tls = Arc::new(caches.key.server_config()?);
-    info!(%listen, %namespace, "answering admission reviews");
-    let serving = server::serve(listener, tls, router(desk), stop.cancelled_owned(), delay);
+    let asks_for_certificate = client_ca.is_some();
+    let tls = Arc::new(caches.key.server_config(client_ca)?);
+    let intake = Arc::clone(desk.intake());
+    info!(%listen, %namespace, asks_for_certificate, "answering admission reviews");
+    let serving = server::serve(listener, tls, router(desk), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
         () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),

@@ -13,9 +13,10 @@
 //! - [`heartbeat`]: signs of life, by our own clock.
 //! - [`identity`]: which cluster a Seed is.
 //! - [`location`]: the storage location that an entry yields.
+//! - [`location_keys`]: keys for the directory of one entry.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`migration`]: from a bucket of a cluster's own into a shared one.
-//! - [`name`]: what buckets are called.
+//! - [`name`]: what buckets are called, and records of entries that are no more.
 //! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
 //! - [`executor`]: whose controllers act.
 //! - [`life`]: when what was deleted goes.
@@ -33,6 +34,7 @@ pub mod identity;
 pub mod leave;
 pub mod life;
 pub mod location;
+pub mod location_keys;
 pub mod lock;
 pub mod migration;
 pub mod name;
@@ -46,5 +48,5 @@ pub mod store;
 pub mod view;
 
 pub use profile::{Backup, Profile, Seed, Wanted, wanted};
-pub use store::{ObjectLock, ObjectLockMode, Place, SecretRef, Store, StoreConfig};
+pub use store::{LocationKeys, ObjectLock, ObjectLockMode, Place, SecretRef, Store, StoreConfig};
 pub use view::View;

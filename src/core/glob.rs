@@ -5,15 +5,53 @@
 //! Kubernetes name exist that some match and others do not? That is what keeps a namespace that is created
 //! tomorrow from ending up in two running backups.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 /// Longest name of a namespace (RFC 1123 label).
 const MAX_NAME: usize = 63;
-/// States looked at before a comparison gives up and answers "perhaps". Reached only by lists of dozens of
-/// patterns with several stars each.
-const MAX_STATES: usize = 20_000;
+/// What names are made of.
+const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789-";
+/// Place of '-' among them.
+const DASH: usize = 36;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// How much more may be compared before the answer is "perhaps", which counts as yes. Whoever creates a backup
+/// chooses the patterns, and others wait for the answer. In steps of a few nanoseconds.
+#[derive(Debug)]
+pub struct Effort(Cell<u32>);
+
+impl Effort {
+    /// Of two sets: half a millisecond.
+    const COMPARISON: u32 = 200_000;
+    /// Of all the comparisons of one decision: some 20 milliseconds.
+    const DECISION: u32 = 8_000_000;
+
+    pub fn of_decision() -> Self {
+        Self(Cell::new(Self::DECISION))
+    }
+
+    /// What one comparison may take of this.
+    pub fn of_comparison(&self) -> Self {
+        Self(Cell::new(self.0.get().min(Self::COMPARISON)))
+    }
+
+    /// Takes off what a comparison took that began with `begun`.
+    pub fn charge(&self, begun: u32, comparison: &Self) {
+        self.0.set(self.0.get().saturating_sub(begun.saturating_sub(comparison.left())));
+    }
+
+    pub fn left(&self) -> u32 {
+        self.0.get()
+    }
+
+    /// `false`: there is none left.
+    pub fn spend(&self, steps: usize) -> bool {
+        let left = self.left().saturating_sub(u32::try_from(steps).unwrap_or(u32::MAX));
+        self.0.set(left);
+        left > 0
+    }
+}
+
 enum Token {
     One(u8),
     Any,
@@ -31,12 +69,86 @@ impl Token {
     }
 }
 
+/// A pattern that reads a name byte by byte, all ways of reading it at once: bit i of a set of positions stands
+/// before token i, the bit after the last one at the end.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Automaton {
+    /// For each of [`LETTERS`], where it may be read.
+    letters: [u64; LETTERS.len()],
+    /// Where any other byte may be read.
+    any: u64,
+    stars: u64,
+    end: u64,
+}
+
+impl Automaton {
+    /// `None`: more tokens than a name has characters.
+    fn new(tokens: &[Token]) -> Option<Self> {
+        if tokens.len() > MAX_NAME {
+            return None;
+        }
+        let places = |wanted: &dyn Fn(&Token) -> bool| {
+            tokens.iter().enumerate().filter(|(_, t)| wanted(t)).fold(0, |mask, (i, _)| mask | 1_u64 << i)
+        };
+        Some(Self {
+            letters: LETTERS.map(|byte| places(&|token| token.takes(byte))),
+            any: places(&|token| matches!(token, Token::Any | Token::Star)),
+            stars: places(&|token| matches!(token, Token::Star)),
+            end: 1 << tokens.len(),
+        })
+    }
+
+    /// Stars may match nothing.
+    fn past_stars(&self, mask: u64) -> u64 {
+        mask | (mask & self.stars) << 1
+    }
+
+    fn start(&self) -> u64 {
+        self.past_stars(1)
+    }
+
+    /// `takes`: where the byte may be read.
+    fn step(&self, mask: u64, takes: u64) -> u64 {
+        let read = mask & takes;
+        self.past_stars((read & !self.stars) << 1 | read & self.stars)
+    }
+
+    fn accepts(&self, mask: u64) -> bool {
+        mask & self.end != 0
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        let mut mask = self.start();
+        for byte in name {
+            let takes = letter(*byte).and_then(|at| self.letters.get(at)).copied().unwrap_or(self.any);
+            mask = self.step(mask, takes);
+            if mask == 0 {
+                return false;
+            }
+        }
+        self.accepts(mask)
+    }
+
+    fn letter(&self, at: usize) -> u64 {
+        self.letters.get(at).copied().unwrap_or_default()
+    }
+}
+
+fn letter(byte: u8) -> Option<usize> {
+    Some(match byte {
+        b'a'..=b'z' => usize::from(byte - b'a'),
+        b'0'..=b'9' => usize::from(byte - b'0') + 26,
+        b'-' => DASH,
+        _ => return None,
+    })
+}
+
 /// A checked name pattern.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glob {
     text: String,
-    /// `None` for a plain name: the common case needs no tokens.
-    tokens: Option<Vec<Token>>,
+    /// `None` for a plain name.
+    pattern: Option<Box<Automaton>>,
 }
 
 /// Why a text is no name pattern.
@@ -59,6 +171,9 @@ impl Glob {
     /// Reads a namespace name or pattern by Velero's rules (`validateNamespaceName` in its
     /// `pkg/util/collections/includes_excludes.go`).
     pub fn parse(text: &str) -> Result<Self, GlobError> {
+        if text.len() > MAX_NAME {
+            return Err(GlobError::Name(text.chars().take(MAX_NAME).chain(['…']).collect()));
+        }
         if let Some(c) = text.chars().find(|c| "(){}!,|".contains(*c)) {
             return Err(GlobError::Character(text.to_owned(), c));
         }
@@ -72,7 +187,13 @@ impl Glob {
             return Err(GlobError::Name(text.to_owned()));
         }
         let literal = tokens.iter().all(|token| matches!(token, Token::One(_)));
-        Ok(Self { text: text.to_owned(), tokens: (!literal).then_some(tokens) })
+        let pattern = if literal {
+            None
+        } else {
+            let pattern = Automaton::new(&tokens).ok_or_else(|| GlobError::Name(text.to_owned()))?;
+            Some(Box::new(pattern))
+        };
+        Ok(Self { text: text.to_owned(), pattern })
     }
 
     pub fn as_str(&self) -> &str {
@@ -81,13 +202,13 @@ impl Glob {
 
     /// The name, if this is no pattern.
     pub fn literal(&self) -> Option<&str> {
-        self.tokens.is_none().then_some(self.text.as_str())
+        self.pattern.is_none().then_some(self.text.as_str())
     }
 
     pub fn matches(&self, name: &str) -> bool {
-        match &self.tokens {
+        match &self.pattern {
             None => self.text == name,
-            Some(tokens) => matches_tokens(tokens, name.as_bytes()),
+            Some(pattern) => pattern.matches(name.as_bytes()),
         }
     }
 
@@ -108,8 +229,11 @@ impl Glob {
         !(begins && ends)
     }
 
-    fn tokens(&self) -> Vec<Token> {
-        self.tokens.clone().unwrap_or_else(|| self.text.bytes().map(Token::One).collect())
+    fn automaton(&self) -> Option<Automaton> {
+        match &self.pattern {
+            Some(pattern) => Some(Automaton::clone(pattern)),
+            None => Automaton::new(&self.text.bytes().map(Token::One).collect::<Vec<_>>()),
+        }
     }
 }
 
@@ -152,74 +276,59 @@ fn tokens(text: &str) -> Result<Vec<Token>, GlobError> {
     Ok(found)
 }
 
-/// Greedy with one point of return: linear for what people write, quadratic at worst.
-fn matches_tokens(tokens: &[Token], name: &[u8]) -> bool {
-    let (mut t, mut n) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    loop {
-        match (tokens.get(t), name.get(n)) {
-            (None, None) => return true,
-            (Some(Token::Star), _) => {
-                back = Some((t, n));
-                t += 1;
-                continue;
-            }
-            (Some(token), Some(byte)) if token.takes(*byte) => {
-                t += 1;
-                n += 1;
-                continue;
-            }
-            _ => {}
-        }
-        match back {
-            Some((star, from)) if from < name.len() => {
-                back = Some((star, from + 1));
-                t = star + 1;
-                n = from + 1;
-            }
-            _ => return false,
-        }
-    }
-}
-
-/// Is there a legal namespace name that every pattern of `all` matches and none of `none` does? Exact, but
-/// for absurdly many stars, where the answer is "perhaps", that is `true`.
+/// Is there a legal namespace name that every pattern of `all` matches and none of `none` does? Exact as long as there
+/// is effort left; then the answer is "perhaps", that is `true`.
 ///
 /// Walks the automata of all patterns side by side, breadth first, so that the shortest such name is found
 /// first and names longer than a namespace's never count.
-pub fn name_exists(all: &[&Glob], none: &[&Glob]) -> bool {
-    let patterns: Vec<(Vec<Token>, bool)> =
-        all.iter().map(|g| (g.tokens(), true)).chain(none.iter().map(|g| (g.tokens(), false))).collect();
-    if patterns.iter().any(|(tokens, _)| tokens.len() > MAX_NAME) {
+pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
+    // Telling two beginnings apart takes about as long as ten steps.
+    if !effort.spend(none.len() * 10) {
         return true;
     }
-    let alphabet = alphabet(&patterns);
-    let start: Vec<u64> = patterns.iter().map(|(tokens, _)| past_stars(tokens, 1)).collect();
+    // What no name of `all` can match excludes nothing.
+    let none = none.iter().filter(|glob| !all.iter().any(|wanted| wanted.is_apart_from(glob)));
+    let patterns: Option<Vec<(Automaton, bool)>> = (all.iter().map(|glob| (glob, true)))
+        .chain(none.map(|glob| (glob, false)))
+        .map(|(glob, wanted)| Some((glob.automaton()?, wanted)))
+        .collect();
+    let Some(patterns) = patterns else { return true };
+    if !effort.spend(patterns.len() * LETTERS.len()) {
+        return true;
+    }
+    let letters = letters_worth_trying(&patterns);
     let mut seen = HashSet::new();
-    let mut layer = vec![(start, false)];
+    let mut layer = vec![patterns.iter().map(|(pattern, _)| pattern.start()).collect::<Vec<u64>>()];
     for length in 1..=MAX_NAME {
         let mut next = Vec::new();
-        for (state, _) in &layer {
-            for &byte in &alphabet {
-                if byte == b'-' && length == 1 {
+        for state in &layer {
+            for &letter in &letters {
+                if letter == DASH && length == 1 {
                     continue;
                 }
-                let stepped: Vec<u64> =
-                    patterns.iter().zip(state).map(|((tokens, _), mask)| step(tokens, *mask, byte)).collect();
-                let alive = patterns.iter().zip(&stepped).all(|((_, wanted), mask)| !wanted || *mask != 0);
-                let dash = byte == b'-';
-                if !alive || !seen.insert((stepped.clone(), dash)) {
+                // A step for each pattern, and about as much for remembering as for thirty.
+                if !effort.spend(patterns.len() + 30) {
+                    return true;
+                }
+                let step = |((pattern, _), mask): (&(Automaton, bool), &u64)| {
+                    pattern.step(*mask, pattern.letter(letter))
+                };
+                let stepped: Vec<u64> = patterns.iter().zip(state).map(step).collect();
+                let met = |wanted: bool, mask: u64| !wanted || mask != 0;
+                if !patterns.iter().zip(&stepped).all(|((_, wanted), mask)| met(*wanted, *mask)) {
                     continue;
                 }
-                let accepted = !dash
+                let accepted = letter != DASH
                     && patterns
                         .iter()
                         .zip(&stepped)
-                        .all(|((tokens, wanted), mask)| (mask >> tokens.len() & 1 == 1) == *wanted);
-                if accepted || seen.len() > MAX_STATES {
+                        .all(|((pattern, wanted), mask)| pattern.accepts(*mask) == *wanted);
+                if accepted {
                     return true;
                 }
-                next.push((stepped, dash));
+                if seen.insert((stepped.clone(), letter == DASH)) {
+                    next.push(stepped);
+                }
             }
         }
         layer = next;
@@ -227,42 +336,13 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob]) -> bool {
     false
 }
 
-/// Bytes worth trying: those that a pattern names or bounds, '-', and one that none of them names.
-fn alphabet(patterns: &[(Vec<Token>, bool)]) -> Vec<u8> {
-    let legal = || (b'a'..=b'z').chain(b'0'..=b'9').chain([b'-']);
-    if patterns.iter().any(|(tokens, _)| tokens.iter().any(|t| matches!(t, Token::Class(_)))) {
-        return legal().collect();
-    }
-    let named: HashSet<u8> = patterns
-        .iter()
-        .flat_map(|(tokens, _)| tokens)
-        .filter_map(|t| match t {
-            Token::One(b) => Some(*b),
-            _ => None,
-        })
-        .collect();
-    let other = legal().find(|b| *b != b'-' && !named.contains(b));
-    legal().filter(|b| *b == b'-' || named.contains(b)).chain(other).collect()
-}
-
-/// Adds to a set of positions (bit i: before token i) those reached by letting stars match nothing.
-fn past_stars(tokens: &[Token], mut mask: u64) -> u64 {
-    for (i, token) in tokens.iter().enumerate() {
-        if *token == Token::Star && mask >> i & 1 == 1 {
-            mask |= 1 << (i + 1);
-        }
-    }
-    mask
-}
-
-fn step(tokens: &[Token], mask: u64, byte: u8) -> u64 {
-    let mut next = 0;
-    for (i, token) in tokens.iter().enumerate() {
-        if mask >> i & 1 == 1 && token.takes(byte) {
-            next |= if *token == Token::Star { 1 << i } else { 1 << (i + 1) };
-        }
-    }
-    past_stars(tokens, next)
+/// '-', and one of all the letters that every pattern treats alike.
+fn letters_worth_trying(patterns: &[(Automaton, bool)]) -> Vec<usize> {
+    let mut known = HashSet::new();
+    let treated = |letter: usize| patterns.iter().map(|(p, _)| p.letter(letter)).collect::<Vec<_>>();
+    let mut letters: Vec<usize> = (0..DASH).filter(|letter| known.insert(treated(*letter))).collect();
+    letters.push(DASH);
+    letters
 }
 
 #[cfg(test)]
@@ -309,7 +389,11 @@ mod tests {
         let exists = |all: &[&str], none: &[&str]| {
             let (all, none): (Vec<_>, Vec<_>) =
                 (all.iter().map(|p| glob(p)).collect(), none.iter().map(|p| glob(p)).collect());
-            name_exists(&all.iter().collect::<Vec<_>>(), &none.iter().collect::<Vec<_>>())
+            name_exists(
+                &all.iter().collect::<Vec<_>>(),
+                &none.iter().collect::<Vec<_>>(),
+                &Effort::of_decision(),
+            )
         };
         assert!(exists(&["team-*", "*-prod"], &[]), "team-prod");
         assert!(!exists(&["team-*", "club-*"], &[]));
@@ -318,6 +402,16 @@ mod tests {
         assert!(exists(&["team-*"], &["team-a"]));
         assert!(!exists(&["ns[12]", "ns?"], &["ns1", "ns2"]));
         assert!(!exists(&["*"], &["*"]));
+    }
+
+    #[test]
+    fn what_excludes_nothing_is_looked_at_with_effort_too() {
+        let names: Vec<Glob> = (0..1000).map(|i| glob(&format!("b{i}"))).collect();
+        let (all, none) = ([glob("a*b"), glob("a*c")], names.iter().collect::<Vec<_>>());
+        let effort = Effort::of_decision();
+        let before = effort.left();
+        name_exists(&all.iter().collect::<Vec<_>>(), &none, &effort);
+        assert!(before - effort.left() >= 10_000, "{}", before - effort.left());
     }
 
     proptest! {
@@ -339,7 +433,11 @@ mod tests {
                 });
             }
             let symbolic =
-                name_exists(&all.iter().collect::<Vec<_>>(), &none.iter().collect::<Vec<_>>());
+                name_exists(
+                &all.iter().collect::<Vec<_>>(),
+                &none.iter().collect::<Vec<_>>(),
+                &Effort::of_decision(),
+            );
             // Six characters cover two intersected patterns of up to four tokens almost always; a longer
             // witness is the only way in which the oracle may miss what the comparison finds.
             prop_assert!(symbolic || !found);

@@ -11,20 +11,37 @@ pub struct Roles {
     pub queue: bool,
     /// Runs what is ReadyToStart.
     pub executor: bool,
-    /// Deletes, expires and copies finished backups.
+    /// Deletes, expires and copies finished backups, and makes those of schedules.
     pub lifecycle: bool,
+    /// May `update` the virtual subresource `backups/queue`.
+    pub operator: bool,
+    /// May `update` Backups, and not `patch` alone.
+    pub editor: bool,
+}
+
+impl Roles {
+    /// Writes as a part of the machinery.
+    fn is_served(self) -> bool {
+        self.queue || self.executor || self.lifecycle
+    }
 }
 
 /// A write to a Backup, reduced to what the rules ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change<'a> {
     /// `None` on create.
     pub from: Option<&'a str>,
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// berth's own marks: enqueued-at, resolved-namespaces. On create: is there the second one? The first is given then.
+    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since. On create: is there one of the others? The first is
+    /// given then.
     pub marks_changed: bool,
+    /// What lets it pass others, or ends them: first, supersede, a priority class that its writer may not `use`. On create: is
+    /// there any?
+    pub steered: bool,
+    /// What is run in pods, with the rights of whoever runs the backup. On create: is there anything?
+    pub hooks_changed: bool,
 }
 
 /// Why a write is refused: the field, and what to do instead.
@@ -46,6 +63,18 @@ const MARKS: Refusal = Refusal {
     field: "metadata.annotations",
     message: "the berth.dev marks of a backup are written by berth alone",
 };
+const STEERING: Refusal = Refusal {
+    field: "metadata.annotations",
+    message: "berth.dev/first, berth.dev/supersede and priority classes want the verb update on backups/queue: bind the ClusterRole berth-operator",
+};
+const FINISHED: Refusal = Refusal {
+    field: "status",
+    message: "finished backups are brought by Velero, or by those who may update backups/queue: bind the ClusterRole berth-operator",
+};
+const HOOKS: Refusal = Refusal {
+    field: "spec.hooks",
+    message: "hooks run in pods with the rights of whoever runs the backup: only those who may update backups, not patch alone, may write them",
+};
 
 fn is_new(phase: &str) -> bool {
     matches!(phase, "" | "New")
@@ -63,10 +92,18 @@ fn is_over(phase: &str) -> bool {
 /// # Errors
 /// When a caller with these roles may not do this.
 pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
+    if change.steered && !(roles.is_served() || roles.operator) {
+        return Err(STEERING);
+    }
+    if change.hooks_changed && !(roles.is_served() || roles.editor) {
+        return Err(HOOKS);
+    }
     let Some(from) = change.from else {
         // The mutating webhook has placed what is new; finished ones are copied from a store.
-        let legal = waits(change.to) || is_over(change.to) || roles.queue || roles.executor;
-        if !legal {
+        if is_over(change.to) && !(roles.is_served() || roles.operator) {
+            return Err(FINISHED);
+        }
+        if !(waits(change.to) || is_over(change.to) || roles.queue || roles.executor) {
             return Err(STATUS);
         }
         // It says what a running backup holds.
@@ -98,15 +135,14 @@ fn may_write_status(roles: Roles, from: &str, to: &str) -> bool {
 mod tests {
     use super::*;
 
-    const NOBODY: Roles = Roles { queue: false, executor: false, lifecycle: false };
+    const NOBODY: Roles =
+        Roles { queue: false, executor: false, lifecycle: false, operator: false, editor: false };
     const QUEUE: Roles = Roles { queue: true, ..NOBODY };
     const EXECUTOR: Roles = Roles { executor: true, ..NOBODY };
     const LIFECYCLE: Roles = Roles { lifecycle: true, ..NOBODY };
 
     fn moves(roles: Roles, from: &str, to: &str) -> bool {
-        let change =
-            Change { from: Some(from), to, status_changed: true, spec_changed: false, marks_changed: false };
-        judge(roles, &change).is_ok()
+        judge(roles, &Change { from: Some(from), to, status_changed: true, ..Change::default() }).is_ok()
     }
 
     #[test]
@@ -144,10 +180,10 @@ mod tests {
     #[test]
     fn people_may_do_everything_else() {
         let change = |from, to, spec_changed, marks_changed| {
-            judge(NOBODY, &Change { from, to, status_changed: false, spec_changed, marks_changed })
+            judge(NOBODY, &Change { from, to, spec_changed, marks_changed, ..Change::default() })
         };
         assert_eq!(change(None, "Queued", false, false), Ok(()));
-        assert_eq!(change(None, "Completed", false, false), Ok(()));
+        assert_eq!(change(None, "Completed", false, false), Err(FINISHED));
         assert_eq!(change(None, "ReadyToStart", false, false), Err(STATUS));
         assert_eq!(change(None, "InProgress", false, false), Err(STATUS));
         assert_eq!(change(Some("Queued"), "Queued", false, false), Ok(()));
@@ -155,5 +191,26 @@ mod tests {
         assert_eq!(change(Some("Queued"), "Queued", true, false), Err(SPEC));
         assert_eq!(change(Some("InProgress"), "InProgress", true, false), Err(SPEC));
         assert_eq!(change(Some("Queued"), "Queued", false, true), Err(MARKS));
+    }
+    #[test]
+    fn order_and_hooks_are_for_those_who_have_the_right_and_for_schedules() {
+        let operator = Roles { operator: true, ..NOBODY };
+        let editor = Roles { editor: true, ..NOBODY };
+        let steered = Change { to: "Queued", steered: true, ..Change::default() };
+        let hooked = Change { to: "Queued", hooks_changed: true, ..Change::default() };
+        let finished = Change { to: "Completed", ..Change::default() };
+        for (change, refusal, allowed) in
+            [(steered, STEERING, operator), (hooked, HOOKS, editor), (finished, FINISHED, operator)]
+        {
+            for roles in [NOBODY, operator, editor] {
+                let expected = if roles == allowed { Ok(()) } else { Err(refusal) };
+                assert_eq!(judge(roles, &change), expected, "{roles:?}");
+            }
+            for roles in [QUEUE, EXECUTOR, LIFECYCLE] {
+                assert_eq!(judge(roles, &change), Ok(()), "{roles:?}");
+            }
+        }
+        let later = Change { from: Some("Queued"), ..steered };
+        assert_eq!((judge(NOBODY, &later), judge(operator, &later)), (Err(STEERING), Ok(())));
     }
 }

@@ -7,7 +7,7 @@
 //! - [`selection`]: which resource types and items a backup takes.
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
-//! - [`garden`]: shared buckets of many clusters.
+//! - [`limits`]: how much a Backup may ask for.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
@@ -19,6 +19,7 @@ pub mod garden;
 pub mod glob;
 pub mod guard;
 pub mod label;
+pub mod limits;
 pub mod location;
 pub mod mover;
 pub mod namespace;

@@ -1,14 +1,21 @@
 //! Which namespaces a backup takes, and whether two backups can meet in one.
 
-use crate::glob::{Glob, name_exists};
+use crate::glob::{Effort, Glob, name_exists};
 
 /// The namespaces of a backup: those included, less those excluded. Patterns stay patterns, so that a
 /// namespace that does not exist yet is covered too.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceSet {
     /// `None`: all.
-    includes: Option<Vec<Glob>>,
-    excludes: Vec<Glob>,
+    includes: Option<Globs>,
+    excludes: Globs,
+}
+
+/// Names and patterns, each sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Globs {
+    names: Vec<Glob>,
+    patterns: Vec<Glob>,
 }
 
 impl Default for NamespaceSet {
@@ -28,105 +35,182 @@ pub struct Meeting {
 
 impl Meeting {
     pub const TOLD: usize = 3;
+
+    /// What cannot be told apart in time counts as meeting.
+    fn perhaps() -> Self {
+        Self { namespaces: vec!["what its patterns may match (too many to compare)".to_owned()] }
+    }
+}
+
+impl Globs {
+    fn new(globs: impl IntoIterator<Item = Glob>) -> Self {
+        let (mut names, mut patterns): (Vec<Glob>, Vec<Glob>) =
+            globs.into_iter().partition(|glob| glob.literal().is_some());
+        for list in [&mut names, &mut patterns] {
+            list.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+            list.dedup();
+        }
+        Self { names, patterns }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Glob> {
+        self.names.iter().chain(&self.patterns)
+    }
+
+    /// `None`: there was no effort left to find out.
+    fn contain(&self, name: &str, effort: &Effort) -> Option<bool> {
+        if !effort.spend(name.len()) {
+            return None;
+        }
+        if self.names.binary_search_by(|known| known.as_str().cmp(name)).is_ok() {
+            return Some(true);
+        }
+        for pattern in &self.patterns {
+            if !effort.spend(name.len()) {
+                return None;
+            }
+            if pattern.matches(name) {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
 }
 
 impl NamespaceSet {
     /// Empty `includes`, or one that is a lone `*`, takes all.
     pub fn new(includes: Vec<Glob>, excludes: Vec<Glob>) -> Self {
         let all = includes.is_empty() || includes.iter().any(|glob| glob.as_str() == "*");
-        Self { includes: (!all).then_some(includes), excludes }
+        let (mut includes, excludes) = ((!all).then(|| Globs::new(includes)), Globs::new(excludes));
+        let effort = Effort::of_decision();
+        if let Some(includes) = &mut includes {
+            // A name of which that is not known stays.
+            includes.names.retain(|name| excludes.contain(name.as_str(), &effort) != Some(true));
+        }
+        Self { includes, excludes }
     }
 
     /// Just these; none of them takes nothing at all.
     pub fn literal(names: impl IntoIterator<Item = Glob>) -> Self {
-        Self { includes: Some(names.into_iter().collect()), excludes: Vec::new() }
+        Self { includes: Some(Globs::new(names)), excludes: Globs::default() }
     }
 
     pub fn takes_all(&self) -> bool {
-        self.includes.is_none() && self.excludes.is_empty()
+        self.includes.is_none() && self.excludes == Globs::default()
     }
 
     /// Is every namespace named outright, with no pattern among the includes?
     pub fn is_literal(&self) -> bool {
-        self.includes.as_ref().is_some_and(|globs| globs.iter().all(|glob| glob.literal().is_some()))
+        self.includes.as_ref().is_some_and(|globs| globs.patterns.is_empty())
     }
 
     pub fn contains(&self, namespace: &str) -> bool {
-        self.includes.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.matches(namespace)))
-            && !self.excludes.iter().any(|glob| glob.matches(namespace))
+        self.may_contain(namespace, &Effort::of_decision())
     }
 
-    /// Names that are included outright and not excluded.
+    /// As [`NamespaceSet::contains`]; what there is no effort left to find out counts as contained.
+    pub fn may_contain(&self, namespace: &str, effort: &Effort) -> bool {
+        let included = |globs: &Globs| globs.contain(namespace, effort) != Some(false);
+        self.includes.as_ref().is_none_or(included) && self.excludes.contain(namespace, effort) != Some(true)
+    }
+
+    /// Names that are included outright and not excluded, sorted.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
-        self.includes
-            .iter()
-            .flatten()
-            .filter_map(Glob::literal)
-            .filter(|name| !self.excludes.iter().any(|glob| glob.matches(name)))
+        self.includes.iter().flat_map(|globs| &globs.names).map(Glob::as_str)
     }
 
-    /// Includes that are patterns.
-    fn patterns(&self) -> impl Iterator<Item = &Glob> {
-        self.includes.iter().flatten().filter(|glob| glob.literal().is_none())
+    fn names(&self) -> usize {
+        self.includes.as_ref().map_or(0, |globs| globs.names.len())
     }
 
-    /// Can a namespace, existing or not, be in both sets? `None` when it cannot.
-    pub fn meets(&self, other: &Self) -> Option<Meeting> {
-        let mut told: Vec<String> = Vec::new();
-        let names = self
-            .literals()
-            .filter(|name| other.contains(name))
-            .chain(other.literals().filter(|name| self.contains(name)));
-        for name in names {
-            if told.len() < Meeting::TOLD && !told.iter().any(|known| known == name) {
-                told.push(name.to_owned());
-            }
-        }
-        if told.is_empty()
-            && let Some(patterns) = self.patterns_meet(other)
-        {
-            told.push(patterns);
-        }
-        (!told.is_empty()).then_some(Meeting { namespaces: told })
+    /// Can a namespace, existing or not, be in both sets? `None` when it cannot. Sets that cannot be told apart with
+    /// the effort that is left count as meeting.
+    pub fn meets(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
+        let comparison = effort.of_comparison();
+        let begun = comparison.left();
+        let meeting = self.compare(other, Meeting::TOLD, &comparison);
+        effort.charge(begun, &comparison);
+        meeting
     }
 
     /// [`NamespaceSet::meets`] without telling where.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.literals().any(|name| other.contains(name))
-            || !self.is_literal() && other.literals().any(|name| self.contains(name))
-            || !self.is_literal() && !other.is_literal() && self.patterns_meet(other).is_some()
+    pub fn overlaps(&self, other: &Self, effort: &Effort) -> bool {
+        let comparison = effort.of_comparison();
+        let begun = comparison.left();
+        let meet = self.compare(other, 1, &comparison).is_some();
+        effort.charge(begun, &comparison);
+        meet
     }
 
-    fn patterns_meet(&self, other: &Self) -> Option<String> {
-        let excludes: Vec<&Glob> = self.excludes.iter().chain(&other.excludes).collect();
-        let ours: Vec<Option<&Glob>> = wide(self);
-        let theirs: Vec<Option<&Glob>> = wide(other);
-        ours.iter().flat_map(|a| theirs.iter().map(move |b| (*a, *b))).find_map(|(a, b)| {
+    fn compare(&self, other: &Self, told: usize, effort: &Effort) -> Option<Meeting> {
+        let (few, many) = if self.names() <= other.names() { (self, other) } else { (other, self) };
+        let names = few.literals().filter(|name| many.may_contain(name, effort));
+        // What a list of names has in common with another one is found by its own names.
+        let back = !few.is_literal();
+        let theirs = many.literals().filter(|name| back && few.may_contain(name, effort));
+        let mut namespaces: Vec<String> = Vec::new();
+        for name in names.chain(theirs) {
+            if effort.left() == 0 {
+                return Some(Meeting::perhaps());
+            }
+            if !namespaces.iter().any(|known| known == name) {
+                namespaces.push(name.to_owned());
+            }
+            if namespaces.len() >= told {
+                break;
+            }
+        }
+        if !namespaces.is_empty() {
+            return Some(Meeting { namespaces });
+        }
+        self.patterns_meet(other, effort)
+    }
+
+    fn patterns_meet(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
+        let excludes: Vec<&Glob> = self.excludes.iter().chain(other.excludes.iter()).collect();
+        let (ours, theirs) = (self.wide(), other.wide());
+        for (a, b) in ours.iter().flat_map(|a| theirs.iter().map(move |b| (*a, *b))) {
+            if !effort.spend(20) {
+                return Some(Meeting::perhaps());
+            }
             let both: Vec<&Glob> = [a, b].into_iter().flatten().collect();
             let meet = match both.as_slice() {
                 [a, b] if a.is_apart_from(b) => false,
                 // What was accepted as a pattern matches some name.
                 [a, b] if a == b && excludes.is_empty() => true,
                 [_] | [] if excludes.is_empty() => true,
-                both => name_exists(both, &excludes),
+                both => name_exists(both, &excludes, effort),
             };
-            meet.then(|| match (a, b) {
-                (Some(a), Some(b)) if a.as_str() != b.as_str() => format!("{}&{}", a.as_str(), b.as_str()),
-                (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
-                (None, None) => "*".to_owned(),
-            })
-        })
+            if meet && effort.left() == 0 {
+                return Some(Meeting::perhaps());
+            }
+            if meet {
+                let told = match (a, b) {
+                    (Some(a), Some(b)) if a.as_str() != b.as_str() => {
+                        format!("{}&{}", a.as_str(), b.as_str())
+                    }
+                    (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
+                    (None, None) => "*".to_owned(),
+                };
+                return Some(Meeting { namespaces: vec![told] });
+            }
+        }
+        None
     }
-}
 
-/// What a set takes beyond plain names: its patterns, or everything (`None`).
-fn wide(set: &NamespaceSet) -> Vec<Option<&Glob>> {
-    if set.includes.is_none() { vec![None] } else { set.patterns().map(Some).collect() }
+    /// What it takes beyond plain names: its patterns, or everything (`None`).
+    fn wide(&self) -> Vec<Option<&Glob>> {
+        match &self.includes {
+            None => vec![None],
+            Some(globs) => globs.patterns.iter().map(Some).collect(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits;
     use proptest::prelude::*;
 
     fn set(includes: &[&str], excludes: &[&str]) -> NamespaceSet {
@@ -135,7 +219,7 @@ mod tests {
     }
 
     fn told(a: &NamespaceSet, b: &NamespaceSet) -> Option<Vec<String>> {
-        a.meets(b).map(|meeting| meeting.namespaces)
+        a.meets(b, &Effort::of_decision()).map(|meeting| meeting.namespaces)
     }
 
     #[test]
@@ -167,6 +251,38 @@ mod tests {
         assert_eq!(told(&set(&["missing"], &[]), &set(&["missing"], &[])), Some(vec!["missing".into()]));
     }
 
+    /// Patterns that no name matches in common and that are long in saying so: what stopped a queue for hours.
+    fn hostile(seed: usize) -> NamespaceSet {
+        let letter = |i: usize| char::from(b'a' + u8::try_from(i % 26).unwrap_or(0));
+        let pattern = |p: usize| {
+            (0..31).map(|i| format!("*{}", letter(seed + p * 7 + i * (p % 5 + 1)))).collect::<String>()
+        };
+        let includes: Vec<String> = (0..limits::PATTERNS).map(pattern).collect();
+        let mut excludes = vec!["?*".to_owned(), "*a*b*c*d*".to_owned()];
+        excludes.extend((2..limits::PATTERNS).map(|p| pattern(p * 3 + 1)));
+        let globs =
+            |texts: Vec<String>| -> Vec<Glob> { texts.iter().filter_map(|t| Glob::parse(t).ok()).collect() };
+        NamespaceSet::new(globs(includes), globs(excludes))
+    }
+
+    #[test]
+    fn comparing_costs_no_more_than_the_effort_whatever_the_sets_are() {
+        let (a, b) = (hostile(0), hostile(3));
+        let effort = Effort::of_decision();
+        let before = effort.left();
+        assert!(a.overlaps(&b, &effort), "what cannot be told apart counts as meeting");
+        let one = before - effort.left();
+        assert!(one <= before / 20, "one comparison takes {one} of {before}");
+        for _ in 0..1000 {
+            assert!(a.overlaps(&b, &effort));
+        }
+        assert_eq!(effort.left(), 0);
+        assert!(
+            set(&["a-*"], &[]).overlaps(&set(&["b-*"], &[]), &effort),
+            "nothing is left to tell them apart"
+        );
+    }
+
     proptest! {
         #[test]
         fn meeting_agrees_with_trying_every_name_and_is_symmetric(
@@ -181,9 +297,10 @@ mod tests {
                 names = names.iter().flat_map(|n| ["a", "b", "c"].map(|c| format!("{n}{c}"))).collect();
                 found |= names.iter().any(|n| a.contains(n) && b.contains(n));
             }
-            prop_assert_eq!(a.meets(&b).is_some(), found, "{:?} {:?}", a, b);
-            prop_assert_eq!(a.meets(&b).is_some(), b.meets(&a).is_some());
-            prop_assert_eq!(a.meets(&b).is_some(), a.overlaps(&b));
+            let meet = |a: &NamespaceSet, b: &NamespaceSet| a.meets(b, &Effort::of_decision()).is_some();
+            prop_assert_eq!(meet(&a, &b), found, "{:?} {:?}", a, b);
+            prop_assert_eq!(meet(&b, &a), found);
+            prop_assert_eq!(a.overlaps(&b, &Effort::of_decision()), found);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! [`View`] is frozen from the API objects, [`plan`] decides on it, the rim writes what the [`Plan`] says.
 
 mod estimate;
+mod index;
 mod order;
 mod plan;
 mod position;
@@ -10,8 +11,9 @@ mod reason;
 mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
+pub use index::Index;
 pub use order::{DEFAULT_CLASS, FairShare, Order, Standing, Use, handicaps};
-pub use plan::{Cause, End, Plan, Waiting, explain_newcomer, may_open, plan, starts};
-pub use position::{RenumberBudget, mark, position_of_newcomer};
+pub use plan::{Cause, End, Plan, Waiting, depends_on_all, explain_newcomer, may_open, plan, starts};
+pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use view::{Entry, Phase, View};

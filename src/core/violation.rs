@@ -1,6 +1,9 @@
 //! Faults of an object, collected: all of them are told at once, each with the path of its field.
 
+use std::borrow::Cow;
 use std::fmt;
+
+use crate::limits;
 
 /// Path of a field as Kubernetes writes it: `spec.labelSelector.matchExpressions[0].operator`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,13 +50,23 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Every fault of one object, in the order in which they were found.
+/// Every fault of one object, in the order in which they were found. So many are told one by one
+/// ([`limits::VIOLATIONS`]); the rest is counted, because it goes into statuses, answers and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Violations(Vec<Violation>);
+pub struct Violations {
+    told: Vec<Violation>,
+    more: usize,
+}
 
 impl Violations {
     pub fn push(&mut self, field: Field, message: impl Into<String>) {
-        self.0.push(Violation { field, message: message.into() });
+        if self.told.len() >= limits::VIOLATIONS {
+            self.more = self.more.saturating_add(1);
+            return;
+        }
+        let message = tellable(&message.into()).into_owned();
+        let field = Field(tellable(&field.0).into_owned());
+        self.told.push(Violation { field, message });
     }
 
     pub fn require(&mut self, holds: bool, field: &Field, message: impl Into<String>) {
@@ -62,17 +75,34 @@ impl Violations {
         }
     }
 
+    /// Has a list no more than `most` entries?
+    pub fn limit(&mut self, len: usize, most: usize, field: &Field, way_out: &str) {
+        if len > most {
+            self.push(field.clone(), format!("has {len} entries, and at most {most} are taken: {way_out}"));
+        }
+    }
+
     /// Takes over what another part found.
     pub fn append(&mut self, other: Self) {
-        self.0.extend(other.0);
+        for violation in other.told {
+            self.push(violation.field, violation.message);
+        }
+        self.more = self.more.saturating_add(other.more);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.told.is_empty()
     }
 
+    /// Those that are told one by one.
     pub fn iter(&self) -> impl Iterator<Item = &Violation> {
-        self.0.iter()
+        self.told.iter()
+    }
+
+    /// A line each, and one that counts the rest.
+    pub fn lines(&self) -> Vec<String> {
+        let more = (self.more > 0).then(|| format!("and {} more", self.more));
+        self.told.iter().map(ToString::to_string).chain(more).collect()
     }
 
     /// `Ok` when nothing was found.
@@ -81,16 +111,48 @@ impl Violations {
     }
 }
 
+/// Cut to [`limits::TOLD`] characters; those that would break a line or a terminal are escaped.
+pub fn tellable(text: &str) -> Cow<'_, str> {
+    if text.len() <= limits::TOLD && !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut told: String = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i >= limits::TOLD {
+            told.push('…');
+            break;
+        }
+        if c.is_control() { told.extend(c.escape_default()) } else { told.push(c) }
+    }
+    Cow::Owned(told)
+}
+
 impl fmt::Display for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, violation) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str("; ")?;
-            }
-            write!(f, "{violation}")?;
-        }
-        Ok(())
+        f.write_str(&self.lines().join("; "))
     }
 }
 
 impl std::error::Error for Violations {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_are_told_short_and_in_one_line_and_the_rest_is_counted() {
+        let mut found = Violations::default();
+        for i in 0..60_000 {
+            found.push(Field::root("spec").index(i), format!("bad\n\u{1b}[2J{}", "x".repeat(100_000)));
+        }
+        let text = found.to_string();
+        assert!(text.ends_with("; and 59980 more"), "{}", text.len());
+        assert!(text.len() < 20 * 400, "{}", text.len());
+        assert!(!text.contains(char::is_control));
+        assert_eq!(found.lines().len(), 21);
+        let mut other = Violations::default();
+        other.push(Field::root("a"), "b");
+        other.append(found);
+        assert!(other.to_string().ends_with("; and 59981 more"));
+    }
+}

@@ -33,6 +33,7 @@ use tracing::{debug, warn};
 use crate::client::{is_conflict, is_not_found};
 use crate::events::Events;
 use crate::garden::leave::Leave;
+use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::telemetry::chain;
 use extension::{Extension, view};
@@ -55,6 +56,8 @@ pub struct Executor {
     pub leave: Option<Arc<Leave>>,
     /// About the objects that it acts on.
     pub events: Events,
+    /// Where folders may be stores.
+    pub roots: Roots,
 }
 
 impl Executor {
@@ -74,6 +77,7 @@ impl Executor {
             released: Mutex::default(),
             leave: self.leave.clone(),
             events: self.events.clone(),
+            roots: self.roots.clone(),
         });
         let known = controller.store();
         // Keys that were changed may be the right ones: who failed tries at once.
@@ -117,6 +121,7 @@ struct Context<K: Extension> {
     released: Mutex<HashSet<String>>,
     leave: Option<Arc<Leave>>,
     events: Events,
+    roots: Roots,
 }
 
 async fn reconcile<K: Extension>(

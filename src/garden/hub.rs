@@ -1,12 +1,14 @@
-//! The hub: one loop of the leader over all of its objects. Freeze, decide, act. It touches no store.
+//! The hub: one loop of the leader over all of its objects. Freeze, decide, act. It touches no store; beside that, it has keys made.
 //!
 //! - [`access`]: what each Seed may read, as a Role.
+//! - [`location_keys`]: keys for one directory each.
 //! - [`objects`]: the hub's objects, as watches and our own writes show them.
 //! - [`writer`]: what was decided, written.
 //! - [`tombstone`]: the record of an entry that is no more.
 //! - [`telling`]: what people should know of all that.
 
 mod access;
+mod location_keys;
 pub mod objects;
 pub mod telling;
 pub mod tombstone;
@@ -16,8 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
-use berth_core::garden::executor::SILENT;
-use berth_core::garden::heartbeat::Senders;
+use berth_core::garden::heartbeat::{Missing, Senders};
 use berth_core::garden::hub::{Cluster, Plan, Settings, View, plan};
 use berth_core::garden::leave::Moment;
 use jiff::Timestamp;
@@ -30,6 +31,7 @@ use crate::events::Events;
 use crate::garden::leave;
 use crate::metrics::GardenMetrics;
 use crate::telemetry::chain;
+use location_keys::Keeper;
 use objects::Objects;
 use telling::Teller;
 use writer::Writer;
@@ -57,7 +59,12 @@ impl Hub {
     pub async fn run(&self) {
         let objects = Objects::default();
         let namespace = &self.settings.namespace;
-        tokio::join!(objects.follow(&self.clients.watch, namespace), self.decide(&objects));
+        let keeper = Keeper { client: &self.clients.call, namespace, events: &self.events };
+        tokio::join!(
+            objects.follow(&self.clients.watch, namespace),
+            self.decide(&objects),
+            keeper.run(&objects),
+        );
     }
 
     async fn decide(&self, objects: &Objects) {
@@ -76,8 +83,9 @@ impl Hub {
             let frozen = objects.frozen();
             let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
-            listen(&mut senders, &mut view, Moment { wall: now, ..leave::now() });
-            view.unregistered = missing.look(&view);
+            let moment = Moment { wall: now, ..leave::now() };
+            listen(&mut senders, &mut view, moment);
+            view.unregistered = missing.look(&view.missing_seeds(), moment);
             let decided = plan(&view, &self.settings, now);
             teller.tell(&view, &decided);
             let acted = writer.act(&frozen, &view, &decided, now).await;
@@ -89,9 +97,7 @@ impl Hub {
             let pace = match acted.is_complete {
                 _ if found_gone => Duration::ZERO,
                 false => retry,
-                true if absent.since.is_empty() && missing.0.is_empty() => {
-                    until(decided.next, now).min(PERIOD)
-                }
+                true if absent.since.is_empty() && missing.is_empty() => until(decided.next, now).min(PERIOD),
                 true => ABSENT,
             };
             let _ = timeout(pace, changed.changed()).await;
@@ -121,27 +127,6 @@ fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
 
 fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
     next.map_or(PERIOD, |next| Duration::try_from(next.duration_since(now)).unwrap_or_default())
-}
-
-/// Seeds that may write somewhere by what entries say, and that are not there: since when.
-#[derive(Default)]
-struct Missing(BTreeMap<String, Instant>);
-
-impl Missing {
-    /// Those that somebody has deleted.
-    fn look(&mut self, view: &View) -> BTreeSet<String> {
-        let here: BTreeSet<&str> =
-            view.seeds.iter().map(|cluster| cluster.member.seed.name.as_str()).collect();
-        let named = view.entries.iter().flat_map(|entry| [entry.status.seed.as_ref(), entry.writer.as_ref()]);
-        let missing: BTreeSet<&String> =
-            named.flatten().filter(|seed| !here.contains(seed.as_str())).collect();
-        self.0.retain(|seed, _| missing.contains(seed));
-        for seed in missing {
-            self.0.entry(seed.clone()).or_insert_with(Instant::now);
-        }
-        let is_over = |since: &Instant| since.elapsed() >= SILENT.unsigned_abs();
-        self.0.iter().filter(|(_, since)| is_over(since)).map(|(seed, _)| seed.clone()).collect()
-    }
 }
 
 /// UIDs that have a place and no entry: since when, and which of them are gone for certain.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use berth_api::{extensions, garden};
 use berth_core::garden::check::Credentials;
 use berth_core::garden::{SecretRef, View};
+use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::runtime::watcher;
@@ -72,7 +73,7 @@ impl SharedBuckets {
             }
             Ok(Ok(None)) => Credentials::Missing,
             Ok(Err(error)) => {
-                warn!(name = %secret.name, error = chain(&error), "a Secret with credentials cannot be read");
+                warn!(name = %tellable(&secret.name), error = chain(&error), "a Secret with credentials cannot be read");
                 Credentials::Unknown("the API server does not tell: see berth's log".to_owned())
             }
             Err(_) => Credentials::Unknown("the API server did not answer in time".to_owned()),

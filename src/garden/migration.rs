@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::garden::running::{SETTLED, running};
 use crate::leader::identity;
-use crate::storage::{OpenError, Opener};
+use crate::storage::{OpenError, Opener, Roots};
 use claim::{Claim, ClaimError};
 use copy::{Directory, copy};
 use record::{Head, Record, RecordError};
@@ -117,6 +117,8 @@ pub struct Migration {
     pub at_once: usize,
     /// How long to wait for backups that run, and for the location at its new place.
     pub patience: Duration,
+    /// Where folders of this machine may be stores.
+    pub roots: Roots,
 }
 
 /// What there is to do, or was done.
@@ -133,10 +135,14 @@ struct Places {
 }
 
 impl Migration {
+    fn opener(&self) -> Opener {
+        Opener::new(self.client.clone(), &self.namespace, self.roots.clone())
+    }
+
     /// What would be done; writes nothing.
     pub async fn survey(&self) -> Result<Summary, MigrationError> {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
-        let opener = Opener::new(self.client.clone(), &self.namespace);
+        let opener = self.opener();
         let shared = open(&opener, &to).await?;
         let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
         let found = match found {
@@ -174,7 +180,7 @@ impl Migration {
         tell: &impl Fn(&str),
     ) -> Result<Summary, MigrationError> {
         let to = self.entry_location().await?;
-        let opener = Opener::new(self.client.clone(), &self.namespace);
+        let opener = self.opener();
         let shared = open(&opener, &to).await?;
         let from = self.own_location().await?;
         let (mut record, phase) = match Record::open(Arc::clone(shared.store()), &self.entry).await? {

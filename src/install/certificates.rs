@@ -101,6 +101,11 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
     let signed = |leaf: &str| is_signed_by(leaf.as_bytes(), authority.as_bytes()).then_some(());
     issued(cluster, SECRET, patience, signed).await?;
     sleep(NOTICED).await;
+    // It signs nothing any more, and is believed for as long as cert-manager leaves it in caBundle.
+    let own = remove::own_authority(cluster);
+    if remove::delete(cluster, &own).await? {
+        println!("{own} removed");
+    }
     for reference in objects.iter().filter_map(Reference::of) {
         println!("{reference} in use");
     }

@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::{Cluster, PART_OF, PART_OF_BERTH, Reference, member};
+use crate::certificates::{AUTHORITY, SECRET};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
 use crate::movers::ledger::LEDGER;
@@ -121,11 +122,20 @@ where
 
 /// The Secret of the authority that cert-manager makes for berth, and leaves when the Certificate is deleted.
 pub fn authority(cluster: &Cluster) -> Reference {
+    secret(cluster, "berth-webhook-ca")
+}
+
+/// The Secret of berth's own authority.
+pub fn own_authority(cluster: &Cluster) -> Reference {
+    secret(cluster, AUTHORITY)
+}
+
+fn secret(cluster: &Cluster, name: &str) -> Reference {
     Reference {
         api_version: Secret::api_version(&()).into_owned(),
         kind: "Secret".to_owned(),
         namespace: Some(cluster.namespace.clone()),
-        name: "berth-webhook-ca".to_owned(),
+        name: name.to_owned(),
     }
 }
 
@@ -133,7 +143,7 @@ pub fn authority(cluster: &Cluster) -> Reference {
 ///
 /// # Errors
 /// When something cannot be removed.
-pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<Vec<Reference>> {
+pub async fn delete_written(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
     let of = |api_version: &str, kind: &str, name: &str| Reference {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
@@ -143,7 +153,8 @@ pub async fn delete_written(cluster: &Cluster, secret: &str) -> anyhow::Result<V
     let mut written = vec![
         of(&Lease::api_version(&()), "Lease", LEASE),
         of(&ConfigMap::api_version(&()), "ConfigMap", LEDGER),
-        of(&Secret::api_version(&()), "Secret", secret),
+        secret(cluster, SECRET),
+        own_authority(cluster),
         authority(cluster),
     ];
     written.extend(member::written(cluster, None).await?);

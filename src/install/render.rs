@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Member, sources};
+use super::engine::ENGINE;
+use super::{Member, Reviews, Types, sources};
 use crate::args::Executor;
 
 /// Namespace for which the manifests are written.
@@ -42,8 +43,12 @@ pub struct Settings {
     pub velero_account: String,
     /// Added to the arguments of the webhook's and the controller's Deployment.
     pub args: Vec<String>,
+    /// Who may ask the webhooks, and for how long.
+    pub reviews: Reviews,
     /// What a cluster has that shares backup buckets with others.
     pub member: Option<Member>,
+    /// What the engine may read. Without: everything.
+    pub engine: Option<Types>,
 }
 
 impl Settings {
@@ -59,7 +64,9 @@ impl Settings {
             image: None,
             velero_account: VELERO_ACCOUNT.to_owned(),
             args: Vec::new(),
+            reviews: Reviews::default(),
             member: None,
+            engine: None,
         }
     }
 }
@@ -95,13 +102,20 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
             _ => true,
         }
     });
+    let engine = settings.engine.as_ref().map(|types| types.rules(&objects));
     for object in &mut objects {
         if object["kind"] == "Deployment" {
             configure(object, settings)?;
         }
+        if let Some(rules) = engine.as_ref().filter(|_| object["rules"].is_array())
+            && object["metadata"]["name"] == ENGINE
+        {
+            object["rules"] = rules.clone();
+        }
         if object["kind"] == "ValidatingAdmissionPolicy" {
             judge_velero_by(object, &settings.velero_account);
         }
+        settings.reviews.configure(object)?;
         move_to(object, "", &settings.namespace);
     }
     objects.sort_by_key(|object| rank(object["kind"].as_str().unwrap_or_default()));
@@ -255,7 +269,7 @@ fn judge_velero_by(policy: &mut Value, account: &str) {
     let variables = policy.pointer_mut("/spec/variables").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
         if let Value::String(expression) = &mut variable["expression"] {
-            *expression = expression.replace(&format!("':{VELERO_ACCOUNT}'"), &format!("':{account}'"));
+            *expression = expression.replace(&format!(":{VELERO_ACCOUNT}'"), &format!(":{account}'"));
         }
     }
 }
@@ -315,6 +329,7 @@ mod tests {
                 let text = object.to_string().replace("velero.io", "").replace("berth-beside-velero", "");
                 // Velero's own service account, in that namespace.
                 let text = text.replace("+ ':velero'", "").replace("--executor=velero", "");
+                let text = text.replace("'system:serviceaccount:elsewhere:velero'", "");
                 assert!(!text.contains("velero"), "{text}");
             }
         }
@@ -352,6 +367,18 @@ mod tests {
         for flag in ["executor", "lifecycle"] {
             assert!(text.contains(&format!("--{flag}-identity=system:serviceaccount:velero:velero-server")));
         }
+    }
+
+    #[test]
+    fn every_webhook_is_waited_for_as_long_as_is_said() {
+        let timeouts = |timeout| {
+            let reviews = Reviews { timeout, ..Reviews::default() };
+            let objects = render(&Settings { reviews, ..Settings::new("velero") }).unwrap();
+            let webhooks = objects.iter().filter_map(|object| object["webhooks"].as_array()).flatten();
+            webhooks.map(|webhook| webhook["timeoutSeconds"].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        assert!(timeouts(None).len() > 5 && timeouts(None).iter().all(|seconds| *seconds == 2));
+        assert!(timeouts(Some(7)).len() > 5 && timeouts(Some(7)).iter().all(|seconds| *seconds == 7));
     }
 
     #[test]

@@ -167,8 +167,8 @@ async fn has_snapshot(client: &Client, namespace: &str, name: &str) -> anyhow::R
     }
 }
 
-/// Removes it and waits until it is gone: an agent that begins anew would trip over it. Not what somebody else made of that
-/// name: `owner` is the UID of the mover.
+/// Removes it and waits until it is gone: an agent that begins anew would trip over it. Only what was made for the mover, whose
+/// UID is `owner`: Velero's agents name the mover as an owner of each pod and claim.
 async fn gone<K>(client: &Client, namespace: &str, name: &str, owner: &str) -> anyhow::Result<()>
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -177,11 +177,8 @@ where
     let (api, kind): (Api<K>, _) = (Api::namespaced(client.clone(), namespace), K::kind(&()));
     let found = timeout(CALL, api.get_metadata_opt(name)).await?;
     let found = found.with_context(|| format!("{kind} {name} cannot be looked at"))?;
-    let is_anothers = |found: &PartialObjectMeta<K>| {
-        let owners = found.owner_references();
-        !owners.is_empty() && owners.iter().all(|of| of.uid != owner)
-    };
-    let Some(found) = found.filter(|found| !is_anothers(found)) else { return Ok(()) };
+    let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
+    let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     let preconditions = Preconditions { uid: found.uid(), resource_version: None };
     let params = DeleteParams::default().preconditions(preconditions);
     match timeout(CALL, api.delete(name, &params)).await? {
@@ -200,3 +197,6 @@ where
         Err(_) => bail!("{kind} {name} is still there"),
     }
 }
+
+#[cfg(test)]
+mod tests;

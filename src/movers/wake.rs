@@ -78,3 +78,6 @@ where
     });
     Ok(woken.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,15 @@
 //! One cycle: freeze, decide, act. Runs only while this process leads.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use berth_core::queue::{Cause, End, Plan, RenumberBudget, View, mark, plan, starts};
+use berth_core::queue::{Cause, End, Plan, RenumberBudget, View, plan, starts};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -17,6 +18,7 @@ use super::gate::Stopped;
 use super::teller::Teller;
 use super::writer::Writer;
 use crate::events::What;
+use crate::health::Pulse;
 
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -33,6 +35,10 @@ const ENDS_AT_ONCE: usize = 8;
 const PLACES_AT_ONCE: usize = 2;
 /// Something could start, and nothing moved for so long: what we know of the cluster must be wrong.
 const WATCHDOG: Duration = Duration::from_secs(15);
+/// A decision takes milliseconds. One that takes so long hangs.
+const DECISION: Duration = Duration::from_secs(10);
+/// As does a cycle, whose every write has a time-out.
+const CYCLE: Duration = Duration::from_secs(300);
 
 /// Failure reason of what people canceled.
 pub const CANCELED: &str = "Canceled: somebody asked for it";
@@ -43,6 +49,7 @@ pub struct Cycle {
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
     teller: Teller,
+    pulse: Pulse,
     /// When something was started last.
     started: Option<Instant>,
     /// Since when something should have started.
@@ -57,9 +64,20 @@ impl Cycle {
         writer: Writer,
         stopped: watch::Receiver<Option<Stopped>>,
         teller: Teller,
+        pulse: Pulse,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
-        Self { store, writer, stopped, budget, teller, started: None, overdue: None, placing: JoinSet::new() }
+        Self {
+            store,
+            writer,
+            stopped,
+            budget,
+            teller,
+            pulse,
+            started: None,
+            overdue: None,
+            placing: JoinSet::new(),
+        }
     }
 
     /// Until `stop`; what is being written then is written to its end, so that whoever leads next sees it.
@@ -70,6 +88,7 @@ impl Cycle {
             changed.mark_unchanged();
             self.stopped.mark_unchanged();
             let begun = Instant::now();
+            let beat = self.pulse.within(CYCLE);
             let mut pace = if self.store.is_synced() { self.start().await } else { PERIOD };
             let since = looked.map_or(WHOLE, |at| at.elapsed());
             if since >= WHOLE && self.store.is_synced() {
@@ -78,6 +97,7 @@ impl Cycle {
             } else {
                 pace = pace.min(WHOLE.saturating_sub(since));
             }
+            drop(beat);
             self.teller.metrics.cycle.observe(begun.elapsed().as_secs_f64());
             // Both senders live as long as we do.
             tokio::select! {
@@ -98,7 +118,9 @@ impl Cycle {
     /// its slot.
     async fn start(&mut self) -> Duration {
         let view = self.view();
+        let deciding = self.pulse.within(DECISION);
         let Plan { start: runnable, end, .. } = starts(&view);
+        drop(deciding);
         // First of all: the one that takes the place of another may end before anybody looks again.
         self.end(&view, &end).await;
         let (writer, teller) = (&self.writer, &self.teller);
@@ -122,7 +144,13 @@ impl Cycle {
     /// Ends what is to end, tells why the others wait, and writes as many places as the budget allows.
     async fn look_at_all(&mut self) -> Duration {
         let view = self.view();
+        let known: HashSet<&str> = view.backups.iter().map(|entry| entry.uid.as_str()).collect();
+        let refusals = &self.store.refusals;
+        refusals.keep(|uid| known.contains(uid) || view.unwritable.contains(uid));
+        self.teller.tell_unwritable(&refusals.lasting());
+        let deciding = self.pulse.within(DECISION);
         let decided = plan(&view);
+        drop(deciding);
         self.teller.tell(&view, &decided);
         self.end(&view, &decided.end).await;
         if !decided.end.is_empty() {
@@ -144,8 +172,13 @@ impl Cycle {
                         format!("Superseded: {by}, a later backup of the same schedule, takes its place");
                     (What::Superseded, reason)
                 }
+                Cause::Refused { why } => (What::Refused, why.join("; ")),
             };
-            if writer.end(entry, &reason).await {
+            let ended = match &end.cause {
+                Cause::Refused { why } => writer.refuse(entry, why).await,
+                Cause::Canceled | Cause::Superseded { .. } => writer.end(entry, &reason).await,
+            };
+            if ended {
                 teller.ended(entry, what, &reason);
             }
         };
@@ -166,13 +199,10 @@ impl Cycle {
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());
-        let mut later = mark(view, now);
         let writes: Vec<_> = writes
             .iter()
             .filter_map(|waiting| {
-                // Later than all known ones, and each later than the one before.
-                later = later.saturating_add(jiff::SignedDuration::from_micros(1)).unwrap_or(later);
-                Some((Arc::clone(view.backups.get(waiting.backup)?), waiting.place, later))
+                Some((Arc::clone(view.backups.get(waiting.backup)?), waiting.place, waiting.inherits))
             })
             .collect();
         let left = wrong > writes.len();
@@ -180,8 +210,8 @@ impl Cycle {
             let writer = self.writer.clone();
             self.placing.spawn(async move {
                 futures::stream::iter(&writes)
-                    .for_each_concurrent(PLACES_AT_ONCE, |(entry, place, mark)| {
-                        writer.place(entry, *place, *mark)
+                    .for_each_concurrent(PLACES_AT_ONCE, |(entry, place, inherits)| {
+                        writer.place(entry, *place, *inherits)
                     })
                     .await;
             });
@@ -204,3 +234,6 @@ impl Cycle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,3 +55,6 @@ fn phases(definition: &CustomResourceDefinition) -> Option<Vec<String>> {
     let values = schema.pointer("/openAPIV3Schema/properties/status/properties/phase/enum")?.as_array()?;
     Some(values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect())
 }
+
+#[cfg(test)]
+mod tests;

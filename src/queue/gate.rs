@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::Backup;
@@ -15,7 +15,7 @@ use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Store, definition};
@@ -218,13 +218,4 @@ fn release(version: &str) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::release;
-
-    #[test]
-    fn releases_are_compared_and_builds_without_one_pass() {
-        assert_eq!(release("v1.18.3"), Some((1, 18)));
-        assert_eq!(release("v1.9.0-rc.1"), Some((1, 9)));
-        assert_eq!(release("main"), None);
-    }
-}
+mod tests;

@@ -10,7 +10,10 @@ use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::glob::Glob;
 use berth_core::location::{self, Location};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Expectation, History, Order, Phase, Run, Use, View, expect, handicaps};
+use berth_core::queue::{
+    CLOCKS_DIFFER, Entry, Expectation, History, Index, Order, Phase, Run, Use, View, depends_on_all, expect,
+    handicaps, is_likely,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
@@ -19,6 +22,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::backup::prepare::known_location;
 use crate::mirror::{Change, is_older, mirror, of_namespace};
+use crate::queue::refusals::Refusals;
 
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
@@ -27,16 +31,11 @@ pub struct Item {
     pub resource_version: String,
 }
 
-impl Item {
-    /// Of two versions of one object.
-    fn is_newer_than(&self, other: &Self) -> bool {
-        self.entry.uid == other.entry.uid && is_older(&other.resource_version, &self.resource_version)
-    }
-}
-
 #[derive(Default)]
 struct State {
     items: HashMap<String, Item>,
+    /// Of the items.
+    index: Index,
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, Run>,
     synced: bool,
@@ -83,6 +82,8 @@ pub struct Store {
     locations: watch::Sender<Option<Arc<Vec<Location>>>>,
     changes: watch::Sender<u64>,
     relist: Notify,
+    /// What the API server refuses to write. Of the leader alone.
+    pub refusals: Refusals,
 }
 
 impl Store {
@@ -93,6 +94,7 @@ impl Store {
             locations: watch::Sender::new(None),
             changes: watch::Sender::new(0),
             relist: Notify::new(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -112,29 +114,37 @@ impl Store {
 
     /// Takes in a watch event.
     pub fn observe(&self, change: Change<Backup>) {
+        let order = &self.settings.order;
+        self.observe_seen(match change {
+            Change::All(backups) => Change::All(backups.iter().map(|b| Seen::of(b, order)).collect()),
+            Change::Applied(backup) => Change::Applied(Seen::of(&backup, order)),
+            Change::Deleted(name) => Change::Deleted(name),
+        });
+    }
+
+    /// What a Backup says is read before the lock is taken: whoever creates one decides how long that takes.
+    fn observe_seen(&self, change: Change<Seen>) {
         {
             let mut state = self.state.write();
             match change {
-                Change::All(backups) => {
-                    let order = &self.settings.order;
-                    let mut listed: HashMap<String, Item> =
-                        backups.iter().filter_map(|backup| item(backup, order)).collect();
-                    // An answer to a write of our own may be newer than the list.
-                    for (name, item) in &mut listed {
-                        let known = state.items.get(name).filter(|known| known.is_newer_than(item));
-                        if let Some(known) = known {
-                            *item = known.clone();
-                        }
+                Change::All(all) => {
+                    let items = std::mem::take(&mut state.items);
+                    state.index = Index::default();
+                    state.ended.clear();
+                    for seen in all {
+                        // An answer to a write of our own may be newer than the list.
+                        let known = items.get(&seen.name).filter(|known| seen.is_older_than(known));
+                        let seen = match known {
+                            Some(known) => Seen { item: Some(known.clone()), ..seen },
+                            None => seen,
+                        };
+                        state.apply(seen);
                     }
-                    state.items = listed;
-                    let ended = |backup: &Backup| Some((backup.name_any(), run(backup, order)?));
-                    state.ended = backups.iter().filter_map(ended).collect();
-                    backups.iter().filter_map(mark).for_each(|mark| state.marks.note(mark));
                     state.synced = true;
                 }
-                Change::Applied(backup) => state.apply(&backup, &self.settings.order),
+                Change::Applied(seen) => state.apply(seen),
                 Change::Deleted(name) => {
-                    state.items.remove(&name);
+                    state.remove(&name);
                     state.ended.remove(&name);
                 }
             }
@@ -145,10 +155,11 @@ impl Store {
     /// Takes in the answer to a write of our own, which the watch will show only later. Not so of a Backup whose end
     /// it has shown meanwhile: nothing would ever tell us again that it is gone.
     pub fn observe_write(&self, backup: &Backup) {
+        let seen = Seen::of(backup, &self.settings.order);
         let mut state = self.state.write();
-        let known = state.items.get(&backup.name_any());
-        if known.is_some_and(|known| Some(&known.entry.uid) == backup.metadata.uid.as_ref()) {
-            state.apply(backup, &self.settings.order);
+        let known = state.items.get(&seen.name);
+        if known.is_some_and(|known| known.entry.uid == seen.uid) {
+            state.apply(seen);
             drop(state);
             self.changes.send_modify(|count| *count += 1);
         }
@@ -158,7 +169,7 @@ impl Store {
     pub fn forget(&self, name: &str, uid: &str) {
         let mut state = self.state.write();
         if state.items.get(name).is_some_and(|item| item.entry.uid == uid) {
-            state.items.remove(name);
+            state.remove(name);
         }
     }
 
@@ -207,26 +218,49 @@ impl Store {
 
     /// Frozen; `stopped` says why nothing can start at all.
     pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
+        let mut view = self.frame(stopped, now);
+        view.backups = self.state.read().standing(&view);
+        view
+    }
+
+    /// Frozen for one newcomer: if there are more than `few`, without those on which what it is told does not depend.
+    pub fn view_facing(&self, newcomer: &Entry, now: Timestamp, few: usize) -> View {
+        let mut view = self.frame(None, now);
+        {
+            let state = self.state.read();
+            if state.items.len() <= few {
+                view.backups = state.standing(&view);
+                return view;
+            }
+            view.backups = state.index.facing(&view, newcomer, now);
+            view.others = state.items.len().saturating_sub(view.backups.len());
+        }
+        // Without the lock: comparing may take long.
+        if depends_on_all(&view, newcomer) { self.view(None, now) } else { view }
+    }
+
+    /// A view without Backups.
+    fn frame(&self, stopped: Option<String>, now: Timestamp) -> View {
         let Settings { slots, order, waits_for_stores } = &self.settings;
-        let state = self.state.read();
         let handicaps = match &order.share {
-            Some(share) => handicaps(state.uses(share.workers, now), share, now),
+            Some(share) => handicaps(self.state.read().uses(share.workers, now), share, now),
             None => HashMap::new(),
         };
         View {
             slots: *slots,
-            backups: state.items.values().map(|item| Arc::clone(&item.entry)).collect(),
             order: order.clone(),
             handicaps,
             closed_locations: location::closed(&self.locations(), *waits_for_stores),
             stopped,
+            unwritable: self.refusals.out_of_line(),
+            ..View::default()
         }
     }
 
     /// What is expected of the backups of this view, where runs like them are known. Nothing, if there are more than
     /// `most`: somebody waits for the answer.
     pub fn expectations(&self, view: &View, now: Timestamp, most: usize) -> Vec<Expectation> {
-        if view.backups.len() > most {
+        if view.backups.len() + view.others > most {
             return Vec::new();
         }
         expect(view, &History::new(self.state.read().ended.values()), now, most)
@@ -255,10 +289,12 @@ pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
         |location: BackupStorageLocation| location,
         |change| store.observe_location(change),
     );
+    let order = &store.settings.order;
     let backups = async {
         loop {
             let backups = of_namespace(client, namespace);
-            let watching = mirror(backups, everything(), without_managed_fields, |c| store.observe(c));
+            let seen = |backup: Backup| Seen::of(&backup, order);
+            let watching = mirror(backups, everything(), seen, |change| store.observe_seen(change));
             tokio::select! {
                 () = watching => {}
                 () = store.relist_asked() => {}
@@ -268,13 +304,24 @@ pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
     tokio::join!(locations, backups);
 }
 
-/// Nobody reads them, and they may be the larger half of a Backup.
-fn without_managed_fields(mut backup: Backup) -> Backup {
-    backup.metadata.managed_fields = None;
-    backup
-}
-
 impl State {
+    fn standing(&self, view: &View) -> Vec<Arc<Entry>> {
+        let entries = self.items.values().map(|item| &item.entry);
+        entries.filter(|entry| !view.is_stuck(entry)).cloned().collect()
+    }
+
+    fn insert(&mut self, name: String, item: Item) {
+        self.remove(&name);
+        self.index.insert(&item.entry);
+        self.items.insert(name, item);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(known) = self.items.remove(name) {
+            self.index.remove(&known.entry);
+        }
+    }
+
     /// What each tenant used, runs that go on included.
     fn uses(&self, workers: u16, now: Timestamp) -> impl Iterator<Item = Use> {
         let used = move |tenant: &String, took: SignedDuration, until| Use {
@@ -292,44 +339,63 @@ impl State {
         ended.chain(running)
     }
 
-    fn apply(&mut self, backup: &Backup, order: &Order) {
-        if let Some(mark) = mark(backup) {
+    fn apply(&mut self, seen: Seen) {
+        if let Some(mark) = seen.mark {
             self.marks.note(mark);
         }
-        let name = backup.name_any();
-        let version = backup.resource_version().unwrap_or_default();
-        let older = self.items.get(&name).is_some_and(|known| {
-            Some(&known.entry.uid) == backup.metadata.uid.as_ref()
-                && is_older(&version, &known.resource_version)
-        });
-        match item(backup, order) {
-            _ if older => {}
-            Some((name, item)) => {
-                self.items.insert(name, item);
+        if self.items.get(&seen.name).is_some_and(|known| seen.is_older_than(known)) {
+            return;
+        }
+        match seen.item {
+            Some(item) => {
+                self.insert(seen.name, item);
             }
             None => {
-                self.items.remove(&name);
-                if let Some(run) = run(backup, order) {
-                    self.ended.insert(name, run);
+                self.remove(&seen.name);
+                if let Some(run) = seen.run {
+                    self.ended.insert(seen.name, run);
                 }
             }
         }
     }
 }
 
-/// `None` for a Backup that neither waits nor runs.
-fn item(backup: &Backup, order: &Order) -> Option<(String, Item)> {
-    let entry = Arc::new(entry(backup, order)?);
-    let resource_version = backup.resource_version().unwrap_or_default();
-    Some((backup.name_any(), Item { entry, resource_version }))
+/// What is kept of a Backup.
+struct Seen {
+    name: String,
+    uid: String,
+    resource_version: String,
+    mark: Option<Timestamp>,
+    /// It waits or runs.
+    item: Option<Item>,
+    /// It ended well.
+    run: Option<Run>,
+}
+
+impl Seen {
+    fn of(backup: &Backup, order: &Order) -> Self {
+        let resource_version = backup.resource_version().unwrap_or_default();
+        let item = entry(backup, order)
+            .map(|entry| Item { entry: Arc::new(entry), resource_version: resource_version.clone() });
+        Self {
+            name: backup.name_any(),
+            uid: backup.uid().unwrap_or_default(),
+            resource_version,
+            mark: mark(backup),
+            item,
+            run: run(backup, order),
+        }
+    }
+
+    /// Of two versions of one object.
+    fn is_older_than(&self, known: &Item) -> bool {
+        self.uid == known.entry.uid && is_older(&self.resource_version, &known.resource_version)
+    }
 }
 
 fn mark(backup: &Backup) -> Option<Timestamp> {
     backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
 }
-
-/// How far the clocks of this cluster may differ; a mark that is further off was written by hand.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
 
 /// What the queue sees of a Backup. `None` when it neither waits nor runs.
 pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
@@ -347,10 +413,11 @@ pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let read = source(backup).entry(order);
     let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
-    let long_before = created_at.saturating_sub(CLOCKS_DIFFER).unwrap_or(Timestamp::MIN);
     Some(Entry {
-        // Nobody arrives long before the API server creates him, or is moved in the future.
-        enqueued_at: read.enqueued_at.filter(|mark| *mark >= long_before),
+        // Nobody arrives before or after the API server creates him, or is moved in the future.
+        enqueued_at: read.enqueued_at.filter(|mark| is_likely(*mark, created_at)),
+        // Written with its place.
+        waits_since: read.waits_since.filter(|_| phase != Phase::New),
         first: read.first.filter(|first| *first <= soon),
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
@@ -422,5 +489,61 @@ mod tests {
         assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
         store.observe(Change::All(Vec::new()));
         assert_eq!(phase(&store), None);
+    }
+
+    #[test]
+    fn what_cannot_be_written_holds_no_slot_whether_or_not_it_had_begun() {
+        for running in ["ReadyToStart", "InProgress"] {
+            let store = Store::new(Settings::default());
+            store.observe(Change::All(vec![backup(1, running)]));
+            let shown = || store.view(None, Timestamp::now()).backups.len();
+            for left in [1, 1, 0] {
+                store.refusals.refused("u");
+                assert_eq!(shown(), left, "{running}");
+            }
+        }
+    }
+
+    /// A Backup of one namespace, marked in its second.
+    fn arrived(i: u64, phase: &str, namespace: &str) -> Backup {
+        let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i.try_into().unwrap());
+        let object = serde_json::json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "Backup",
+            "metadata": {
+                "name": format!("b{i}"), "uid": format!("u{i}"), "resourceVersion": "1", "creationTimestamp": at.to_string(),
+                "annotations": {keys::ENQUEUED_AT: at.to_string()},
+            },
+            "spec": {"includedNamespaces": [namespace]},
+            "status": {"phase": phase, "queuePosition": i},
+        });
+        serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    #[test]
+    fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
+        let store = Store::new(Settings { slots: 1, ..Settings::default() });
+        let mut backups = vec![arrived(0, "InProgress", "runs")];
+        backups.extend((1..100).map(|i| arrived(i, "Queued", "busy")));
+        store.observe(Change::All(backups));
+        let namespaces = NamespaceSet::literal(Glob::parse("free"));
+        let newcomer = Entry { phase: Phase::Queued, namespaces, ..Entry::default() };
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(200);
+        let seen = |few: usize| {
+            let view = store.view_facing(&newcomer, now, few);
+            let mut names: Vec<String> = view.backups.iter().map(|entry| entry.name.clone()).collect();
+            names.sort_unstable();
+            (names.join(" "), view.others)
+        };
+        assert_eq!(seen(99), ("b0 b99".to_owned(), 98), "what runs, and the last one that waits");
+        assert_eq!(seen(100).1, 0);
+        assert_eq!(store.view_facing(&newcomer, now, 100).backups.len(), 100);
+        let view = store.view_facing(&newcomer, now, 0);
+        assert!(store.expectations(&view, now, 32).is_empty(), "they are not all that there are");
+        store.observe(Change::Deleted("b99".to_owned()));
+        store.observe(Change::Applied(arrived(98, "Completed", "busy")));
+        assert_eq!(seen(0), ("b0 b97".to_owned(), 96));
+        store.observe(Change::Deleted("b0".to_owned()));
+        assert_eq!(store.view_facing(&newcomer, now, 0).backups.len(), 97, "b1 may take the slot, or not");
     }
 }

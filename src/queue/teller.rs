@@ -1,27 +1,39 @@
 //! What people see of the queue: log lines, Events and metrics. Tells changes only.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use berth_api::keys;
 use berth_core::queue::{Entry, Plan, Reason, View};
 use jiff::Timestamp;
 use tracing::info;
 
 use crate::events::{Events, What};
+use crate::leader::Notes;
 use crate::metrics::{ByReason, QueueMetrics};
 
 /// Places whose turn may come soon.
 const NEAR: u32 = 10;
+/// UIDs that stand on the Lease: more are counted by the metric.
+const NOTED: usize = 50;
 
 pub struct Teller {
     pub metrics: QueueMetrics,
     events: Events,
+    notes: Notes,
     /// Reason last told per UID. `None` before the first cycle: what a new leader finds is no news.
     told: Option<HashMap<String, Reason>>,
 }
 
 impl Teller {
-    pub fn new(metrics: QueueMetrics, events: Events) -> Self {
-        Self { metrics, events, told: None }
+    pub fn new(metrics: QueueMetrics, events: Events, notes: Notes) -> Self {
+        Self { metrics, events, notes, told: None }
+    }
+
+    /// UIDs of Backups whose every write the API server refuses. On the objects themselves it cannot be told.
+    pub fn tell_unwritable(&self, uids: &BTreeSet<String>) {
+        self.metrics.unwritable.set(i64::try_from(uids.len()).unwrap_or(i64::MAX));
+        let noted: Vec<&str> = uids.iter().take(NOTED).map(String::as_str).collect();
+        self.notes.put(keys::UNWRITABLE, noted.join(","));
     }
 
     pub fn tell(&mut self, view: &View, decided: &Plan) {
@@ -125,11 +137,17 @@ fn at(place: Option<u32>) -> String {
 impl Drop for Teller {
     /// Whoever does not lead knows nothing of the queue.
     fn drop(&mut self) {
-        for gauge in [&self.metrics.depth, &self.metrics.running, &self.metrics.slots, &self.metrics.leading]
-        {
+        for gauge in [
+            &self.metrics.depth,
+            &self.metrics.running,
+            &self.metrics.slots,
+            &self.metrics.leading,
+            &self.metrics.unwritable,
+        ] {
             gauge.set(0);
         }
         self.metrics.executor_available.set(0);
+        self.notes.put(keys::UNWRITABLE, String::new());
         self.metrics.waiting.clear();
     }
 }

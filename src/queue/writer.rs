@@ -1,5 +1,6 @@
 //! The only writer of positions and ReadyToStart. Each write is one merge patch on the version that was decided on.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use tracing::{info, warn};
 
 use super::Store;
 use crate::client::{is_conflict, is_not_found};
+use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
+use crate::queue::refusals::{is_refusal, is_too_large};
 use crate::telemetry::chain;
 
 const WRITE: Duration = Duration::from_secs(10);
@@ -26,11 +29,18 @@ pub struct Writer {
     api: Api<Backup>,
     store: Arc<Store>,
     metrics: QueueMetrics,
+    events: Events,
 }
 
 impl Writer {
-    pub fn new(client: Client, namespace: &str, store: Arc<Store>, metrics: QueueMetrics) -> Self {
-        Self { api: Api::namespaced(client, namespace), store, metrics }
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        store: Arc<Store>,
+        metrics: QueueMetrics,
+        events: Events,
+    ) -> Self {
+        Self { api: Api::namespaced(client, namespace), store, metrics, events }
     }
 
     /// To ReadyToStart. `false`: look again.
@@ -50,15 +60,29 @@ impl Writer {
         self.write(entry, json!({}), status).await
     }
 
-    /// Its exact place. What the webhook did not see gets its time mark here.
-    pub async fn place(&self, entry: &Entry, place: u32, mark: Timestamp) {
+    /// To its end, because what it asks for cannot be read.
+    pub async fn refuse(&self, entry: &Entry, why: &[String]) -> bool {
+        let status = json!({
+            "phase": BackupPhase::FailedValidation.as_str(),
+            "queuePosition": null,
+            "validationErrors": why,
+        });
+        self.write(entry, json!({}), status).await
+    }
+
+    /// Its exact place. What the webhook did not see gets its time mark here, and whatever takes the place of another that of
+    /// the other one.
+    pub async fn place(&self, entry: &Entry, place: u32, inherits: Option<Timestamp>) {
         let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
-        let metadata = if entry.phase == Phase::New {
+        let mut annotations = BTreeMap::new();
+        if entry.phase == Phase::New {
             info!(name = %entry.name, place, "queued: the webhook had not seen it");
-            json!({"annotations": {keys::ENQUEUED_AT: format!("{mark:.6}")}})
-        } else {
-            json!({})
-        };
+            annotations.insert(keys::ENQUEUED_AT, format!("{:.6}", entry.arrived()));
+        }
+        if let Some(since) = inherits {
+            annotations.insert(keys::WAITS_SINCE, format!("{since:.6}"));
+        }
+        let metadata = if annotations.is_empty() { json!({}) } else { json!({"annotations": annotations}) };
         if self.write(entry, metadata, status).await {
             self.metrics.positions_written.inc();
         }
@@ -74,29 +98,56 @@ impl Writer {
             metadata.insert("resourceVersion".to_owned(), json!(item.resource_version));
             metadata.insert("uid".to_owned(), json!(entry.uid));
         }
-        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match timeout(WRITE, self.api.patch(&entry.name, &params, &patch)).await {
-            Ok(Ok(backup)) => {
+        let mut written = self.patch(entry, &metadata, &status).await;
+        // Who wrote which field is room that it needs now.
+        if matches!(&written, Some(Err(error)) if is_too_large(error)) {
+            metadata["managedFields"] = json!([{}]);
+            written = self.patch(entry, &metadata, &status).await;
+        }
+        let error = match written {
+            Some(Ok(backup)) => {
+                self.store.refusals.written(&entry.uid);
                 self.store.observe_write(&backup);
-                true
+                return true;
             }
-            Ok(Err(error)) if is_not_found(&error) => {
-                self.store.forget(&entry.name, &entry.uid);
-                false
-            }
-            Ok(Err(error)) if is_conflict(&error) => {
-                self.metrics.conflicts.inc();
-                false
-            }
-            Ok(Err(error)) => {
-                warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
-                false
-            }
-            Err(_) => {
+            Some(Err(error)) => error,
+            None => {
                 warn!(name = %entry.name, "writing the place in the queue took too long");
-                false
+                return false;
+            }
+        };
+        if is_not_found(&error) {
+            self.store.forget(&entry.name, &entry.uid);
+        } else if is_conflict(&error) {
+            self.metrics.conflicts.inc();
+        } else {
+            warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
+            if is_refusal(&error) && self.store.refusals.refused(&entry.uid) {
+                tell_unwritable(&self.events, &entry.name, &entry.uid, &error);
             }
         }
+        false
+    }
+
+    /// `None`: it took too long.
+    async fn patch(
+        &self,
+        entry: &Entry,
+        metadata: &Value,
+        status: &Value,
+    ) -> Option<Result<Backup, kube::Error>> {
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        timeout(WRITE, self.api.patch(&entry.name, &params, &patch)).await.ok()
     }
 }
+
+/// Says that a Backup is out of the line.
+pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
+    let why = chain(error);
+    warn!(%name, error = %why, "out of the line: the API server refuses every write to it");
+    events.tell(What::Unwritable, name, uid, format!("out of the line: every write is refused: {why}"));
+}
+
+#[cfg(test)]
+mod tests;

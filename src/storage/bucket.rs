@@ -9,6 +9,7 @@ mod google;
 mod line;
 mod s3;
 mod signed;
+pub mod sts;
 mod xml;
 
 use std::fmt;
@@ -24,6 +25,8 @@ use folder::Folder;
 use google::Google;
 use s3::S3;
 use signed::Keys;
+
+use super::Roots;
 
 /// As many as S3 lists, and deletes, in one call.
 pub const PAGE: usize = 1000;
@@ -110,7 +113,7 @@ impl Bucket {
         matches!(provider, "aws" | "azure" | "gcp" | FILESYSTEM_PROVIDER)
     }
 
-    /// Asks the store nothing. `secret`: the one that the object names.
+    /// Asks the store nothing. `secret`: the one that the object names; `roots`: where folders may be stores.
     ///
     /// # Errors
     /// [`Fault::Configuration`], with every fault of the settings and the Secret.
@@ -120,9 +123,10 @@ impl Bucket {
         region: &str,
         config: &StoreConfig,
         secret: &Secret,
+        roots: &Roots,
     ) -> Result<Self> {
         match provider {
-            FILESYSTEM_PROVIDER => Folder::open(name, config).map(Self::Folder),
+            FILESYSTEM_PROVIDER => Folder::open(name, config, roots).map(Self::Folder),
             "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),
             "azure" => Azure::open(name, config, secret).map(Self::Azure),
             "gcp" => Google::open(name, region, config, secret).map(Self::Google),

@@ -8,7 +8,7 @@ use berth_api::keys::FIELD_MANAGER;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStore};
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::Opener;
 use super::open::credentials_of;
-use crate::client::{is_conflict, is_not_found};
+use crate::client::{Listed, is_conflict, is_not_found, list};
 use crate::telemetry::chain;
 
 /// How often locations are looked at; each is checked when its own time has come.
@@ -30,6 +30,8 @@ const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plug
 
 /// Checks locations, one after the other. Runs only while this process leads.
 pub struct Checker {
+    client: Client,
+    namespace: String,
     pub api: Api<BackupStorageLocation>,
     pub opener: Opener,
     /// For locations that do not say.
@@ -37,19 +39,25 @@ pub struct Checker {
 }
 
 impl Checker {
-    pub fn new(client: Client, namespace: &str, frequency: Duration) -> Self {
-        let opener = Opener::new(client.clone(), namespace);
-        Self { api: Api::namespaced(client, namespace), opener, frequency }
+    pub fn new(client: Client, namespace: &str, opener: Opener, frequency: Duration) -> Self {
+        let api = Api::namespaced(client.clone(), namespace);
+        Self { client, namespace: namespace.to_owned(), api, opener, frequency }
     }
 
     /// For ever.
     pub async fn run(&self) {
         // A spec that has changed since is checked at once.
         let mut checked: HashMap<String, serde_json::Value> = HashMap::new();
+        let mut told = Vec::new();
         loop {
-            match self.api.list(&ListParams::default()).await {
-                Ok(locations) => {
-                    for location in &locations {
+            match list::<BackupStorageLocation>(&self.client, &self.namespace).await {
+                Ok(Listed { items, unreadable }) => {
+                    for (name, why) in unreadable.iter().filter(|one| !told.contains(*one)) {
+                        warn!(%name, %why, "the storage location cannot be read");
+                    }
+                    told = unreadable;
+                    checked.retain(|name, _| items.iter().any(|location| location.name_any() == *name));
+                    for location in &items {
                         let spec = serde_json::to_value(&location.spec).unwrap_or_default();
                         let changed = checked.insert(location.name_any(), spec.clone()) != Some(spec);
                         if changed || self.is_due(location, Timestamp::now()) {

@@ -17,7 +17,7 @@ use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::{clouds, credentials};
+use super::{Roots, clouds, credentials};
 
 /// Where Velero's installer puts the credentials of locations that name none.
 const DEFAULT_SECRET: (&str, &str) = ("cloud-credentials", "cloud");
@@ -33,6 +33,8 @@ pub enum OpenError {
     NotServed(&'static str, &'static str),
     #[error("spec.config.{0} is missing: {1}")]
     Config(&'static str, &'static str),
+    #[error("spec.config.path: {0}")]
+    NotAdmitted(String),
     #[error("spec.objectStorage.{0}")]
     ObjectStorage(String),
     #[error("Secret {name}, key {key}: {why}")]
@@ -55,11 +57,13 @@ pub(super) fn credentials_of(location: &BackupStorageLocation) -> (&str, &str) {
 pub struct Opener {
     client: Client,
     namespace: String,
+    roots: Roots,
 }
 
 impl Opener {
-    pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+    /// `roots`: where folders may be stores.
+    pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
+        Self { client, namespace: namespace.to_owned(), roots }
     }
 
     /// # Errors
@@ -67,12 +71,7 @@ impl Opener {
     pub async fn open(&self, location: &BackupStorageLocation) -> Result<Arc<DynObjectStore>, OpenError> {
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
-        let bucket = &location.spec.object_storage.bucket;
-        if bucket.is_empty() || (bucket.contains('/') && !bucket.starts_with("arn:aws:s3:")) {
-            return Err(OpenError::ObjectStorage(format!(
-                "bucket: {bucket:?} is not a bucket name: no slashes"
-            )));
-        }
+        let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
             "aws" | "velero.io/aws" => self.s3(location, config).await,
             "azure" | "velero.io/azure" => {
@@ -83,7 +82,7 @@ impl Opener {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
                 clouds::google(config, bucket, file, options, retry())
             }
-            FILESYSTEM_PROVIDER => folder(config, bucket),
+            FILESYSTEM_PROVIDER => folder(&self.folder_path(config, bucket)?),
             other => Err(OpenError::Provider(other.to_owned())),
         }
     }
@@ -99,10 +98,18 @@ impl Opener {
         if location.spec.provider == FILESYSTEM_PROVIDER {
             let none = BTreeMap::new();
             let config = location.spec.config.as_ref().unwrap_or(&none);
-            let folder = folder_path(config, &location.spec.object_storage.bucket)?;
+            let folder = self.folder_path(config, bucket_of(location)?)?;
             std::fs::read_dir(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
         }
         self.open(location).await
+    }
+
+    fn folder_path(&self, config: &BTreeMap<String, String>, bucket: &str) -> Result<PathBuf, OpenError> {
+        let path = config
+            .get("path")
+            .filter(|path| path.starts_with('/'))
+            .ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
+        self.roots.admit(&Path::new(path).join(bucket)).map_err(OpenError::NotAdmitted)
     }
 
     async fn s3(
@@ -215,16 +222,18 @@ fn retry() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: Duration::from_secs(60) }
 }
 
-fn folder(config: &BTreeMap<String, String>, bucket: &str) -> Result<Arc<DynObjectStore>, OpenError> {
-    let folder = folder_path(config, bucket)?;
-    std::fs::create_dir_all(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
-    let store = LocalFileSystem::new_with_prefix(&folder).map_err(OpenError::Build)?;
-    Ok(Arc::new(store.with_automatic_cleanup(true)))
+fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {
+    let bucket = location.spec.object_storage.bucket.as_str();
+    let is_path = bucket.contains('/') && !bucket.starts_with("arn:aws:s3:");
+    if is_path || matches!(bucket, "" | "." | "..") {
+        let fault = format!("bucket: {bucket:?} is not a bucket name: no slashes, and not dots alone");
+        return Err(OpenError::ObjectStorage(fault));
+    }
+    Ok(bucket)
 }
 
-fn folder_path(config: &BTreeMap<String, String>, bucket: &str) -> Result<PathBuf, OpenError> {
-    let path = config.get("path").filter(|p| p.starts_with('/'));
-    let path =
-        path.ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
-    Ok(Path::new(path).join(bucket))
+fn folder(folder: &Path) -> Result<Arc<DynObjectStore>, OpenError> {
+    std::fs::create_dir_all(folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
+    let store = LocalFileSystem::new_with_prefix(folder).map_err(OpenError::Build)?;
+    Ok(Arc::new(store.with_automatic_cleanup(true)))
 }

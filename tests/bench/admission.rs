@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_test_support::peers::Keys;
+use berth_test_support::{Berth, ControlPlane, Options, backup, wait_for};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -16,8 +18,6 @@ use tokio::task::JoinSet;
 
 use crate::client::{Connector, authority, request, review};
 use crate::report::{Aim, Report, quantile};
-use crate::support::peers::Keys;
-use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 use crate::system;
 
 const NAMESPACE: &str = "velero";
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "velero";
 const ASIDE: &str = "aside";
 /// The slower one tells what a full machine adds to the faster one.
 const PACES: [u32; 2] = [50, 200];
-const SECONDS: u32 = 15;
+pub const SECONDS: u32 = 15;
 const PATIENCE: Duration = Duration::from_secs(60);
 const WEBHOOKS: [&str; 2] = ["backups.mutate.berth.dev", "backups.validate.berth.dev"];
 
@@ -33,7 +33,7 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     eprintln!("Admission, as the API server sees it:");
     let berth = Berth::start(ControlPlane::start()?, Options::new(berth, NAMESPACE))?;
     berth.kubectl().run(&["create", "namespace", ASIDE])?;
-    let _silent = hold_everything(&berth)?;
+    let _silent = hold(&berth, "*")?;
     let client = runtime.block_on(berth.plane().client())?;
 
     for pace in PACES {
@@ -44,9 +44,12 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Starts a backup that takes everything, in the only slot, and does not end while this is measured: whoever listens
+/// Starts a backup that takes this, in the only slot, and does not end while something is measured: whoever listens
 /// where its store should be never answers. So the queue grows, and nothing else happens.
-fn hold_everything(berth: &Berth) -> anyhow::Result<TcpListener> {
+///
+/// # Errors
+/// When it does not start.
+pub fn hold(berth: &Berth, namespaces: &str) -> anyhow::Result<TcpListener> {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", silent.local_addr()?);
     let keys = Keys { id: "nobody".to_owned(), secret: "nothing".to_owned() };
@@ -58,11 +61,12 @@ fn hold_everything(berth: &Berth) -> anyhow::Result<TcpListener> {
             "config": {"region": "us-east-1", "s3Url": url},
         },
     });
-    let holder = backup("holder", json!({"includedNamespaces": ["*"], "storageLocation": "silent"}));
-    let answer = berth.kubectl().create(NAMESPACE, &[keys.secret_object(NAMESPACE), location, holder])?;
+    let holder = backup("holder", json!({"includedNamespaces": [namespaces], "storageLocation": "silent"}));
+    let (kubectl, ns) = (berth.kubectl(), berth.namespace());
+    let answer = kubectl.create(ns, &[keys.secret_object(ns), location, holder])?;
     ensure!(answer.status.success(), "{}", answer.stderr);
     wait_for("the holder to run", PATIENCE, || {
-        Ok((berth.kubectl().phase(NAMESPACE, "holder")? == BackupPhase::InProgress).then_some(()))
+        Ok((kubectl.phase(ns, "holder")? == BackupPhase::InProgress).then_some(()))
     })?;
     Ok(silent)
 }
@@ -75,12 +79,12 @@ fn at_pace(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let part = &format!("admission, {pace} creates/s");
-    let without = runtime.block_on(create(client, ASIDE, pace))?;
+    let without = runtime.block_on(create(client, ASIDE, "at", pace))?.times;
     let before = runtime.block_on(histograms(client))?;
     let servers = [("webhook", &berth.webhook), ("controller", &berth.controller)];
     let used = servers.map(|(_, server)| system::cpu_seconds(server.process.id()));
     let started = Instant::now();
-    let (with, asked) = beside(berth, || runtime.block_on(create(client, NAMESPACE, pace)))?;
+    let (with, asked) = beside(berth, || runtime.block_on(create(client, NAMESPACE, "at", pace)))?;
     let wall = started.elapsed().as_secs_f64();
     for ((name, server), used) in servers.into_iter().zip(used) {
         let busy = (system::cpu_seconds(server.process.id())? - used?) / wall;
@@ -105,15 +109,30 @@ fn at_pace(
         report.add(part, &format!("one review meanwhile, {name}"), quantile(&asked, share), "ms", aim);
     }
     for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
-        let (with, without) = (quantile(&with, share), quantile(&without, share));
+        let (with, without) = (quantile(&with.times, share), quantile(&without, share));
         report.add(part, &format!("create without webhooks, {name}"), without, "ms", Aim::None);
         report.add(part, &format!("create with both, {name}"), with, "ms", Aim::None);
     }
     Ok(())
 }
 
-/// Creates at a steady pace, whether or not the answers keep up; how long each took, in milliseconds.
-async fn create(client: &Client, namespace: &str, per_second: u32) -> anyhow::Result<Vec<f64>> {
+pub struct Created {
+    /// How long each took, in milliseconds.
+    pub times: Vec<f64>,
+    /// How many came back with a place.
+    pub queued: usize,
+}
+
+/// Creates at a steady pace for [`SECONDS`], whether or not the answers keep up.
+///
+/// # Errors
+/// When one is refused.
+pub async fn create(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    per_second: u32,
+) -> anyhow::Result<Created> {
     let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
     let mut pace = tokio::time::interval(Duration::from_secs(1) / per_second);
     let mut creates = JoinSet::new();
@@ -121,16 +140,19 @@ async fn create(client: &Client, namespace: &str, per_second: u32) -> anyhow::Re
         pace.tick().await;
         let api = api.clone();
         let backup: Backup = serde_json::from_value(json!({
-            "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": format!("at-{per_second}-{i}")},
+            "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": format!("{name}-{per_second}-{i}")},
             "spec": {"includedNamespaces": [format!("ns-{}", i % 500), format!("ns-{}", i % 7)], "ttl": "24h"},
         }))?;
         creates.spawn(async move {
             let started = Instant::now();
-            api.create(&PostParams::default(), &backup).await?;
-            anyhow::Ok(started.elapsed().as_secs_f64() * 1000.0)
+            let created = api.create(&PostParams::default(), &backup).await?;
+            let took = started.elapsed().as_secs_f64() * 1000.0;
+            anyhow::Ok((took, created.phase() == BackupPhase::Queued))
         });
     }
-    creates.join_all().await.into_iter().collect()
+    let created: Vec<(f64, bool)> = creates.join_all().await.into_iter().collect::<anyhow::Result<_>>()?;
+    let queued = created.iter().filter(|(_, queued)| *queued).count();
+    Ok(Created { times: created.into_iter().map(|(took, _)| took).collect(), queued })
 }
 
 /// Asks the webhook itself now and then while `work` goes on: the API server's histogram is too coarse for this.

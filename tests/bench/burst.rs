@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::BackupPhase;
+use berth_test_support::peers::{S3, Velero, install_definitions, prepare};
+use berth_test_support::{Berth, ControlPlane, Options, backup};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::observer::{self, Change, Observer};
 use crate::report::{Aim, Report};
-use crate::support::peers::{S3, Velero, install_definitions, prepare};
-use crate::support::{Berth, ControlPlane, Options, backup};
 use crate::{stock, system};
 
 const COUNT: usize = 266;
@@ -64,7 +64,7 @@ pub fn measure(runtime: &Runtime, program: &Path, alone: bool, report: &mut Repo
     prepare(berth.plane(), STOCK, &s3, STOCK)?;
     let velero = Velero::start(berth.plane(), STOCK, &s3, &[], &["--concurrent-backups=2"])?;
     let theirs = runtime.block_on(burst(&client, STOCK, "default"));
-    let theirs = theirs.with_context(|| crate::support::log::tail(velero.log(), 20))?;
+    let theirs = theirs.with_context(|| berth_test_support::log::tail(velero.log(), 20))?;
     report.add(PART, "stock Velero: from the first create to the last end", theirs.seconds, "s", Aim::None);
     report.add(PART, "stock Velero: writes to Backups", theirs.writes / COUNT as f64, "each", Aim::None);
     report.add(PART, "stock Velero: slots busy", theirs.busy * 100.0, "%", Aim::None);

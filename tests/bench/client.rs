@@ -8,12 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_test_support::{Berth, project};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
-
-use crate::support::{Berth, project};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -57,9 +56,15 @@ impl Connector {
     /// # Errors
     /// When nobody answers there.
     pub fn connect(&self) -> anyhow::Result<Connection> {
-        let socket = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        self.over(TcpStream::connect_timeout(&self.address, PATIENCE)?)
+    }
+
+    /// # Errors
+    /// When the socket is of no use any more.
+    pub fn over(&self, socket: TcpStream) -> anyhow::Result<Connection> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
         let name = ServerName::IpAddress(self.address.ip().into());
         let tls = ClientConnection::new(Arc::clone(&self.config), name)?;
         Ok(Connection { stream: StreamOwned::new(tls, socket), answer: Vec::new() })
@@ -71,6 +76,15 @@ impl Connector {
 }
 
 impl Connection {
+    /// Sends a piece of a request.
+    ///
+    /// # Errors
+    /// When the webhook has hung up.
+    pub fn send(&mut self, piece: &[u8]) -> anyhow::Result<()> {
+        self.stream.write_all(piece)?;
+        Ok(self.stream.flush()?)
+    }
+
     /// Sends a request that is complete as it is; the body of the answer.
     ///
     /// # Errors

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_test_support::peers::S3;
+use berth_test_support::process::in_own_session;
+use berth_test_support::{Berth, ControlPlane, Options, Process, manifest, port, wait_for};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
@@ -16,9 +19,6 @@ use tokio::runtime::Runtime;
 use crate::load;
 use crate::report::{Aim, Report, median};
 use crate::stock;
-use crate::support::peers::S3;
-use crate::support::process::in_own_session;
-use crate::support::{Berth, ControlPlane, Options, Process, manifest, port, wait_for};
 use crate::system;
 
 const NAMESPACE: &str = "velero";

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use berth_api::garden::operation::OperationState;
 use berth_api::garden::{BackupBucket, BackupEntry};
+use berth_test_support::courier::Couriers;
+use berth_test_support::{Berth, ControlPlane, Options, wait_until};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, Resource};
@@ -15,8 +17,6 @@ use tokio::runtime::Runtime;
 
 use crate::observer;
 use crate::report::{Aim, Report};
-use crate::support::courier::Couriers;
-use crate::support::{Berth, ControlPlane, Options, wait_until};
 use crate::system;
 
 const ENTRIES: usize = 1_000;
@@ -37,6 +37,7 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
             "apiVersion": "garden.berth.dev/v1alpha1", "kind": "CloudProfile", "metadata": {"name": "packet"},
             "spec": {"provider": "packet", "backup": {
                 "provider": "aws", "region": "eu-west-1", "secretRef": {"name": "store", "namespace": "garden"},
+                "providerConfig": {"locationKeys": "shared"},
             }},
         },
         {

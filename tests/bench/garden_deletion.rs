@@ -5,9 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use berth::storage::Roots;
 use berth::storage::bucket::{Bucket, PAGE, Version};
 use berth_api::crd;
 use berth_api::garden::StoreConfig;
+use berth_test_support::peers::S3;
+use berth_test_support::process::in_own_session;
+use berth_test_support::{ControlPlane, Process, port, wait_for};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,9 +21,6 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::report::{Aim, Report};
-use crate::support::peers::S3;
-use crate::support::process::in_own_session;
-use crate::support::{ControlPlane, Process, port, wait_for};
 use crate::system;
 
 const OBJECTS: usize = 100_000;
@@ -148,7 +149,7 @@ async fn plain(s3: &S3, config: &StoreConfig) -> anyhow::Result<f64> {
         ("secretAccessKey".to_owned(), bytes(&s3.keys.secret)),
     ];
     let secret = Secret { data: Some(data.into()), ..Secret::default() };
-    let bucket = Bucket::open("aws", BUCKET, REGION, config, &secret)?;
+    let bucket = Bucket::open("aws", BUCKET, REGION, config, &secret, &Roots::default())?;
     let all: Vec<Version> =
         (0..OBJECTS).map(|i| Version { key: key("plain/", i), ..Version::default() }).collect();
     let begun = Instant::now();

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::Backup;
+use berth_test_support::pods::Cluster;
+use berth_test_support::{Berth, ControlPlane, Options, backup, wait_for};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::report::{Aim, Report, median};
-use crate::support::pods::Cluster;
-use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 use crate::system;
 
 const NAMESPACE: &str = "velero";

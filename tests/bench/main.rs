@@ -7,7 +7,10 @@ mod client;
 mod engine;
 mod garden;
 mod garden_deletion;
+mod hostile;
 mod install;
+mod largest;
+mod limits;
 mod load;
 mod movers;
 mod observer;
@@ -15,8 +18,6 @@ mod planner;
 mod queue;
 mod report;
 mod stock;
-#[path = "../support/mod.rs"]
-mod support;
 mod system;
 mod webhook;
 
@@ -24,10 +25,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
+use berth_test_support::project;
 use clap::{Parser, ValueEnum};
 
 use report::Report;
-use support::project;
 
 /// berth's own, for what is measured inside this process.
 #[global_allocator]
@@ -56,8 +57,11 @@ struct Args {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Planner,
+    Limits,
     Webhook,
     Admission,
+    Largest,
+    Hostile,
     Engine,
     Queue,
     Burst,
@@ -87,11 +91,20 @@ fn run(args: Args) -> anyhow::Result<()> {
     if wants(Part::Planner) {
         planner::measure(&mut report)?;
     }
+    if wants(Part::Limits) {
+        limits::measure(&mut report)?;
+    }
     if wants(Part::Webhook) {
         webhook::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Admission) {
         admission::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Largest) {
+        largest::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Hostile) {
+        hostile::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Engine) {
         for size in sizes {

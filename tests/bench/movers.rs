@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use berth_test_support::{Berth, ControlPlane, Options, peers, wait_for};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -13,7 +14,6 @@ use tokio::runtime::Runtime;
 
 use crate::client::{Connector, authority, request};
 use crate::report::{Aim, Report, quantile};
-use crate::support::{Berth, ControlPlane, Options, peers, wait_for};
 
 const NAMESPACE: &str = "velero";
 const NODES: usize = 5_000;

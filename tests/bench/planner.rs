@@ -17,7 +17,7 @@ const NAMESPACES: u32 = 1_000;
 const SCHEDULES: u32 = 50;
 /// Backups of everything, at the end: ahead of others they would hold all of the queue back, which is easy to plan.
 const ALL: u32 = 5;
-const SLOTS: usize = 4;
+pub const SLOTS: usize = 4;
 const RUNS: usize = 21;
 
 pub fn measure(report: &mut Report) -> anyhow::Result<()> {
@@ -38,7 +38,8 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn time<T>(mut work: impl FnMut() -> T) -> Vec<f64> {
+/// How long each of a few runs takes, in milliseconds.
+pub fn time<T>(mut work: impl FnMut() -> T) -> Vec<f64> {
     let run = |_| {
         let started = Instant::now();
         black_box(work());
@@ -75,7 +76,7 @@ fn view(all: u32) -> anyhow::Result<View> {
     Ok(View { slots: SLOTS, backups, ..View::default() })
 }
 
-fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
+pub fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
     let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i.into());
     Entry {
         name: format!("backup-{i}"),

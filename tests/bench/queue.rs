@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_test_support::backup::backup_of;
+use berth_test_support::control_plane::client;
+use berth_test_support::peers::install_definitions;
+use berth_test_support::{Berth, ControlPlane, Options};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -17,10 +21,6 @@ use tokio::sync::mpsc;
 
 use crate::observer::{self, Change, Observer};
 use crate::report::{Aim, Report, quantile};
-use crate::support::backup::backup_of;
-use crate::support::control_plane::client;
-use crate::support::peers::install_definitions;
-use crate::support::{Berth, ControlPlane, Options};
 use crate::system;
 
 const SLOTS: u16 = 5;

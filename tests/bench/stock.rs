@@ -1,12 +1,12 @@
 //! The same work by stock Velero, in a namespace of its own.
 
 use anyhow::Context as _;
+use berth_test_support::peers::{S3, Velero, install_definitions, prepare};
+use berth_test_support::{ControlPlane, binaries};
 use kube::Client;
 use tokio::runtime::Runtime;
 
 use crate::engine::{Done, back_up};
-use crate::support::peers::{S3, Velero, install_definitions, prepare};
-use crate::support::{ControlPlane, binaries};
 use crate::system;
 
 const NAMESPACE: &str = "stock";
@@ -33,7 +33,7 @@ pub fn run(runtime: &Runtime, plane: &ControlPlane, client: &Client, s3: &S3) ->
     prepare(plane, NAMESPACE, s3, NAMESPACE)?;
     let velero = Velero::start(plane, NAMESPACE, s3, &[], &[])?;
     let done = runtime.block_on(back_up(client, s3, NAMESPACE, "default", "stock"));
-    let done = done.with_context(|| crate::support::log::tail(velero.log(), 20))?;
+    let done = done.with_context(|| berth_test_support::log::tail(velero.log(), 20))?;
     let peak_mib = system::peak_mib(velero.process.id())?;
     Ok(Stock { done, peak_mib })
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
+use berth_test_support::{Berth, ControlPlane, Options};
 use futures::future::try_join_all;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::client::{Connection, Connector, authority, request, review};
 use crate::report::{Aim, Report};
-use crate::support::{Berth, ControlPlane, Options};
 use crate::system::{self, OffFirstCore};
 
 const NAMESPACE: &str = "velero";
@@ -20,8 +20,8 @@ const CONNECTIONS: usize = 8;
 /// Of HTTP/2, which the connections share: fewer of them, each with several reviews on its way.
 const CONNECTIONS_2: usize = 4;
 const STREAMS: usize = 16;
-const ENQUEUE: &str = "/mutate/backups";
-const VALIDATE: &str = "/validate/backups";
+pub const ENQUEUE: &str = "/mutate/backups";
+pub const VALIDATE: &str = "/validate/backups";
 
 pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("The webhook alone, on a core of its own:");
@@ -70,7 +70,9 @@ fn told(report: &mut Report, what: &str, rate: f64, used: f64, is_aim: bool) {
     add(report, &format!("{what}: of a whole core"), rate / busy, "reviews/s", aim);
 }
 
-fn ensure_allowed(answer: &[u8]) -> anyhow::Result<()> {
+/// # Errors
+/// When it is no such answer.
+pub fn ensure_allowed(answer: &[u8]) -> anyhow::Result<()> {
     let answer: Value = serde_json::from_slice(answer)?;
     ensure!(answer["response"]["allowed"] == true, "the review was answered {answer}");
     Ok(())

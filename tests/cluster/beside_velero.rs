@@ -1,7 +1,5 @@
 //! A stock Velero that runs as a Deployment: found, adjusted, and put back.
 
-use std::time::Duration;
-
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -13,8 +11,6 @@ use crate::support::{backup::backup_of, binaries, wait_for};
 use super::{NAMESPACE, PATIENCE, images, run};
 
 const VELERO: &str = "velero/velero:v1.18.3";
-/// Velero looks at its locations, and answers for its version, on timers of its own.
-const SLOW: Duration = Duration::from_secs(180);
 
 /// As `velero install` makes it, as far as it matters here.
 fn deployment(plugins: &str) -> Value {
@@ -70,13 +66,13 @@ fn args(cluster: &Cluster) -> Vec<String> {
 fn available(cluster: &Cluster) {
     let args = ["get", "bsl", "default", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
     let is_available = || Ok((cluster.kubectl().run(&args)? == "Available").then_some(()));
-    wait_for("the location to be Available", SLOW, is_available).unwrap();
+    wait_for("the location to be Available", PATIENCE, is_available).unwrap();
 }
 
 fn completes(cluster: &Cluster, name: &str) {
     let made = cluster.kubectl().create(NAMESPACE, &[backup_of(name, &["default"])]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
-    wait_for(name, SLOW, || {
+    wait_for(name, PATIENCE, || {
         let phase = cluster.kubectl().phase(NAMESPACE, name)?;
         assert!(!phase.is_final() || phase == BackupPhase::Completed, "{phase:?}");
         Ok((phase == BackupPhase::Completed).then_some(()))
@@ -85,7 +81,7 @@ fn completes(cluster: &Cluster, name: &str) {
 }
 
 fn well(admin: &std::path::Path) {
-    wait_for("nothing to be wrong", SLOW, || Ok(berth(admin, &["check"]).status.success().then_some(())))
+    wait_for("nothing to be wrong", PATIENCE, || Ok(berth(admin, &["check"]).status.success().then_some(())))
         .unwrap_or_else(|error| panic!("{error}: {}", said(&berth(admin, &["check"]))));
 }
 
@@ -104,7 +100,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     peers::prepare(plane, NAMESPACE, &s3, "").unwrap();
     kubectl.run(&["delete", "deployment", "velero", "-n", NAMESPACE]).unwrap();
     plane.apply(vec![deployment(plugins.to_str().unwrap())]).unwrap();
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
     available(&cluster);
     completes(&cluster, "before");
     let before = args(&cluster);
@@ -124,7 +120,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
 
     let text = run(&cluster, "berth install --executor=velero --adjust-velero");
     assert!(text.contains("+--disable-controllers=backup-queue"), "{text}");
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
     well(&admin);
     completes(&cluster, "queued");
     let queued = kubectl.backup(NAMESPACE, "queued").unwrap();
@@ -141,7 +137,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let velero_runs = || !args(&cluster).iter().any(|arg| arg.contains("backup,backup-queue"));
     assert!(!velero_runs(), "{:?}", args(&cluster));
     run(&cluster, "berth install --executor=velero --adjust-velero");
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
     well(&admin);
     completes(&cluster, "by-velero");
     assert!(velero_runs(), "{:?}", args(&cluster));
@@ -149,7 +145,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let text = run(&cluster, "berth uninstall");
     assert!(text.contains("Velero runs backups by itself again"), "{text}");
     assert_eq!(args(&cluster), before);
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
+    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
     completes(&cluster, "after");
     let left = kubectl.run(&["get", "deployments", "-n", NAMESPACE, "-o", "name"]).unwrap();
     assert_eq!(left.trim(), "deployment.apps/velero");

@@ -9,17 +9,13 @@ use std::time::Duration;
 
 use crate::admission::program;
 use crate::support::pods::Cluster;
-use crate::support::wait_for;
+use crate::support::{number, wait_for};
 
 use super::load::Load;
 use super::{IMAGE, NAMESPACE, PATIENCE, images, make_location, run};
 
 const WEBHOOK: &str = "app.kubernetes.io/name=berth-webhook";
 const PREVIOUS: &str = "berth:previous";
-
-fn number(variable: &str, usual: u32) -> u32 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 /// Certificates taken up by the replicas that run, together.
 pub fn swapped(cluster: &Cluster) -> u64 {
@@ -69,8 +65,8 @@ fn rotate(cluster: &Cluster, args: &[&str]) {
 
 #[test]
 fn rotations_restarts_and_upgrades_cost_no_admission() {
-    let (leaves, authorities) = (number("BERTH_LEAF_ROTATIONS", 60), number("BERTH_CA_ROTATIONS", 1));
-    let per_second = number("BERTH_CREATES_PER_SECOND", 50);
+    let (leaves, authorities) = (number("BERTH_LEAF_ROTATIONS", 12), number("BERTH_CA_ROTATIONS", 1));
+    let per_second = number("BERTH_CREATES_PER_SECOND", 20);
     let cluster = Cluster::start(images()).unwrap();
     let previous = std::env::var_os("BERTH_PREVIOUS").map(PathBuf::from);
     cluster.set_image(PREVIOUS, previous.clone().unwrap_or_else(program));
@@ -101,8 +97,8 @@ fn rotations_restarts_and_upgrades_cost_no_admission() {
 
     let load = Load::start(&cluster, per_second);
     run(&cluster, "kubectl -n velero rollout restart deployment/berth-webhook deployment/berth-controller");
-    run(&cluster, "kubectl -n velero rollout status deployment/berth-webhook --timeout=120s");
-    run(&cluster, "kubectl -n velero rollout status deployment/berth-controller --timeout=120s");
+    run(&cluster, "kubectl -n velero rollout status deployment/berth-webhook --timeout=600s");
+    run(&cluster, "kubectl -n velero rollout status deployment/berth-controller --timeout=600s");
     gone(&cluster);
     let told = load.finish();
     println!("rolling restart: {told:?}");

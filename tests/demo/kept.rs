@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use berth_test_support::{janitor, project};
 
 use crate::step::say;
-use crate::support::{janitor, project};
 
 fn state() -> PathBuf {
     project().join(".demo/state")

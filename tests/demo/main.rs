@@ -6,8 +6,6 @@ mod kept;
 mod order;
 mod scene;
 mod step;
-#[path = "../support/mod.rs"]
-mod support;
 mod table;
 
 use std::path::PathBuf;
@@ -17,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use berth::mirror::{Change, mirror, of_namespace};
 use berth_api::velero::Backup;
+use berth_test_support::{Berth, ControlPlane, Options, binaries, peers, project};
 use clap::Parser;
 use kube::runtime::watcher;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +23,6 @@ use tokio::sync::mpsc;
 
 use scene::Scene;
 use step::{Steps, blocking, say};
-use support::{Berth, ControlPlane, Options, binaries, peers, project};
 use table::Table;
 
 const NAMESPACE: &str = "velero";
@@ -198,7 +196,7 @@ async fn follow(
 }
 
 fn last_lines(berth: &Berth) -> String {
-    support::log::tail(berth.controller.process.log(), 20)
+    berth_test_support::log::tail(berth.controller.process.log(), 20)
 }
 
 fn human(bytes: u64) -> String {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use anyhow::anyhow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth::storage::Roots;
 use berth::storage::bucket::{Bucket, Created, Hold, Marker, PAGE, Removed, Version};
 use berth_api::garden::StoreConfig;
 use berth_api::velero::BackupPhase;
@@ -95,7 +96,7 @@ impl Cloud {
         let text = |value: &Value| ByteString(value.as_str().unwrap().as_bytes().to_vec());
         let data = secret.as_object().unwrap().iter().map(|(key, value)| (key.clone(), text(value)));
         let secret = Secret { data: Some(data.collect()), ..Secret::default() };
-        Bucket::open(self.provider(), name, "europe-west1", &config, &secret).unwrap()
+        Bucket::open(self.provider(), name, "europe-west1", &config, &secret, &Roots::default()).unwrap()
     }
 
     /// Seven bytes each, as somebody else's program writes them; with all that a key may hold.

@@ -99,6 +99,56 @@ pub fn in_good_days(hub: &Kubectl, member: &Kubectl, name: &str) {
     becomes(member, (LOCATIONS, name, "velero"), "made", is_there).unwrap();
 }
 
+/// Keys for the directory of an entry, as the hub makes them.
+fn scoped_keys(entry: &Value, id: &str) -> Value {
+    let (name, uid) = (&entry["metadata"]["name"], &entry["metadata"]["uid"]);
+    let name = format!("location-keys-{}-{}", name.as_str().unwrap(), &uid.as_str().unwrap()[..5]);
+    let mut keys = secret(&name, id);
+    keys["stringData"]["sessionToken"] = json!("token");
+    keys
+}
+
+#[test]
+fn where_locations_have_keys_of_their_own_an_entry_never_gets_the_buckets() {
+    let (hub, member) = played();
+    let name = "courier-scoped";
+    make_bucket(hub, name, "ship");
+    merge(hub, (HUB_BUCKETS, name, ""), &json!({"spec": {"providerConfig": {"locationKeys": "scoped"}}}))
+        .unwrap();
+    becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
+    executed(member, BUCKETS, name, "Create", "Succeeded", json!({}));
+    make_entry(hub, name, name);
+    let told = becomes(hub, (HUB_ENTRIES, name, HUB_NS), "told that its keys are to come", |object| {
+        object["status"]["lastOperation"]["state"] == "Error"
+    })
+    .unwrap();
+    let why = told["status"]["lastError"]["description"].as_str().unwrap();
+    assert!(why.starts_with("the hub has not made the keys of this directory"), "{why}");
+    assert!(get(member, "secret", &format!("entry-{name}"), "garden").unwrap().is_none());
+
+    apply(hub, &scoped_keys(&told, "own-1")).unwrap();
+    becomes(member, (ENTRIES, name, ""), "made", is_there).unwrap();
+    executed(member, ENTRIES, name, "Create", "Succeeded", json!({}));
+    becomes(member, (LOCATIONS, name, "velero"), "made", is_there).unwrap();
+    for id in ["own-1", "own-2"] {
+        apply(hub, &scoped_keys(&told, id)).unwrap();
+        becomes(member, ("secret", &format!("entry-{name}"), "garden"), "its own keys", |secret| {
+            decoded(secret, "accessKeyID") == id
+        })
+        .unwrap();
+        let file = format!(
+            "[default]\naws_access_key_id={id}\naws_secret_access_key=secret\naws_session_token=token\n"
+        );
+        becomes(member, ("secret", &format!("{name}-credentials"), "velero"), "its own keys", |secret| {
+            decoded(secret, "cloud") == file
+        })
+        .unwrap();
+    }
+    // Who acts on the bucket has those of the store.
+    let bucket = get(member, "secret", &format!("bucket-{name}"), "garden").unwrap().unwrap();
+    assert_eq!(decoded(&bucket, "accessKeyID"), "id-1");
+}
+
 /// The line of `berth garden entries` about that one.
 fn entries_shown(name: &str) -> String {
     let mut command = std::process::Command::new(program());
@@ -152,6 +202,10 @@ fn what_the_hub_gives_goes_down_and_comes_back_up() {
     let cloud = get(member, "secret", &format!("{name}-credentials"), "velero").unwrap().unwrap();
     let file = "[default]\naws_access_key_id=id-1\naws_secret_access_key=secret\n";
     assert_eq!(decoded(&cloud, "cloud"), file);
+    // The keys to a bucket are in none of the archives that it holds.
+    for secret in [&copy, &cloud] {
+        assert_eq!(secret["metadata"]["labels"]["velero.io/exclude-from-backup"], "true", "{secret}");
+    }
 
     let seen = |object: &Value| {
         object["status"]["lastOperation"]["state"] == "Succeeded"
@@ -404,7 +458,7 @@ fn record_of_end(entry: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
-            "name": format!("tombstone-{entry}-{}", &uid[..5]), "namespace": "garden",
+            "name": format!("tombstone-{entry}-{uid}"), "namespace": "garden",
             "labels": {"garden.berth.dev/tombstone": "true"},
         },
         "data": {"entry": entry, "uid": uid},

@@ -287,7 +287,7 @@ fn missing_keys_never_mean_that_the_data_is_gone() {
     site.is_gone(ENTRIES, "keyless");
     assert_eq!(site.count("lost-keys", "keyless"), 3, "it stays");
     let uid = stuck["metadata"]["uid"].as_str().unwrap();
-    let name = format!("tombstone-keyless-{}", &uid[..5]);
+    let name = format!("tombstone-keyless-{uid}");
     let text = site.kubectl().run(&["get", "configmap", &name, "-n", "garden", "-o", "json"]).unwrap();
     let tombstone: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(tombstone["data"]["prefix"], "keyless/");

@@ -5,14 +5,13 @@ mod answers;
 mod policies;
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::Kubectl;
+use crate::support::PATIENCE;
 use crate::support::kubectl::Answer;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const HUB: &str = "garden.berth.dev/v1alpha1";
 const MEMBER: &str = "extensions.gardener.cloud/v1alpha1";
 const CROSS: &str = "garden.berth.dev/allow-cross-provider";
@@ -35,9 +34,12 @@ fn secret(name: &str) -> Value {
 }
 
 /// Of clusters at `packet`.
-fn profile(name: &str, backup: Value) -> Value {
+fn profile(name: &str, mut backup: Value) -> Value {
     let mut spec = json!({"provider": "packet", "constraints": {"regions": ["ewr1", "ams1"]}});
     if !backup.is_null() {
+        if backup["providerConfig"].is_null() {
+            backup["providerConfig"] = json!({"locationKeys": "shared"});
+        }
         spec["backup"] = backup;
     }
     object(HUB, "CloudProfile", name, spec)
@@ -48,7 +50,7 @@ fn aws(name: &str, regions: &[&str]) -> Value {
     let spec = json!({
         "provider": "aws",
         "constraints": {"regions": regions},
-        "backup": {"secretRef": secret("operator")},
+        "backup": {"secretRef": secret("operator"), "providerConfig": {"locationKeys": "shared"}},
     });
     object(HUB, "CloudProfile", name, spec)
 }
@@ -113,7 +115,8 @@ fn said(answer: &Answer) -> String {
 }
 
 fn apply(kubectl: &Kubectl, object: &Value, dry_run: bool) -> Answer {
-    let mut args = vec!["apply", "-f", "-"];
+    // Hundreds of cases: `every_way_is_the_same_way` has the other ways.
+    let mut args = vec!["apply", "--server-side", "--force-conflicts", "-f", "-"];
     if dry_run {
         args.push("--dry-run=server");
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::garden::{BackupBucket, BackupEntry};
@@ -11,10 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+use crate::support::PATIENCE;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::courier::Couriers;
+use crate::support::moto::Moto;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody looks at how these stores are reached: they are told from one another by limits and graces.
 const FLAGS: [&str; 4] = [
     "--bucket-quota=limited=8",
@@ -131,7 +132,7 @@ impl Garden {
 
     fn tombstone(&self, entry: &BackupEntry) -> anyhow::Result<Value> {
         let uid = entry.uid().unwrap_or_default();
-        let name = format!("tombstone-{}-{}", entry.name_any(), &uid[..5]);
+        let name = format!("tombstone-{}-{uid}", entry.name_any());
         let text = self.kubectl().run(&["get", "configmap", &name, "-n", "garden", "-o", "json"])?;
         Ok(serde_json::from_str(&text)?)
     }
@@ -150,7 +151,12 @@ fn profile(name: &str, store: &str) -> Value {
         "spec": {
             "provider": name,
             "constraints": {"regions": ["here"]},
-            "backup": {"provider": store, "region": "eu", "secretRef": {"name": name, "namespace": "garden"}},
+            "backup": {
+                "provider": store,
+                "region": "eu",
+                "secretRef": {"name": name, "namespace": "garden"},
+                "providerConfig": {"locationKeys": "shared"},
+            },
         },
     })
 }
@@ -207,7 +213,7 @@ fn a_bucket_comes_with_the_first_seed_and_goes_long_after_the_last() {
         "seed/lazy-a",
         "cloudprofile/lazy",
         "--for=condition=BackupBucketsReady",
-        "--timeout=30s",
+        "--timeout=600s",
     ]);
     assert!(ready.is_ok(), "{ready:?}");
     // Another seed has use for the same one.
@@ -322,6 +328,39 @@ fn data_stays_for_its_grace_and_everybody_sees_how_long() {
 }
 
 #[test]
+fn a_name_whose_data_was_left_waits_for_another_namespace() {
+    let garden = garden();
+    garden.profile("left", "anything");
+    garden.seed("left-a", "left");
+    let name = "left-behind";
+    garden.create(&[entry(name, "left-a")]);
+    garden.placed(&[name.to_owned()]);
+    let known = garden.entry(name).unwrap();
+    let reason = "garden.berth.dev/forget-data=it is read from elsewhere";
+    garden.kubectl().run(&["annotate", "bec", name, "-n", "default", reason]).unwrap();
+    garden.delete("bec", name);
+    garden.wait("the entry to go", || garden.is_gone("bec", name));
+    let record = garden.tombstone(&known).unwrap();
+    assert_eq!(record["data"]["data"], "left");
+
+    garden.kubectl().run(&["create", "namespace", "left-other"]).unwrap();
+    let mut other = entry(name, "left-a");
+    other["metadata"]["namespace"] = json!("left-other");
+    garden.wait("the webhook to know that the first one is gone", || {
+        let answer = garden.kubectl().answer(&["create", "-f", "-"], &other.to_string())?;
+        Ok(answer.status.success().then_some(()))
+    });
+    let why = garden.wait("the reason", || {
+        let status = garden.entry(name)?.status.unwrap_or_default();
+        Ok(status.last_operation.filter(|last| json!(last.state) == "Pending").map(|last| last.description))
+    });
+    let tombstone = record["metadata"]["name"].as_str().unwrap();
+    assert!(why.contains("of namespace default, was left") && why.contains(tombstone), "{why}");
+    garden.kubectl().run(&["delete", "configmap", tombstone, "-n", "garden"]).unwrap();
+    garden.placed(&[name.to_owned()]);
+}
+
+#[test]
 fn an_entry_moves_when_its_writer_has_stopped_or_somebody_has_spoken() {
     let garden = garden();
     garden.profile("move", "anywhere");
@@ -419,7 +458,7 @@ fn who_waits_is_told_for_what() {
 /// Of two hubs the one that leads is killed, again and again, while entries come and go.
 #[test]
 fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
-    let mut garden = Garden::start(&["--bucket-quota=limited=5"]).unwrap();
+    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORT_LEASE]).unwrap();
     garden.profile("crash", "limited");
     garden.seed("crash-a", "crash");
     // Its clock is an hour late; it reports all the same.
@@ -488,7 +527,7 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hin
     let names = entries("back", 5);
     garden.create(&names.iter().map(|name| entry(name, "back-a")).collect::<Vec<_>>());
     let before = garden.placed(&names);
-    garden.berth.controller.process.kill().unwrap();
+    garden.berth.controller.stop().unwrap();
     garden.couriers.stop("back-a");
     let kinds = ["bec", "bbc", "seed", "cloudprofile"];
     let objects: Vec<Vec<Value>> = kinds.iter().map(|kind| garden.list(kind).unwrap()).collect();
@@ -588,4 +627,50 @@ fn a_seed_reads_the_credentials_of_its_buckets_and_no_others() {
             ["get", "role", "berth-garden-seed:read-b", "-n", "garden", "--ignore-not-found", "-o", "name"];
         Ok(garden.kubectl().run(&args)?.is_empty().then_some(()))
     });
+}
+
+/// Moto makes keys as Amazon does, and holds to no policy: what they may do is not told by it.
+#[test]
+fn an_entry_has_keys_of_its_own_where_the_profile_wants_such() {
+    let garden = garden();
+    let Some(moto) = Moto::start(garden.berth.plane(), "scoped").unwrap() else { return };
+    let mut scoped = profile("scoped", "aws");
+    scoped["spec"]["backup"]["region"] = json!("eu-west-1");
+    scoped["spec"]["backup"]["providerConfig"] = json!({
+        "locationKeys": "scoped", "roleArn": "arn:aws:iam::123456789012:role/backups",
+        "endpoint": moto.url(), "stsEndpoint": moto.url(), "caCert": moto.ca,
+    });
+    garden.create(&[secret("scoped"), scoped]);
+    for name in ["scoped-a", "scoped-b"] {
+        garden.seed(name, "scoped");
+        garden.create(&[entry(name, name)]);
+    }
+    garden.placed(&["scoped-a", "scoped-b"].map(str::to_owned));
+    let made = garden.buckets("scoped").unwrap();
+    let [bucket] = &made[..] else { panic!("{made:?}") };
+    let acts = bucket.status.as_ref().and_then(|status| status.seed.clone()).unwrap_or_default();
+    let get = |kind: &str, name: &str| -> anyhow::Result<Option<Value>> {
+        let args = ["get", kind, name, "-n", "garden", "--ignore-not-found", "-o", "json"];
+        let text = garden.kubectl().run(&args)?;
+        Ok(if text.trim().is_empty() { None } else { Some(serde_json::from_str(&text)?) })
+    };
+    let mut ids = BTreeSet::new();
+    for name in ["scoped-a", "scoped-b"] {
+        let uid = garden.entry(name).unwrap().uid().unwrap();
+        let own = format!("location-keys-{name}-{}", &uid[..5]);
+        let keys = garden.wait("its keys", || get("secret", &own));
+        assert_eq!(keys["metadata"]["labels"]["velero.io/exclude-from-backup"], "true");
+        assert!(keys["data"]["sessionToken"].is_string(), "they end by themselves");
+        ids.insert(keys["data"]["accessKeyID"].to_string());
+        let role = get("role", &format!("berth-garden-seed:{name}")).unwrap().unwrap();
+        let mut wanted = vec![own];
+        wanted.extend((acts == name).then(|| "scoped".to_owned()));
+        assert_eq!(
+            role["rules"][0]["resourceNames"],
+            json!(wanted),
+            "those of the store are for {acts} alone"
+        );
+    }
+    assert_eq!(ids.len(), 2, "each has its own");
+    assert_eq!(garden.couriers.faults(), [""; 0]);
 }

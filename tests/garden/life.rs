@@ -10,11 +10,12 @@ use super::site::{
 };
 use crate::admission::program;
 use crate::queue::ended;
+use crate::support::PATIENCE;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
 use crate::support::process::in_own_session;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, Process, backup, port, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(180);
 const HUB_NS: &str = "garden-dev";
 const SECRET: &str = "backup-operator-aws";
 
@@ -30,7 +31,7 @@ impl Hub {
         let plane = start_hub().unwrap();
         let s3 = S3::start(&plane, name).unwrap();
         let mut command = in_own_session(&program());
-        command.args(["controller", "--namespace=velero", "--lease-duration=2s"]).args(flags);
+        command.args(["controller", "--namespace=velero", SHORT_LEASE]).args(flags);
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
         let log = plane.folder().join("hub-controller.log");
@@ -44,7 +45,7 @@ impl Hub {
                 "backup": {
                     "provider": "aws", "region": "us-east-1",
                     "secretRef": {"name": SECRET, "namespace": "garden"},
-                    "providerConfig": {"endpoint": hub.s3.url(), "forcePathStyle": true},
+                    "providerConfig": {"endpoint": hub.s3.url(), "forcePathStyle": true, "locationKeys": "shared"},
                 },
             },
         });

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_api::velero::BackupPhase;
 use futures::TryStreamExt;
@@ -13,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::queue::{ended, start};
+use crate::support::PATIENCE;
 use crate::support::peers::S3;
 use crate::support::process::in_own_session;
 use crate::support::{Berth, backup, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(120);
 const ENTRY: &str = "ship--1";
 
 /// A berth with a location of its own bucket, `old`, and one of an entry in a shared bucket, as the courier makes it. Both in
@@ -88,7 +87,7 @@ impl Site {
 
     fn command(&self, more: &[&str]) -> std::process::Command {
         let mut command = in_own_session(&program());
-        command.args(["garden", "migrate", "--from=old", &format!("--to-entry={ENTRY}"), "--timeout=60s"]);
+        command.args(["garden", "migrate", "--from=old", &format!("--to-entry={ENTRY}"), "--timeout=600s"]);
         command.arg("--namespace").arg(self.berth.namespace());
         command.arg("--kubeconfig").arg(self.berth.plane().kubeconfig());
         command.args(more).stdin(Stdio::null());

@@ -1,7 +1,6 @@
 //! A hub and a member cluster, and the agent between them.
 
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::crd;
@@ -9,10 +8,11 @@ use berth_api::keys::SEEDS_NAMESPACE;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+pub use crate::support::PATIENCE;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
 pub const HUB_ENTRIES: &str = "backupentries.garden.berth.dev";
 pub const BUCKETS: &str = "backupbuckets.extensions.gardener.cloud";
@@ -57,7 +57,7 @@ pub fn start_agent(hub: &ControlPlane, member: &ControlPlane, seed: &str) -> any
     });
     apply(hub.kubectl(), &account)?;
     let mut command = in_own_session(&program());
-    command.args(["garden", "agent", "--namespace=velero", "--lease-duration=2s"]);
+    command.args(["garden", "agent", "--namespace=velero", SHORT_LEASE]);
     command.arg("--kubeconfig").arg(member.kubeconfig());
     command.arg("--hub-kubeconfig").arg(hub.service_account_kubeconfig(SEEDS_NAMESPACE, seed)?);
     command.arg(format!("--seed={seed}"));
@@ -145,7 +145,7 @@ fn define(
     let named = |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     objects.extend(namespaces.iter().map(named));
     plane.apply(objects)?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
     Ok(())
 }
 

@@ -2,12 +2,12 @@
 //! Affinity Enhancement", with its very JSON; the scheduler is a real one.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, install};
 use crate::cluster::images;
+use crate::support::PATIENCE;
 use crate::support::csi::{claim, class};
 use crate::support::movers::{KINDS, Kind};
 use crate::support::node_agent::{CONFIG, NAME};
@@ -15,7 +15,6 @@ use crate::support::peers::install_definitions;
 use crate::support::pods::{Cluster, Node};
 use crate::support::wait_for;
 
-const PATIENCE: Duration = Duration::from_secs(90);
 const APP: &str = "app";
 const BASH: &str = "bash:test";
 const KIBISHII: &str = "kibishii-storage-class";
@@ -159,7 +158,7 @@ impl Stage {
         });
         self.cluster.plane().apply(vec![set]).unwrap();
         let name = format!("daemonset/{NAME}");
-        self.kubectl(&["rollout", "status", &name, "-n", NAMESPACE, "--timeout=60s"]);
+        self.kubectl(&["rollout", "status", &name, "-n", NAMESPACE, "--timeout=600s"]);
         self.wait_seen();
     }
 

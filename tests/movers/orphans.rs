@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, install, wait_for_gate};
 use crate::cluster::images;
+use crate::support::PATIENCE;
 use crate::support::movers::{Burst, KINDS, Kind, Pace};
 use crate::support::node_agent;
 use crate::support::pods::{Cluster, many};
@@ -16,9 +17,8 @@ use crate::support::wait_for;
 
 /// Long enough that one can be stopped in the middle of its data.
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_secs(5) };
-const PATIENCE: Duration = Duration::from_secs(120);
-/// So long at most may a place be held by one for which nobody does anything.
-const PLACE_IS_FREE: Duration = Duration::from_secs(60);
+/// So long at most may a place be held by one for which nobody does anything: half of it on an idle machine.
+const PLACE_IS_FREE: Duration = Duration::from_secs(120);
 /// What cannot begin anew is given so long for its agent to come back, and then some.
 const GIVEN_UP: Duration = Duration::from_secs(170);
 const LIMIT: usize = 4;

@@ -1,16 +1,14 @@
 //! Which pods the webhook is asked about: the API server counts its calls itself.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
 use crate::admission::program;
+use crate::support::PATIENCE;
 use crate::support::movers::{KINDS, Kind};
 use crate::support::{Berth, ControlPlane, Options, wait_for};
 
 const WEBHOOK: &str = "pods.mutate.berth.dev";
-const PATIENCE: Duration = Duration::from_secs(60);
 const ORDINARY: usize = 200;
 
 fn pod(name: &str, namespace: &str, labels: &Value) -> Value {

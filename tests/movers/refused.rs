@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
+use crate::support::PATIENCE;
 use crate::support::movers::{Burst, KINDS, Kind, Pace};
 use crate::support::pods::{Cluster, many};
 use crate::support::refusal::{CONFLICT, FORBIDDEN, No, Refusal};
 use crate::support::{node_agent, wait_for};
 
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(100) };
-const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: &str = "node-1";
 
 /// One node-agent, and a webhook that refuses the acceptance of what is held.
@@ -101,6 +101,7 @@ fn gaps(refused: &[Instant]) -> Vec<u128> {
 }
 
 #[test]
+#[ignore = "says what the pinned Velero does, which is nothing of berth's: make test-large"]
 fn what_is_refused_waits_as_its_kind_does() {
     let cluster = Cluster::start_with_nodes(BTreeMap::new(), many(1)).unwrap();
     let gate = Gate::new(&cluster);

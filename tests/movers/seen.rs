@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::soothing::set_ready;
 use super::{NAMESPACE, install, wait_for_gate};
 use crate::cluster::{images, run};
+use crate::support::PATIENCE;
 use crate::support::csi::class;
 use crate::support::movers::{Burst, Kind, Pace};
 use crate::support::node_agent;
@@ -14,7 +15,6 @@ use crate::support::pods::{Cluster, many};
 use crate::support::wait_for;
 
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(500) };
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn rule(class: &str, zone: &str) -> Value {
     json!({"storageClass": class, "nodeSelector": {"matchLabels": {"topology.kubernetes.io/zone": zone}}})

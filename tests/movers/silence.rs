@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, wait_for_gate};
 use crate::admission::program;
+use crate::support::PATIENCE;
 use crate::support::movers::{Agents, Kind, Work, spec};
 use crate::support::peers::define_movers;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(120);
 const NODE: &str = "node-1";
 const CONFIG: &str = "config";
 const LEDGER: &str = "berth-mover-grants";
@@ -92,6 +92,7 @@ fn nobody_waits_for_one_who_does_not_grant_any_more() {
     // A leader that begins with a configuration that cannot be read goes by the last one's limit.
     let version = ledger(berth.kubectl(), "{.metadata.resourceVersion}").unwrap();
     berth.kubectl().run_with(&["replace", "-f", "-"], &config("{").to_string()).unwrap();
+    berth.controller.stop().unwrap();
     berth.controller.process.restart().unwrap();
     wait_for("the next leader to write the ledger", PATIENCE, || {
         let now = ledger(

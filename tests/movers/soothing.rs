@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{NAMESPACE, ensure_in_order, install, wait_for_gate};
 use crate::cluster::images;
+use crate::support::PATIENCE;
 use crate::support::movers::{Burst, Kind, Pace, SOURCE};
 use crate::support::node_agent;
 use crate::support::pods::{Cluster, many};
@@ -14,7 +15,6 @@ use crate::support::wait_for;
 
 /// Half a second until a pod runs, half a second of data.
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(500) };
-const PATIENCE: Duration = Duration::from_secs(300);
 /// What `prepareQueueLength` asks for.
 const LIMIT: usize = 2;
 
@@ -162,10 +162,8 @@ fn what_a_dead_agent_accepted_begins_anew_elsewhere() {
         let step = now.get(&(Kind::DataUpload, name.clone())).unwrap();
         ["", "New"].contains(&step.phase.as_str()) || step.accepted_by != dead
     };
-    wait_for("the orphans to begin anew", Duration::from_secs(60), || {
-        Ok(orphans.iter().all(is_carried).then_some(()))
-    })
-    .unwrap();
+    wait_for("the orphans to begin anew", PATIENCE, || Ok(orphans.iter().all(is_carried).then_some(())))
+        .unwrap();
     println!("an agent died, and what it had accepted began anew after {:?}", killed.elapsed());
     burst.wait_completed(6, PATIENCE).unwrap();
     assert_eq!(burst.history.most_preparing().unwrap(), LIMIT);

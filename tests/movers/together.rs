@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::NAMESPACE;
+use crate::support::PATIENCE;
 use crate::support::movers::{Burst, Kind, Pace};
 use crate::support::node_agent;
 use crate::support::pods::{Cluster, many};
 
 /// Half a second until a pod runs, half a second of data.
 const PACE: Pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(500) };
-const PATIENCE: Duration = Duration::from_secs(300);
 /// What `prepareQueueLength` asks for.
 const LIMIT: usize = 2;
 
@@ -21,6 +21,7 @@ fn config() -> serde_json::Value {
 }
 
 #[test]
+#[ignore = "says what the pinned Velero does, which is nothing of berth's: make test-large"]
 fn thirty_uploads_go_through_three_agents() {
     let cluster = Cluster::start_with_nodes(BTreeMap::new(), many(3)).unwrap();
     let burst = Burst::new(&cluster, NAMESPACE, PACE).unwrap();
@@ -34,6 +35,7 @@ fn thirty_uploads_go_through_three_agents() {
 
 /// The other kinds can be driven in the same way.
 #[test]
+#[ignore = "says what the pinned Velero does, which is nothing of berth's: make test-large"]
 fn every_kind_goes_through_a_stock_agent() {
     let cluster = Cluster::start_with_nodes(BTreeMap::new(), many(2)).unwrap();
     let burst = Burst::new(&cluster, NAMESPACE, PACE).unwrap();

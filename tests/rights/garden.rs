@@ -32,7 +32,11 @@ fn without_any_one_rule_the_hub_cannot_do_something() {
                 "metadata": {"name": name, "namespace": "default"}, "spec": spec,
             })
         };
-        let backup = json!({"region": "eu", "secretRef": {"name": "store", "namespace": "garden"}});
+        let backup = json!({
+            "region": "eu",
+            "secretRef": {"name": "store", "namespace": "garden"},
+            "providerConfig": {"locationKeys": "shared"},
+        });
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store", "namespace": "garden"}},
             of_garden("CloudProfile", &name, json!({"provider": "aws", "backup": backup})),

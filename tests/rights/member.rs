@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, logged, refusals, tail};
 use crate::admission::program;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Process, port, wait_for};
 
@@ -136,7 +137,7 @@ impl Site {
         let named = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         objects.extend(["velero", "garden"].map(named));
         plane.apply(objects)?;
-        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
         let seed = json!({
             "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": "ship"},
             "spec": {"cloudProfileName": "packet", "region": "ewr1"},
@@ -149,8 +150,9 @@ impl Site {
     /// The agent, and its log.
     fn start_agent(&self, name: &str) -> anyhow::Result<(Process, PathBuf)> {
         let mut command = in_own_session(&program());
-        command.args(["garden", "agent", "--namespace=velero", "--lease-duration=2s", "--seed=ship"]);
+        command.args(["garden", "agent", "--namespace=velero", SHORT_LEASE, "--seed=ship"]);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("--filesystem-root").arg(self.plane.folder());
         command.arg("--hub-kubeconfig").arg(self.plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
         // An Event that nobody takes is nothing that people should be woken for.

@@ -55,11 +55,16 @@ fn pod(name: &str, namespace: &str, labels: Value, node: Option<&str>) -> Value 
 /// The pod of a data mover, as a node-agent makes it.
 fn mover_pod(kind: MoverKind, name: &str, namespace: &str, uid: &str) -> Value {
     let labels = json!({kind.pod_label(): name, "velero.io/exposer-pod-group": "group"});
-    let mut pod = pod(name, namespace, labels, None);
-    pod["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": kind.api_version(), "kind": kind.as_str(), "name": name, "uid": uid, "controller": true,
+    owned(pod(name, namespace, labels, None), kind, uid)
+}
+
+/// By the data mover of its name.
+fn owned(mut object: Value, kind: MoverKind, uid: &str) -> Value {
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": kind.api_version(), "kind": kind.as_str(), "name": object["metadata"]["name"], "uid": uid,
+        "controller": true,
     }]);
-    pod
+    object
 }
 
 /// What a Backup or Restore would ask for. `lost`: a node-agent that is gone has accepted it.
@@ -146,12 +151,16 @@ pub fn prepare(plane: &ControlPlane, namespace: &str) {
             }),
             agents,
             mover(MoverKind::DataDownload, "lost", namespace, true),
-            claim("lost", namespace, &apps, ""),
             mover(MoverKind::DataUpload, "taken-over", namespace, true),
         ])
         .unwrap();
     let uid = field(plane, namespace, MoverKind::DataDownload, "lost", "{.metadata.uid}");
-    plane.apply(vec![mover_pod(MoverKind::DataDownload, "lost", namespace, &uid)]).unwrap();
+    plane
+        .apply(vec![
+            mover_pod(MoverKind::DataDownload, "lost", namespace, &uid),
+            owned(claim("lost", namespace, &apps, ""), MoverKind::DataDownload, &uid),
+        ])
+        .unwrap();
     let ready = json!({"status": {
         "conditions": [{"type": "Ready", "status": "True"}],
         "startTime": LONG_AGO,

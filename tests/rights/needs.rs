@@ -140,10 +140,13 @@ const ROLES: &[Role] = &[
         name: "berth-controller-garden",
         rules: &[
             (
-                "keeping credentials as long as a bucket needs them",
+                "keeping credentials as long as a bucket needs them, and making keys for one directory each",
                 Symptom::OfHub("the watch was interrupted kind=Secret"),
             ),
-            ("records of what was deleted", Symptom::OfHub("the end of a BackupEntry cannot be recorded")),
+            (
+                "records of what was deleted, and whose data was left",
+                Symptom::OfHub("the watch was interrupted kind=ConfigMap"),
+            ),
             (
                 "saying which of the credentials each Seed may read",
                 Symptom::OfHub("the watch was interrupted kind=Role"),

@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 use super::kubectl::Answer;
 use super::process::in_own_session;
 use super::{ControlPlane, Kubectl, Process, backup, http, log, manifest, port, wait_for};
+use crate::wait::PATIENCE;
 
-/// Much longer than it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 const BUCKET: &str = "backups";
+/// For the controllers of a test that kills a leader, and so waits for its Lease.
+/// Renewed within two thirds of it: a busy machine must be able to.
+pub const SHORT_LEASE: &str = "--lease-duration=4s";
 
 /// How berth is to be run.
 #[derive(Clone)]
@@ -99,6 +101,14 @@ impl Server {
         http::get(self.health, "/readyz").is_ok_and(|(status, _)| status == 200)
     }
 
+    /// Ends it as a cluster does: a controller frees its Lease, so that the next one need not wait for its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        self.process.terminate(PATIENCE).map(drop)
+    }
+
     /// What it counts, in Prometheus' text format.
     ///
     /// # Errors
@@ -136,6 +146,13 @@ impl Berth {
                 &manifest::suffixed_role(kind, role, &options.namespace),
                 index,
             )?;
+        }
+        for webhook in
+            objects.iter_mut().filter_map(|object| object.get_mut("webhooks")?.as_array_mut()).flatten()
+        {
+            // An API server on a busy machine may need more than the two seconds of the manifests for a call, and would admit
+            // the Backup without a place. A webhook that is down refuses the connection, however long the time-out is.
+            webhook["timeoutSeconds"] = json!(30);
         }
         plane.install(objects)?;
         let folder = plane.folder().join(&options.namespace);
@@ -322,10 +339,11 @@ fn start_controller(
         format!("--webhook-configuration={}", manifest::suffixed("berth", &options.namespace)),
         // Under which the API server calls the webhooks here.
         "--webhook-name=127.0.0.1".to_owned(),
+        format!("--filesystem-root={}", plane.folder().display()),
     ];
     if !options.controller_args.iter().any(|arg| arg.starts_with("--lease-duration")) {
-        // A test that kills a leader waits for its lease.
-        args.push("--lease-duration=3s".to_owned());
+        // What a cluster has: on a busy machine a leader with a short one would lose it.
+        args.push("--lease-duration=15s".to_owned());
     }
     args.extend(options.controller_args.iter().cloned());
     start_server(plane, options, "controller", name, folder, &args)

@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
@@ -17,8 +16,7 @@ use serde_json::{Value, json};
 
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, http as plain, port, wait_for};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::wait::PATIENCE;
 
 fn address(plane: &ControlPlane) -> anyhow::Result<SocketAddr> {
     let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());

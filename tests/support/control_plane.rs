@@ -6,6 +6,7 @@ mod programs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use super::janitor::Janitor;
 use super::log::ReportOnPanic;
 use super::network::Network;
+use super::times::{Record, Wait};
 use super::{Kubectl, Process, binaries, manifest, wait_until};
 use keys::Keys;
 use programs::PATIENCE;
@@ -65,6 +67,8 @@ impl ControlPlane {
             Scope::Objects | Scope::ObjectsWithoutPolicies => None,
             Scope::Pods => Some(binaries::get(["kube-controller-manager", "kube-scheduler"])?),
         };
+        let started = Instant::now();
+        let _wait = Wait::start("a control plane");
         let janitor = Janitor::start()?;
         let folder = janitor.folder().to_owned();
         let network = match scope {
@@ -73,7 +77,7 @@ impl ControlPlane {
         };
         let address = network.as_ref().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
         let keys = Keys::make(&folder.join("pki"), &address.to_string())?;
-        let (etcd, etcd_url) = programs::start_etcd(&etcd, &folder)?;
+        let (etcd, etcd_url) = programs::start_etcd(&etcd, &folder, &keys)?;
         let (api_server, address) =
             programs::start_api_server(&api_server, &folder, &keys, &etcd_url, IpAddr::from(address), scope)?;
         let url = format!("https://{address}");
@@ -93,6 +97,8 @@ impl ControlPlane {
         let mut plane =
             Self { folder, address, url, kubectl, is_defined, etcd, api_server, others, network, janitor };
         plane.wait_ready()?;
+        let what = if plane.others.is_empty() { "of objects" } else { "with pods" };
+        Record::new("starting control planes", what, started.elapsed()).save();
         Ok(plane)
     }
 
@@ -161,6 +167,11 @@ impl ControlPlane {
         &self.kubectl
     }
 
+    /// The certificate of the authority whose client certificate the API server shows to webhooks.
+    pub fn webhook_client_authority(&self) -> PathBuf {
+        self.folder.join("pki/webhook-clients.crt")
+    }
+
     /// A client as that admin. It belongs to the runtime it is made on.
     ///
     /// # Errors
@@ -199,7 +210,7 @@ impl ControlPlane {
         let named = |crd: &Value| Some(format!("crd/{}", crd["metadata"]["name"].as_str()?));
         let names: Vec<String> = definitions.iter().filter_map(named).collect();
         self.apply(definitions)?;
-        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=60s"];
+        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=600s"];
         wait.extend(names.iter().map(String::as_str));
         self.kubectl.run(&wait)?;
         *is_defined = true;

@@ -4,7 +4,6 @@
 //! volume is a folder of this machine, which pods of a [`Cluster`] that claim it have in their file system.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use super::pods::Cluster;
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, log, wait_for};
+use crate::wait::PATIENCE;
 
 pub const DRIVER: &str = "csi.berth.test";
 /// A StorageClass whose volumes are made at once, and reached from everywhere.
@@ -20,7 +20,6 @@ pub const IMMEDIATE: &str = "immediate";
 pub const ZONAL: &str = "zonal";
 pub const SNAPSHOT_CLASS: &str = "snapshots";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Csi {
     /// Those that make use of the driver first.
@@ -94,7 +93,7 @@ pub fn define_snapshots(plane: &ControlPlane) -> anyhow::Result<()> {
     let [folder] = binaries::get(["snapshot-crds"])?;
     let folder = folder.display().to_string();
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &folder])?;
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use anyhow::{Context as _, bail};
 use berth_api::velero::{Backup, BackupPhase};
 use serde::Deserialize;
 
+use super::in_process;
 use super::process::without_proxies;
+use super::times::Wait;
 
 /// kubectl with one kubeconfig, and so with one identity.
 #[derive(Clone)]
@@ -58,6 +60,18 @@ impl Kubectl {
     /// # Errors
     /// When it cannot be run.
     pub fn answer(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
+        match in_process::answer(&self.kubeconfig, args, stdin) {
+            Some(answer) => Ok(answer),
+            None => self.answer_by_process(args, stdin),
+        }
+    }
+
+    /// [`Kubectl::answer`] where kubectl itself is what is tested.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn answer_by_process(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
+        let _wait = Wait::start(&format!("kubectl {}", args.first().unwrap_or(&"")));
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())

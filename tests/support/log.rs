@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::project;
+use super::target;
 
 /// The last `count` lines.
 pub fn tail(log: &Path, count: usize) -> String {
@@ -14,9 +14,7 @@ pub fn tail(log: &Path, count: usize) -> String {
 
 /// Prints the end of each log and copies all of it to `target/test-logs/NAME/`. For a test that fails.
 pub fn report(name: &str, logs: &[PathBuf]) {
-    let target = option_env!("CARGO_TARGET_TMPDIR").and_then(|tmp| Path::new(tmp).parent());
-    let folder = target.map_or_else(|| project().join("target"), Path::to_path_buf);
-    let folder = folder.join("test-logs").join(name.replace("::", "."));
+    let folder = target().join("test-logs").join(name.replace("::", "."));
     let made = std::fs::create_dir_all(&folder);
     for log in logs {
         let file = log.file_name().unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use berth_certs::Authority;
@@ -19,8 +18,7 @@ use serde_json::{Value, json};
 use super::peers::Keys;
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, port, wait_for};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::wait::PATIENCE;
 
 /// By TLS: berth sets no policy where there is none. It checks no signatures.
 pub struct Moto {

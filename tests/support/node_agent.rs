@@ -1,13 +1,13 @@
 //! Stock Velero's node-agent as people install it: a DaemonSet, a pod on every node.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::pods::Cluster;
 use super::{binaries, wait_for};
+use crate::wait::PATIENCE;
 
 /// That of node-agent, and so of the pods it makes.
 pub const IMAGE: &str = "velero/velero:v1.18.3";
@@ -16,7 +16,6 @@ pub const NAME: &str = "node-agent";
 pub const CONFIG: &str = "node-agent-config";
 /// Label of the nodes that are to have one: see [`begin_where_wanted`].
 pub const WANTED: &str = "berth.test/node-agent";
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts one on every node, with this configuration (see `NodeAgentConfigs` of Velero), and waits until they are ready. The
 /// namespace and its service account `velero` must be there.

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, http, log, port, wait_for};
+use crate::wait::PATIENCE;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Others may hold the one place for a stock Velero for as long as their restores take.
 const TURN: Duration = Duration::from_secs(900);
 const REGION: &str = "us-east-1";
@@ -169,6 +169,9 @@ pub fn prepare(plane: &ControlPlane, namespace: &str, s3: &S3, prefix: &str) -> 
     let mut location = s3.location("default", prefix);
     location["metadata"]["namespace"] = json!(namespace);
     location["spec"]["default"] = json!(true);
+    // Each check of a stock Velero starts its plugin anew, and one that fails on a busy machine makes it fail every backup
+    // that it picks up before the next.
+    location["spec"]["validationFrequency"] = json!("1m");
     let labels = json!({"deploy": "velero"});
     let deployment = json!({
         "apiVersion": "apps/v1",
@@ -210,7 +213,7 @@ pub fn install_definitions(plane: &ControlPlane) -> anyhow::Result<()> {
     let [folder] = binaries::get(["velero-crds"])?;
     let folder = folder.display().to_string();
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &folder])?;
     Ok(())
 }
 
@@ -224,7 +227,7 @@ pub fn define_movers(plane: &ControlPlane) -> anyhow::Result<()> {
         |kind: &MoverKind| folder.join(format!("velero.io_{}.yaml", kind.plural())).display().to_string();
     let files = MoverKind::ALL.iter().map(file).collect::<Vec<_>>().join(",");
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &files])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &files])?;
+    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &files])?;
     Ok(())
 }
 
@@ -337,7 +340,7 @@ fn take_turn() -> anyhow::Result<File> {
         Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
     })?;
     // The last one may take a moment to let go of it.
-    let free = wait_for("port 8080", Duration::from_secs(10), || {
+    let free = wait_for("port 8080", Duration::from_secs(60), || {
         Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).ok().map(drop))
     });
     if free.is_err() {

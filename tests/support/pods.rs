@@ -41,7 +41,7 @@ use site::Site;
 pub struct Cluster {
     site: Arc<Site>,
     /// Before the control plane, which it talks to.
-    kubelet: Kubelet,
+    _kubelet: Kubelet,
     plane: ControlPlane,
 }
 
@@ -63,7 +63,7 @@ impl Cluster {
         let network = plane.network().context("a control plane for pods has a network")?;
         let site = Arc::new(Site::new(plane.folder(), plane.address(), Arc::clone(network), nodes, images));
         let kubelet = Kubelet::start(Arc::clone(&site), plane.kubeconfig())?;
-        Ok(Self { site, kubelet, plane })
+        Ok(Self { site, _kubelet: kubelet, plane })
     }
 
     pub fn plane(&self) -> &ControlPlane {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{ControlPlane, port};
 
 /// More than any caller takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How it says no.
 #[derive(Clone, Copy, Debug)]

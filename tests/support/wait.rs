@@ -4,7 +4,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use super::times::Wait;
+
+/// How long anything may take that does happen in the end: machines that run tests are shared, and slow when they are
+/// busy. Nothing is gained by less, because only what fails waits for so long.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 const PERIOD: Duration = Duration::from_millis(20);
+
+/// How long to pause after a look that took that long: whoever looks is not to take more than a third of a core from what
+/// it waits for.
+fn pause(look: Duration) -> Duration {
+    (look * 2).clamp(PERIOD, Duration::from_secs(2))
+}
 
 /// Asks again and again until `condition` gives a value, or fails: that ends the wait at once.
 ///
@@ -15,15 +26,18 @@ pub fn wait_for<T>(
     timeout: Duration,
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
+    let _wait = Wait::start(what);
     let started = Instant::now();
     loop {
+        let look = Instant::now();
         if let Some(value) = condition()? {
             return Ok(value);
         }
+        let look = look.elapsed();
         if started.elapsed() > timeout {
             bail!("waited {timeout:?} in vain for {what}");
         }
-        std::thread::sleep(PERIOD);
+        std::thread::sleep(pause(look));
     }
 }
 
@@ -36,14 +50,17 @@ pub async fn wait_until<T>(
     timeout: Duration,
     mut condition: impl AsyncFnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
+    let _wait = Wait::start(what);
     let started = Instant::now();
     loop {
+        let look = Instant::now();
         if let Some(value) = condition().await? {
             return Ok(value);
         }
+        let look = look.elapsed();
         if started.elapsed() > timeout {
             bail!("waited {timeout:?} in vain for {what}");
         }
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(pause(look)).await;
     }
 }

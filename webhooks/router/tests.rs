@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::*;
+use crate::intake::BODY_LIMIT;
 
 #[derive(Default)]
 struct Cluster {
@@ -34,7 +35,7 @@ impl Known for Arc<Cluster> {
     fn cannot_queue(&self) -> Option<String> {
         self.cannot_queue.lock().clone()
     }
-    fn queue(&self) -> View {
+    fn queue(&self, _: &Entry, _: Timestamp) -> View {
         View { backups: self.backups.lock().clone(), order: self.order.clone(), ..View::default() }
     }
     fn has_seen(&self, mark: Timestamp) -> bool {
@@ -52,6 +53,7 @@ impl Known for Arc<Cluster> {
     fn expected_start(&self, _: &View, _: &str, _: Timestamp) -> Option<Band<Timestamp>> {
         None
     }
+    fn within(&self, _: Duration) -> impl Sized + Send {}
     fn foreign_queue(&self, name: &str, _: &str, user: &str) {
         self.foreign.lock().push(format!("{name} by {user}"));
     }
@@ -124,6 +126,38 @@ async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<St
     }
     let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
     (stored, warnings.iter().filter_map(|w| w.as_str().map(str::to_owned)).collect())
+}
+
+#[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "nobody can look at the queue meanwhile: that is the point")]
+async fn what_takes_too_long_is_let_in_without_a_place_before_the_api_server_gives_up() {
+    let (cluster, router) = desk();
+    let mut object = backup("slow", json!({}));
+    object["metadata"]["annotations"] = json!({"berth.dev/enqueued-at": "2020-01-01T00:00:00Z"});
+    let review = review("CREATE", object, None, false);
+    let held = cluster.backups.lock();
+    let answer = ask(&router, &format!("{ENQUEUE_PATH}?timeout=1s"), review.clone()).await;
+    assert_eq!(answer["allowed"], true);
+    let later = "berth: queued by the controller in a moment: this replica is busy";
+    assert_eq!(answer["warnings"], json!([later]));
+    assert!(answer["patch"].is_string(), "a mark that was written by hand goes all the same");
+    drop(held);
+    let answer = ask(&router, &format!("{ENQUEUE_PATH}?timeout=30s"), review).await;
+    let warning = answer["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.starts_with("berth: queued at position"), "{warning}");
+}
+
+#[test]
+fn the_deadline_is_before_the_one_of_the_api_server_and_no_hostile_one() {
+    let of = |query: &str| {
+        deadline(&Request::builder().uri(format!("/x{query}")).body(axum::body::Body::empty()).unwrap())
+    };
+    let millis = |query: &str| of(query).as_millis();
+    assert_eq!((millis(""), millis("?timeout=2s"), millis("?a=b&timeout=10s")), (1500, 1500, 7500));
+    for hostile in ["?timeout=18446744073709551615s", "?timeout=99999999999999999999999s", "?timeout=-1s"] {
+        assert!(of(hostile) <= LONGEST, "{hostile}");
+    }
+    assert_eq!(millis("?timeout=0s"), 750);
 }
 
 #[tokio::test]

@@ -39,6 +39,27 @@ pub struct StoreConfig {
     /// New objects cannot be removed for a while.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_lock: Option<ObjectLock>,
+    /// How the locations of entries come by their keys. `scoped`: each gets some that open its own directory alone, and are made
+    /// anew in time; provider `aws` only. `shared`: each gets those of the store, so that every cluster can read and remove what
+    /// the others keep there. A CloudProfile has to say it; absent, where it was made before that: `shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location_keys: Option<LocationKeys>,
+    /// ARN of the role whose rights `scoped` keys have in their directories. Absent: those of the user whose keys the Secret has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role_arn: Option<String>,
+    /// URL, without a path, of the service that makes `scoped` keys, as Amazon's STS does. Absent: Amazon's of the region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sts_endpoint: Option<String>,
+    /// For how long `scoped` keys are good, at half of which they are made anew. Absent: 60 with a role, 720 without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_minutes: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LocationKeys {
+    Scoped,
+    Shared,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

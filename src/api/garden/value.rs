@@ -9,7 +9,8 @@ use kube::ResourceExt;
 
 use super::operation::OperationState;
 use super::{
-    BackupBucket, BackupEntry, CloudProfile, ObjectLock, ObjectLockMode, SecretReference, Seed, StoreConfig,
+    BackupBucket, BackupEntry, CloudProfile, LocationKeys, ObjectLock, ObjectLockMode, SecretReference, Seed,
+    StoreConfig,
 };
 use crate::extensions;
 use crate::keys;
@@ -31,6 +32,19 @@ impl From<&StoreConfig> for garden::StoreConfig {
             insecure_skip_tls_verify: wire.insecure_skip_tls_verify,
             path: wire.path.clone(),
             object_lock: wire.object_lock.as_ref().map(Into::into),
+            location_keys: wire.location_keys.map(Into::into),
+            role_arn: wire.role_arn.clone(),
+            sts_endpoint: wire.sts_endpoint.clone(),
+            key_minutes: wire.key_minutes,
+        }
+    }
+}
+
+impl From<LocationKeys> for garden::LocationKeys {
+    fn from(wire: LocationKeys) -> Self {
+        match wire {
+            LocationKeys::Scoped => Self::Scoped,
+            LocationKeys::Shared => Self::Shared,
         }
     }
 }

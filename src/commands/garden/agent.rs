@@ -35,16 +35,16 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     };
     let (mut registry, dropped) = (Registry::default(), Counter::default());
     registry.register("berth_garden_events_dropped", "Events not sent: too many at once", dropped.clone());
-    health::serve(args.health_address, || true, registry, stop.clone()).await?;
+    health::serve(args.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
     let client = clients.call.clone();
-    let candidate = Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration);
+    let candidate = Arc::new(Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
         tokio::select! {
-            () = candidate.keep() => warn!("no longer leading: everything stops here"),
+            _ = candidate.keep_beside() => warn!("no longer leading: everything stops here"),
             () = lead(&args, &clients, hub.as_ref(), &dropped) => {}
             // What is half done is ended by the next one: nobody waits for it.
             () = stop.cancelled() => {
@@ -72,6 +72,7 @@ async fn lead(
         namespace: args.garden_namespace.clone(),
         leave: leave.clone(),
         events,
+        roots: args.folders.roots(),
     };
     let carrying = async {
         if let (Some((settings, hub)), Some(leave)) = (hub, leave) {

@@ -14,6 +14,7 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
         entry: args.to_entry,
         at_once: usize::from(args.at_once),
         patience: args.timeout,
+        roots: args.folders.roots(),
     };
     if args.dry_run {
         let Summary { phase, counts, there } = migration.survey().await?;

@@ -3,13 +3,18 @@
 use super::settings;
 use crate::args::InstallArgs;
 use crate::install::hub::HubAccess;
-use crate::install::{Member, render};
+use crate::install::{Member, Types, render};
 
 /// # Errors
 /// When the manifests in this binary are not what they should be.
-pub(super) fn run(args: &InstallArgs, access: Option<&HubAccess>) -> anyhow::Result<()> {
+pub(super) fn run(
+    args: &InstallArgs,
+    access: Option<&HubAccess>,
+    engine: Option<Types>,
+) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or_default();
     let mut settings = settings(args, access, None);
+    settings.engine = engine;
     settings.bring_namespace = !beside;
     settings.bring_definitions = !beside;
     if args.member.beside_gardener {

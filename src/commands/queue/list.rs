@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use berth_core::queue::Reason;
 use jiff::Timestamp;
 
 use super::Here;
@@ -51,7 +52,7 @@ async fn show_changes(here: &Here, store: &Store, known: &Leader, output: Output
             if std::io::stdout().is_terminal() {
                 print!("\x1b[2J\x1b[H");
             }
-            show(&Situation::new(store, known.stopped.clone(), Timestamp::now()), output)?;
+            show(&Situation::new(store, known, Timestamp::now()), output)?;
             if output == Output::Table {
                 println!();
             }
@@ -122,7 +123,8 @@ pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Res
         (Some(position), Some(waits_for)) => {
             writeln!(out, "{name} is at position {position} and waits for {waits_for}.")?
         }
-        (None, Some(_)) => writeln!(out, "{name} starts next.")?,
+        (None, Some(_)) if line.reason == Some(Reason::Next.word()) => writeln!(out, "{name} starts next.")?,
+        (None, Some(waits_for)) => writeln!(out, "{name} waits for {waits_for}.")?,
         _ => writeln!(out, "{name} runs.")?,
     }
     if let Some(start) = line.expected_start {

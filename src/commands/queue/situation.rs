@@ -1,21 +1,23 @@
 //! The queue as it stands, exact places and expectations included: worked out here, not read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_api::keys;
-use berth_api::velero::BackupStorageLocation;
+use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_core::glob::Effort;
 use berth_core::location::{Location, choose};
 use berth_core::queue::{Band, Entry, Expectation, Phase, Plan, Reason, View, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use super::Here;
 use crate::args::Executor;
+use crate::client::list;
 use crate::leader::LEASE;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};
@@ -31,12 +33,16 @@ pub struct Leader {
     pub velero_runs: bool,
     /// Why it starts nothing.
     pub stopped: Option<String>,
+    /// UIDs of Backups that it has put out of the line, because it can write nothing to them.
+    pub unwritable: HashSet<String>,
 }
 
 /// Everything at one moment.
 pub struct Situation {
     pub view: View,
     pub plan: Plan,
+    /// Started, and out of the line since, because not even that it runs could be written: they take no slot.
+    stuck: Vec<Arc<Entry>>,
     expected: HashMap<usize, Expectation>,
     locations: Arc<Vec<Location>>,
     pub velero_runs: bool,
@@ -101,27 +107,41 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
             .unwrap_or_default(),
         waits_for_stores: velero_runs,
     };
-    Leader { settings, velero_runs, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()) }
+    let unwritable = told(keys::UNWRITABLE).unwrap_or_default();
+    let unwritable = unwritable.split(',').filter(|uid| !uid.is_empty()).map(str::to_owned).collect();
+    Leader { settings, velero_runs, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()), unwritable }
 }
 
 pub async fn read(here: &Here) -> anyhow::Result<Situation> {
-    let Leader { settings, stopped, velero_runs } = leader(&here.client, &here.namespace).await;
-    let backups = here.backups().list(&ListParams::default()).await.context("failed to list the Backups")?;
-    let locations: Api<BackupStorageLocation> = Api::namespaced(here.client.clone(), &here.namespace);
-    let locations = locations.list(&ListParams::default()).await.context("failed to list the locations")?;
-    let store = Store::new(settings);
+    let leader = leader(&here.client, &here.namespace).await;
+    let backups =
+        list::<Backup>(&here.client, &here.namespace).await.context("failed to list the Backups")?;
+    let locations = list::<BackupStorageLocation>(&here.client, &here.namespace);
+    let locations = locations.await.context("failed to list the locations")?;
+    for (kind, unreadable) in
+        [("Backup", &backups.unreadable), ("BackupStorageLocation", &locations.unreadable)]
+    {
+        for (name, why) in unreadable {
+            eprintln!("{kind} {name} is left out, because it cannot be read: {why}");
+        }
+    }
+    let store = Store::new(leader.settings.clone());
     store.observe(Change::All(backups.items));
     store.observe_location(Change::All(locations.items));
-    Ok(Situation { velero_runs, ..Situation::new(&store, stopped, Timestamp::now()) })
+    Ok(Situation::new(&store, &leader, Timestamp::now()))
 }
 
 impl Situation {
-    pub fn new(store: &Store, stopped: Option<String>, now: Timestamp) -> Self {
-        let view = store.view(stopped, now);
+    pub fn new(store: &Store, leader: &Leader, now: Timestamp) -> Self {
+        let mut view = store.view(leader.stopped.clone(), now);
+        view.unwritable.clone_from(&leader.unwritable);
+        let backups = std::mem::take(&mut view.backups);
+        let (stuck, backups) = backups.into_iter().partition(|entry| view.is_stuck(entry));
+        view.backups = backups;
         let expected = store.expectations(&view, now, ESTIMATE_MOST);
         let expected = expected.into_iter().map(|expectation| (expectation.backup, expectation)).collect();
         let (plan, locations) = (plan(&view), store.locations());
-        Self { plan, view, expected, locations, velero_runs: false, now }
+        Self { plan, view, stuck, expected, locations, velero_runs: leader.velero_runs, now }
     }
 
     /// Names of those that wait, in order; only those that go to this location, where one is named.
@@ -143,7 +163,8 @@ impl Situation {
         let running = running.into_iter().map(|i| self.line(i, None, None));
         let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
-        running.chain(starting).chain(waiting).collect()
+        let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&Reason::Unwritable), None));
+        running.chain(starting).chain(waiting).chain(stuck).collect()
     }
 
     fn entry(&self, index: usize) -> &Entry {
@@ -152,29 +173,12 @@ impl Situation {
     }
 
     fn line(&self, index: usize, position: Option<u32>, reason: Option<&Reason>) -> Line {
-        let entry = self.entry(index);
-        let expected = self.expected.get(&index);
-        Line {
-            name: entry.name.clone(),
-            phase: match entry.phase {
-                Phase::New => "New",
-                Phase::Queued => "Queued",
-                Phase::ReadyToStart => "ReadyToStart",
-                Phase::InProgress => "InProgress",
-            },
-            position,
-            priority_class: entry.class.clone(),
-            waits_for: reason.map(ToString::to_string),
-            reason: reason.map(Reason::word),
-            since: entry.enqueued_at.unwrap_or(entry.created_at),
-            expected_start: expected.and_then(|e| e.start).map(When::from),
-            expected_end: expected.and_then(|e| e.end).map(When::from),
-        }
+        line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
     pub fn explain(&self, name: &str) -> anyhow::Result<Explanation> {
         let lines = self.lines();
-        let wanted = self.view.backups.iter().find(|b| b.name == name);
+        let wanted = self.view.backups.iter().chain(&self.stuck).find(|b| b.name == name);
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
         let ahead = |b: &&Arc<Entry>| {
             b.name != name
@@ -192,7 +196,7 @@ impl Situation {
         let blockers = blockers
             .into_iter()
             .filter_map(|blocker| {
-                let meeting = blocker.namespaces.meets(&wanted.namespaces)?;
+                let meeting = blocker.namespaces.meets(&wanted.namespaces, &Effort::of_decision())?;
                 let line = lines.iter().find(|line| line.name == blocker.name);
                 Some(Blocker {
                     name: blocker.name.clone(),
@@ -210,6 +214,30 @@ impl Situation {
             running: self.view.backups.iter().filter(|b| b.phase.is_running()).count(),
             slots: self.view.slots,
         })
+    }
+}
+
+fn line(
+    entry: &Entry,
+    position: Option<u32>,
+    reason: Option<&Reason>,
+    expected: Option<&Expectation>,
+) -> Line {
+    Line {
+        name: entry.name.clone(),
+        phase: match entry.phase {
+            Phase::New => "New",
+            Phase::Queued => "Queued",
+            Phase::ReadyToStart => "ReadyToStart",
+            Phase::InProgress => "InProgress",
+        },
+        position,
+        priority_class: entry.class.clone(),
+        waits_for: reason.map(ToString::to_string),
+        reason: reason.map(Reason::word),
+        since: entry.enqueued_at.unwrap_or(entry.created_at),
+        expected_start: expected.and_then(|e| e.start).map(When::from),
+        expected_end: expected.and_then(|e| e.end).map(When::from),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::violation::{Field, Violations};
 pub struct Findings {
     /// Whatever other objects come later.
     pub faults: Violations,
-    /// Other objects make a fault of it; that may change any moment.
+    /// Other objects make a fault of it, which may change any moment; or that it is new.
     pub blamed: Violations,
     /// Worth knowing; nothing is refused for these.
     pub warnings: Vec<String>,

@@ -82,6 +82,27 @@ impl Sender {
     }
 }
 
+/// Senders that somebody names and that are not there, and since when. In a hub that is being restored, and where one is made
+/// anew, they come in a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Missing(BTreeMap<String, Duration>);
+
+impl Missing {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// `names`: those that are not there now. Gives those that have not been there for so long that somebody has deleted them.
+    pub fn look(&mut self, names: &BTreeSet<&str>, now: Moment) -> BTreeSet<String> {
+        self.0.retain(|name, _| names.contains(name.as_str()));
+        for name in names {
+            self.0.entry((*name).to_owned()).or_insert(now.steady);
+        }
+        let is_over = |since: &Duration| now.steady.saturating_sub(*since) >= SILENT.unsigned_abs();
+        self.0.iter().filter(|(_, since)| is_over(since)).map(|(name, _)| name.clone()).collect()
+    }
+}
+
 /// A moment of the steady clock by the other one, as that stands now.
 fn past(now: Moment, at: Duration) -> Option<Timestamp> {
     let ago = SignedDuration::try_from(now.steady.saturating_sub(at)).ok()?;
@@ -98,6 +119,23 @@ mod tests {
 
     fn now(second: i64) -> Moment {
         Moment { steady: Duration::from_secs(second.unsigned_abs()), wall: at(second) }
+    }
+
+    #[test]
+    fn who_was_not_there_for_long_was_deleted() {
+        let mut missing = Missing::default();
+        let mut look = |names: &[&str], second| {
+            missing.look(&names.iter().copied().collect(), now(second)).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(look(&["a"], 0), [""; 0]);
+        assert_eq!(look(&["a", "b"], 39), [""; 0]);
+        assert_eq!(look(&["a", "b"], 40), ["a"]);
+        // It came back, and goes once more.
+        assert_eq!(look(&["b"], 50), [""; 0]);
+        assert_eq!(look(&["a", "b"], 80), ["b"]);
+        assert_eq!(look(&["a"], 120), ["a"]);
+        assert_eq!(look(&[], 200), [""; 0]);
+        assert!(missing.is_empty());
     }
 
     #[test]

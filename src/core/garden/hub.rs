@@ -3,11 +3,13 @@
 
 mod plan;
 mod reason;
+mod record;
 mod view;
 
 pub use plan::{BucketEnd, BucketPlan};
 pub use plan::{End, EntryPlan, Handed, NewBucket, Plan, plan};
 pub use reason::Waiting;
+pub use record::{Left, Record, left};
 pub use view::{
     About, Access, Bucket, BucketStatus, Cluster, Condition, Conditions, Credentials, Entry, EntryStatus,
     Infrastructure, Operation, OperationKind, OperationState, ProfileStatus, Settings, View,

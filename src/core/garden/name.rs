@@ -1,10 +1,13 @@
 //! Names of shared buckets: `<profile>-<region>-<first five of the profile's UID>`, and from the second one of a region on
 //! `-<ordinal>` after that. A name is known to the whole world for as long as the bucket is there, and maybe longer.
+//! And of the records of entries that are no more.
 
 use super::store::{AZURE, GCP, Place};
 
 /// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC 1123).
 pub const LONGEST: usize = 63;
+/// What the name of a Kubernetes object may have (source: RFC 1123's subdomains).
+const LONGEST_OF_AN_OBJECT: usize = 253;
 const UID: usize = 5;
 const HASH: usize = 6;
 
@@ -55,6 +58,14 @@ impl<'a> Stem<'a> {
         let last = name.rsplit('-').next().and_then(|digits| digits.parse().ok());
         [Some(1), last].into_iter().flatten().find(|ordinal| self.name(*ordinal) == name)
     }
+}
+
+/// Of the record of an entry that is no more. The whole UID tells it from those of other entries of the name; an entry's name
+/// that is too long for that is cut.
+pub fn tombstone(entry: &str, uid: &str) -> String {
+    let room = LONGEST_OF_AN_OBJECT.saturating_sub("tombstone--".len() + uid.len());
+    let entry = entry.get(..room).unwrap_or(entry);
+    format!("tombstone-{}-{uid}", entry.trim_end_matches(['-', '.']))
 }
 
 /// `text` with nothing but what a label may hold.
@@ -138,6 +149,18 @@ mod tests {
         assert_ne!(name(AZURE, "a--b", "eu"), name(AZURE, "a-b", "eu"));
         assert!(name(GCP, "google-eu", "europe-west1").starts_with("go-gle-eu-"));
         assert_eq!(name(GCP, "packet", "europe-west1"), "packet-europe-west1-3ef42");
+    }
+
+    #[test]
+    fn each_entry_has_a_record_of_its_own() {
+        assert_eq!(tombstone("ship--1", UID), format!("tombstone-ship--1-{UID}"));
+        let alike = UID.replace("b5a6", "b5a7");
+        assert_ne!(tombstone("ship--1", UID), tombstone("ship--1", &alike));
+        for long in ["a".repeat(253), "a.".repeat(126) + "a", "-".repeat(252) + "a"] {
+            let name = tombstone(&long, UID);
+            assert!(name.len() <= LONGEST_OF_AN_OBJECT && name.ends_with(&format!("-{UID}")), "{name}");
+            assert!(!name.contains(".-"), "{name}");
+        }
     }
 
     #[test]

@@ -52,6 +52,22 @@ pub struct StoreConfig {
     /// Folder that holds the buckets.
     pub path: Option<String>,
     pub object_lock: Option<ObjectLock>,
+    pub location_keys: Option<LocationKeys>,
+    /// What [`LocationKeys::Scoped`] takes besides: a role, whose rights they have in their directories.
+    pub role_arn: Option<String>,
+    /// Who makes them, where that is not Amazon.
+    pub sts_endpoint: Option<String>,
+    /// How long they last.
+    pub key_minutes: Option<u32>,
+}
+
+/// How the locations of entries come by their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LocationKeys {
+    /// Each gets some that open its own directory, and end by themselves.
+    Scoped,
+    /// Each gets those of the store, which open all that is in it.
+    Shared,
 }
 
 impl StoreConfig {
@@ -89,6 +105,7 @@ pub struct Store {
 pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Violations {
     let mut found = Violations::default();
     let is_folder = provider == FILESYSTEM;
+    check_scoped(field, provider, config, &mut found);
     if !SERVED.contains(&provider) {
         return found;
     }
@@ -142,6 +159,43 @@ pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Viol
         found.require(lock.retention_days >= 1, &field, "must be a day or more");
     }
     found
+}
+
+/// Keys for one directory: are there such, and does what is said of them go with it?
+fn check_scoped(field: &Field, provider: &str, config: &StoreConfig, found: &mut Violations) {
+    let is_scoped = config.location_keys == Some(LocationKeys::Scoped);
+    let keys = field.child("locationKeys");
+    let trust = "say \"shared\", if clusters may read and remove what the others keep there";
+    if provider != AWS {
+        let message = format!("berth cannot limit keys of provider {provider:?} to a directory: {trust}");
+        found.require(!is_scoped, &keys, message);
+    } else if config.endpoint.is_some() {
+        let message = format!(
+            "who makes the keys at another endpoint than Amazon's must be named by stsEndpoint; if nobody does there, {trust}"
+        );
+        found.require(!is_scoped || config.sts_endpoint.is_some(), &keys, message);
+    }
+    for (name, is_there) in [
+        ("roleArn", config.role_arn.is_some()),
+        ("stsEndpoint", config.sts_endpoint.is_some()),
+        ("keyMinutes", config.key_minutes.is_some()),
+    ] {
+        let message = "means nothing without locationKeys \"scoped\": leave it out";
+        found.require(is_scoped || !is_there, &field.child(name), message);
+    }
+    if let Some(role) = &config.role_arn {
+        let is_arn = role.starts_with("arn:") && role.bytes().all(|b| b.is_ascii_graphic());
+        found.require(is_arn, &field.child("roleArn"), "must be the ARN of a role");
+    }
+    if let Some(endpoint) = &config.sts_endpoint {
+        let message = "must be http://HOST[:PORT] or https://HOST[:PORT]: no path, no user, no query";
+        found.require(is_endpoint(endpoint), &field.child("stsEndpoint"), message);
+    }
+    if let Some(minutes) = config.key_minutes {
+        let most = if config.role_arn.is_some() { 720 } else { 2160 };
+        let message = format!("must be 15 to {most}: Amazon's keys last no longer");
+        found.require((15..=most).contains(&minutes), &field.child("keyMinutes"), message);
+    }
 }
 
 fn is_endpoint(url: &str) -> bool {
@@ -239,6 +293,39 @@ mod tests {
         }
         assert_eq!(secret_keys(AZURE).len(), 2);
         assert!(secret_keys(FILESYSTEM).is_empty());
+    }
+
+    #[test]
+    fn keys_are_limited_to_directories_where_somebody_makes_such() {
+        let text = |text: &str| Some(text.to_owned());
+        let scoped = StoreConfig { location_keys: Some(LocationKeys::Scoped), ..StoreConfig::default() };
+        assert_eq!(faults(AWS, &scoped), [""; 0]);
+        for provider in [AZURE, GCP, "packet"] {
+            assert_eq!(faults(provider, &scoped), ["c.locationKeys"], "{provider}");
+        }
+        let alike = StoreConfig { endpoint: text("https://store"), ..scoped.clone() };
+        assert_eq!(faults(AWS, &alike), ["c.locationKeys"]);
+        let named = StoreConfig { sts_endpoint: text("https://sts"), ..alike };
+        assert_eq!(faults(AWS, &named), [""; 0]);
+        let more = StoreConfig {
+            location_keys: Some(LocationKeys::Shared),
+            role_arn: text("arn:aws:iam::1:role/a"),
+            key_minutes: Some(60),
+            ..named
+        };
+        assert_eq!(faults(AWS, &more), ["c.roleArn", "c.stsEndpoint", "c.keyMinutes"]);
+        for (role, minutes, wrong) in [
+            (None, 15, false),
+            (None, 14, true),
+            (None, 2160, false),
+            (text("arn:aws:iam::1:role/a"), 2160, true),
+            (text("arn:aws:iam::1:role/a"), 720, false),
+        ] {
+            let config = StoreConfig { role_arn: role, key_minutes: Some(minutes), ..scoped.clone() };
+            assert_eq!(faults(AWS, &config).contains(&"c.keyMinutes".to_owned()), wrong, "{config:?}");
+        }
+        let odd = StoreConfig { role_arn: text("my role"), sts_endpoint: text("sts"), ..scoped };
+        assert_eq!(faults(AWS, &odd), ["c.roleArn", "c.stsEndpoint"]);
     }
 
     #[test]

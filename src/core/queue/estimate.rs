@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::plan::starts;
+use super::plan::{settled, starts};
 use super::view::{Entry, Phase, View};
 
 /// A run that ended well.
@@ -79,7 +79,7 @@ impl<'a> History<'a> {
 /// Lives the queue to its end three times. Whoever needs one of unknown length to end first gets no answer, and
 /// a queue of more than `most` is not looked at.
 pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
-    if view.backups.len() > most || view.stopped.is_some() {
+    if view.backups.len() + view.others > most || view.stopped.is_some() {
         return Vec::new();
     }
     let took: Vec<Option<Band<SignedDuration>>> = view.backups.iter().map(|b| history.took(b)).collect();
@@ -88,7 +88,7 @@ pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -
     }
     let live = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
         let took: Vec<Option<SignedDuration>> = took.iter().map(|band| band.map(pick)).collect();
-        live(view.clone(), &took, now)
+        live(settled(view.clone()), &took, now)
     };
     let lives = [live(|band| band.earliest), live(|band| band.likely), live(|band| band.latest)];
     let at = |life: usize, i: usize| lives.get(life).and_then(|l| l.get(i)).copied().unwrap_or_default();

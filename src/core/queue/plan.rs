@@ -1,12 +1,13 @@
 //! One decision: who starts, why the others wait, which positions are to be written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::reason::Reason;
 use super::view::{Entry, Phase, View};
+use crate::glob::Effort;
 use crate::namespace::{Meeting, NamespaceSet};
 
 /// What to do, as indices into the view's `backups`.
@@ -33,6 +34,8 @@ pub enum Cause {
     Canceled,
     /// A later one of its schedule takes its place.
     Superseded { by: usize },
+    /// What it asks for cannot be read, or is too much.
+    Refused { why: Vec<String> },
 }
 
 /// A backup that stays in the queue.
@@ -42,15 +45,19 @@ pub struct Waiting {
     /// Its exact place, from 1.
     pub place: u32,
     pub reason: Reason,
+    /// It takes the place of one that arrived then, and has to be marked with that before the other one ends.
+    pub inherits: Option<Timestamp>,
 }
 
 impl Plan {
-    /// Positions that are wrong, from the head of the queue, and backups that are not Queued yet (all of
-    /// those: they have no position at all). At most `budget` corrections.
+    /// Positions that are wrong, from the head of the queue, and backups that are not Queued yet or take another's place (all
+    /// of those: the first have no position at all, and for the second others wait). At most `budget` corrections.
     pub fn renumber<'a>(&'a self, view: &'a View, budget: usize) -> impl Iterator<Item = &'a Waiting> {
         let mut left = budget;
         self.waiting.iter().filter(move |waiting| match view.backups.get(waiting.backup) {
+            Some(entry) if view.unwritable.contains(&entry.uid) => false,
             Some(entry) if entry.phase == Phase::New || entry.position == 0 => true,
+            Some(_) if waiting.inherits.is_some() => true,
             Some(entry) if entry.position != waiting.place && left > 0 => {
                 left -= 1;
                 true
@@ -76,11 +83,13 @@ pub fn starts(view: &View) -> Plan {
 /// May a backup that is ReadyToStart begin to run? A second look, by whoever runs it: a write of a leader that was
 /// given up, or is gone, may land after another one has decided. `is_open`: it runs it already, whatever the view says.
 pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
+    let effort = Effort::of_decision();
     let running = || {
         let others = view.backups.iter().filter(|b| b.uid != entry.uid);
         others.filter(|b| b.phase == Phase::InProgress || is_open(b))
     };
-    running().count() < view.slots.max(1) && !running().any(|b| b.namespaces.overlaps(&entry.namespaces))
+    running().count() < view.slots.max(1)
+        && !running().any(|b| b.namespaces.overlaps(&entry.namespaces, &effort))
 }
 
 /// How far to walk.
@@ -92,21 +101,22 @@ enum Extent {
 }
 
 fn walk(view: &View, extent: Extent) -> Plan {
-    let mut held = Held::default();
-    let mut running = 0;
-    for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
-        held.hold(i, &entry.namespaces);
-        running += 1;
-    }
-    let mut free = view.slots.max(1).saturating_sub(running);
+    let mut free = view.slots.max(1).saturating_sub(running(view));
     if view.stopped.is_some() {
         free = 0;
     }
     if extent == Extent::WhileSlotsLast && free == 0 {
         return Plan::default();
     }
-    let line = view.line();
     let superseding = superseding(view);
+    let heirs = heirs(view, &superseding);
+    let sight = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
+    let view = sight.as_ref().unwrap_or(view);
+    let mut held = Held::new();
+    for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
+        held.hold(i, &entry.namespaces);
+    }
+    let line = view.line();
     let mut plan = Plan::default();
     for index in line {
         if extent == Extent::WhileSlotsLast && free == 0 {
@@ -117,9 +127,16 @@ fn walk(view: &View, extent: Extent) -> Plan {
         let cause = match later {
             _ if entry.canceled => Some(Cause::Canceled),
             Some(by) if by != index && !view.holds(entry) => Some(Cause::Superseded { by }),
+            _ if !entry.refused.is_empty() && !view.holds(entry) => {
+                Some(Cause::Refused { why: entry.refused.clone() })
+            }
             _ => None,
         };
         if let Some(cause) = cause {
+            // Whoever ends first, and is forgotten, leaves no place behind.
+            if matches!(cause, Cause::Superseded { by } if heirs.contains_key(&by)) {
+                continue;
+            }
             plan.end.push(End { backup: index, cause });
             continue;
         }
@@ -129,13 +146,13 @@ fn walk(view: &View, extent: Extent) -> Plan {
         }
         let reason = match view.hold_reason(entry).or(conflict) {
             Some(reason) => reason,
-            None if free > 0 && entry.phase == Phase::Queued => {
+            None if free > 0 && entry.phase == Phase::Queued && !heirs.contains_key(&index) => {
                 free -= 1;
                 held.started(index);
                 plan.start.push(index);
                 continue;
             }
-            // Not Queued yet: it gets its place first, and is looked at again with that in hand.
+            // Not Queued yet, or not marked as an heir: that is written first, and it is looked at again with that in hand.
             None if free > 0 => {
                 free -= 1;
                 Reason::Next
@@ -146,27 +163,61 @@ fn walk(view: &View, extent: Extent) -> Plan {
             },
         };
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
-        plan.waiting.push(Waiting { backup: index, place, reason });
+        plan.waiting.push(Waiting { backup: index, place, reason, inherits: heirs.get(&index).copied() });
     }
     plan
 }
 
 /// The last one of each schedule, waiting or running, if it takes the place of older ones.
 fn superseding(view: &View) -> HashMap<&str, usize> {
-    // What the queue has not seen comes after what it has.
-    let mut last: HashMap<&str, ((bool, Timestamp), usize)> = HashMap::new();
+    let mut last: HashMap<&str, ((Timestamp, Timestamp, &str), usize)> = HashMap::new();
     for (index, entry) in view.backups.iter().enumerate() {
         let Some(schedule) = entry.schedule.as_deref() else { continue };
-        let at = (entry.phase == Phase::New, entry.since());
+        let at = (entry.arrived(), entry.created_at, entry.uid.as_str());
         let known = last.entry(schedule).or_insert((at, index));
         if at >= known.0 {
             *known = (at, index);
         }
     }
-    let supersedes = |index: usize| {
-        view.backups.get(index).is_some_and(|entry| entry.supersedes && !entry.canceled && !view.holds(entry))
-    };
+    let lives = |entry: &Entry| !entry.canceled && entry.refused.is_empty() && !view.holds(entry);
+    let supersedes =
+        |index: usize| view.backups.get(index).is_some_and(|entry| entry.supersedes && lives(entry));
     last.into_iter().filter(|(_, (_, i))| supersedes(*i)).map(|(schedule, (_, i))| (schedule, i)).collect()
+}
+
+/// Those that wait and stand behind one whose place they take, and since when that one waits. Else a schedule that comes
+/// round sooner than the queue moves would be put back each time, for ever.
+fn heirs(view: &View, superseding: &HashMap<&str, usize>) -> HashMap<usize, Timestamp> {
+    let mut heirs: HashMap<usize, Timestamp> = HashMap::new();
+    if superseding.is_empty() {
+        return heirs;
+    }
+    for entry in view.backups.iter().filter(|b| !b.phase.is_running() && !b.canceled && !view.holds(b)) {
+        let by = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
+        let Some((by, heir)) = by.and_then(|by| Some((by, view.backups.get(by)?))) else { continue };
+        let since = entry.since();
+        if !heir.phase.is_running() && since < heir.since() {
+            let earliest = heirs.entry(by).or_insert(since);
+            *earliest = since.min(*earliest);
+        }
+    }
+    heirs
+}
+
+/// As they will stand once that is written down.
+fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
+    for (by, since) in heirs {
+        if let Some(heir) = view.backups.get_mut(*by) {
+            Arc::make_mut(heir).waits_since = Some(*since);
+        }
+    }
+    view
+}
+
+/// Nobody waits for a place that is still to be taken.
+pub(super) fn settled(view: View) -> View {
+    let heirs = heirs(&view, &superseding(&view));
+    with_heirs(view, &heirs)
 }
 
 /// What a backup that is being created would wait for. Names the running backup in its way, or else the one
@@ -175,16 +226,9 @@ pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
     if let Some(reason) = view.hold_reason(newcomer) {
         return reason;
     }
-    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
-    // By arrival everybody known is ahead.
-    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
-    let meets =
-        |b: &&Arc<Entry>| view.is_in_the_way(b) && b.namespaces.overlaps(&newcomer.namespaces) && is_ahead(b);
-    let first = |a: &&Arc<Entry>, b: &&Arc<Entry>| {
-        b.phase.is_running().cmp(&a.phase.is_running()).then_with(|| view.precedence(a, b))
-    };
-    if let Some(entry) = view.backups.iter().filter(meets).min_by(first) {
-        let meeting = entry.namespaces.meets(&newcomer.namespaces);
+    let mut compared = Compared::with(&newcomer.namespaces);
+    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
+        let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
         return Reason::Overlap {
             with: entry.name.clone(),
             running: entry.phase.is_running(),
@@ -195,24 +239,93 @@ pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
         return Reason::NoExecutor { why: why.clone() };
     }
     let slots = view.slots.max(1);
-    let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
+    let running = running(view);
     let free = running < slots && running + starts(view).start.len() < slots;
     if free { Reason::Next } else { Reason::NoSlot { slots } }
 }
 
+/// Does what a newcomer is told depend on more than [`Index::facing`](super::Index::facing) finds? Unless the order is by
+/// arrival, its place does. And where a slot is free and nobody is in its way, it depends on who else is about to start.
+pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
+    let takes_a_slot = || {
+        let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();
+        could_start && running(view) < view.slots.max(1)
+    };
+    let mut compared = Compared::with(&newcomer.namespaces);
+    !view.order.is_by_arrival()
+        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
+}
+
+fn running(view: &View) -> usize {
+    view.backups.iter().filter(|entry| entry.phase.is_running()).count()
+}
+
+/// The running backup that keeps a newcomer from its namespaces, or else the one furthest ahead in the queue.
+fn first_in_the_way<'a>(
+    view: &'a View,
+    newcomer: &'a Entry,
+    compared: &mut Compared<'a>,
+) -> Option<&'a Arc<Entry>> {
+    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
+    // By arrival everybody known is ahead.
+    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
+    let precedes = |a: &Arc<Entry>, b: &Arc<Entry>| {
+        let running_first = b.phase.is_running().cmp(&a.phase.is_running());
+        running_first.then_with(|| view.precedence(a, b)).is_lt()
+    };
+    let mut first: Option<&Arc<Entry>> = None;
+    for b in view.backups.iter().filter(|b| view.is_in_the_way(b) && is_ahead(b)) {
+        if first.is_none_or(|known| precedes(b, known)) && compared.overlaps(&b.namespaces) {
+            first = Some(b);
+        }
+    }
+    first
+}
+
+/// What one set was compared with. Those of one schedule are alike.
+struct Compared<'a> {
+    set: &'a NamespaceSet,
+    effort: Effort,
+    patterns: HashMap<&'a NamespaceSet, bool>,
+}
+
+impl<'a> Compared<'a> {
+    fn with(set: &'a NamespaceSet) -> Self {
+        Self { set, effort: Effort::of_decision(), patterns: HashMap::new() }
+    }
+
+    fn overlaps(&mut self, other: &'a NamespaceSet) -> bool {
+        if other.is_literal() {
+            return self.set.overlaps(other, &self.effort);
+        }
+        *self.patterns.entry(other).or_insert_with(|| self.set.overlaps(other, &self.effort))
+    }
+}
+
 /// Namespaces that are spoken for, and by whom. Plain names are looked up; sets with patterns are few, and
 /// equal ones (the backups of one schedule) are kept once.
-#[derive(Default)]
 struct Held<'a> {
+    effort: Effort,
     names: HashMap<&'a str, usize, NameHasher>,
     patterns: Vec<(&'a NamespaceSet, usize)>,
     known: HashMap<&'a NamespaceSet, usize>,
     /// Everything is held by this one: nobody behind it can start.
     all: Option<usize>,
-    started: Vec<usize>,
+    started: HashSet<usize>,
 }
 
 impl<'a> Held<'a> {
+    fn new() -> Self {
+        Self {
+            effort: Effort::of_decision(),
+            names: HashMap::default(),
+            patterns: Vec::new(),
+            known: HashMap::new(),
+            all: None,
+            started: HashSet::new(),
+        }
+    }
+
     fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
         if self.all.is_some() {
             return;
@@ -229,7 +342,7 @@ impl<'a> Held<'a> {
     }
 
     fn started(&mut self, holder: usize) {
-        self.started.push(holder);
+        self.started.insert(holder);
     }
 
     /// The first meeting found: plain names first, in the order in which the backup lists them.
@@ -252,22 +365,35 @@ impl<'a> Held<'a> {
 
     fn meets_pattern(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
         if let Some(holder) = self.known.get(set)
-            && let Some(meeting) = set.meets(set)
+            && let Some(meeting) = set.meets(set, &self.effort)
         {
             return Some((*holder, meeting.namespaces));
         }
-        self.patterns.iter().find_map(|(held, holder)| held.meets(set).map(|m| (*holder, m.namespaces)))
+        self.patterns
+            .iter()
+            .find_map(|(held, holder)| held.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
     }
 
     fn pattern_meets_name(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
         if set.is_literal() {
             return None;
         }
-        self.names
-            .iter()
-            .filter(|(name, _)| set.contains(name))
-            .min_by_key(|(name, holder)| (**holder, **name))
-            .map(|(name, holder)| (*holder, vec![(*name).to_owned()]))
+        // In no order, but the first one held is told while all can be looked at.
+        let mut first: Option<(usize, &str)> = None;
+        for (name, holder) in &self.names {
+            // Whoever takes everything contains each without a look.
+            self.effort.spend(1);
+            if !set.may_contain(name, &self.effort) {
+                continue;
+            }
+            if first.is_none_or(|known| (*holder, *name) < known) {
+                first = Some((*holder, *name));
+            }
+            if self.effort.left() == 0 {
+                break;
+            }
+        }
+        first.map(|(holder, name)| (holder, vec![name.to_owned()]))
     }
 }
 

@@ -4,13 +4,30 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::view::{Entry, Phase, View};
 
+/// How far the clocks of a cluster may be ahead of each other.
+pub const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
+/// How long an admission may take: the API server stamps a Backup after the webhook has marked it.
+const ADMISSION: SignedDuration = SignedDuration::from_secs(2);
+
+/// May the webhook have written this mark? The API server lets anybody write one while the webhook is away, but creates
+/// nothing in the past or in the future. One that is not likely is none.
+pub fn is_likely(mark: Timestamp, created_at: Timestamp) -> bool {
+    let after = mark.duration_since(created_at);
+    -ADMISSION <= after && after <= CLOCKS_DIFFER
+}
+
+/// No clock of this cluster shows more.
+pub(super) fn latest_sane(now: Timestamp) -> Timestamp {
+    now.saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX)
+}
+
 /// Time mark of a newcomer: now, or just after the latest mark that is known, so that no clock that stands still,
-/// jumps back or lags behind that of another replica lets it pass those that were here before. Marks of a day
-/// ahead and more are somebody's mistake, and are left behind.
+/// jumps back or lags behind that of another replica lets it pass those that were here before. Marks that no clock of
+/// this cluster shows are somebody's mistake, and are left behind.
 pub fn mark(view: &View, now: Timestamp) -> Timestamp {
-    let sane = now.saturating_add(SignedDuration::from_hours(24)).unwrap_or(Timestamp::MAX);
+    let sane = latest_sane(now);
     let known = view.backups.iter().filter(|b| b.phase != Phase::New).filter_map(|b| b.enqueued_at);
-    let latest = known.filter(|mark| *mark < sane).max();
+    let latest = known.filter(|mark| *mark <= sane).max();
     let after = latest.and_then(|mark| mark.saturating_add(SignedDuration::from_micros(1)).ok());
     after.map_or(now, |after| after.max(now))
 }
@@ -76,6 +93,15 @@ mod tests {
         budget.spend(5);
         assert_eq!(budget.earn(start + SignedDuration::from_millis(1_500), true), 25);
         assert_eq!(budget.earn(start + SignedDuration::from_hours(1), true), RenumberBudget::MOST as usize);
+    }
+
+    #[test]
+    fn a_mark_is_as_old_as_its_backup() {
+        let created = Timestamp::UNIX_EPOCH;
+        for (seconds, likely) in [(-3600, false), (-3, false), (-1, true), (0, true), (60, true), (61, false)]
+        {
+            assert_eq!(is_likely(created + SignedDuration::from_secs(seconds), created), likely, "{seconds}");
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Reason {
     /// A slot is free and nothing is in its way: the next cycle starts it.
     Next,
+    /// The API server refuses every write to it.
+    Unwritable,
     /// Somebody holds it.
     Held,
     /// Somebody holds every backup of its storage location; empty for the default one.
@@ -23,13 +25,22 @@ pub enum Reason {
 
 impl Reason {
     /// Every [`Reason::word`].
-    pub const WORDS: [&str; 7] =
-        ["Next", "Held", "LocationHeld", "LocationUnavailable", "NoExecutor", "NoSlot", "Overlap"];
+    pub const WORDS: [&str; 8] = [
+        "Next",
+        "Unwritable",
+        "Held",
+        "LocationHeld",
+        "LocationUnavailable",
+        "NoExecutor",
+        "NoSlot",
+        "Overlap",
+    ];
 
     /// One word, a closed set: for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Next => "Next",
+            Self::Unwritable => "Unwritable",
             Self::Held => "Held",
             Self::LocationHeld { .. } => "LocationHeld",
             Self::LocationUnavailable { .. } => "LocationUnavailable",
@@ -44,6 +55,9 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),
+            Self::Unwritable => f.write_str(
+                "somebody to delete it: the API server refuses every write to it, perhaps because it is too large",
+            ),
             Self::Held => f.write_str("its release: it is held"),
             Self::LocationHeld { location } if location.is_empty() => {
                 f.write_str("the release of the default storage location: it is held")

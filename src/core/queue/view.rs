@@ -1,7 +1,7 @@
 //! The frozen state on which one cycle decides.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -54,8 +54,10 @@ pub struct Entry {
     pub supersedes: bool,
     /// Name of its storage location; empty for the default one.
     pub location: String,
-    /// Annotation `berth.dev/enqueued-at`.
+    /// Annotation `berth.dev/enqueued-at`; see [`is_likely`](super::is_likely).
     pub enqueued_at: Option<Timestamp>,
+    /// Annotation `berth.dev/waits-since`: arrival of the first of those whose place it took.
+    pub waits_since: Option<Timestamp>,
     /// `status.startTimestamp`.
     pub started_at: Option<Timestamp>,
     /// `metadata.creationTimestamp`, whole seconds.
@@ -64,6 +66,8 @@ pub struct Entry {
     pub includes: Vec<String>,
     /// What it would take, or, once it runs, what its patterns resolved to.
     pub namespaces: NamespaceSet,
+    /// Why what it would take cannot be told: it takes nothing then, and ends without having run.
+    pub refused: Vec<String>,
 }
 
 /// Everything one decision may look at.
@@ -73,6 +77,8 @@ pub struct View {
     pub slots: usize,
     /// In any order. Shared, so that freezing a view copies no entry.
     pub backups: Vec<Arc<Entry>>,
+    /// How many more there are, on which what is asked does not depend.
+    pub others: usize,
     pub order: Order,
     /// How far back each tenant stands.
     pub handicaps: HashMap<String, SignedDuration>,
@@ -80,6 +86,8 @@ pub struct View {
     pub closed_locations: HashMap<String, Closed>,
     /// Why nothing can start at all: whoever runs backups is not there.
     pub stopped: Option<String>,
+    /// UIDs of backups whose every write is refused: they are in nobody's way, and take no slot.
+    pub unwritable: HashSet<String>,
 }
 
 impl Default for View {
@@ -87,18 +95,28 @@ impl Default for View {
         Self {
             slots: 1,
             backups: Vec::new(),
+            others: 0,
             order: Order::default(),
             handicaps: HashMap::new(),
             closed_locations: HashMap::new(),
             stopped: None,
+            unwritable: HashSet::new(),
         }
     }
 }
 
 impl Entry {
-    /// When it arrived. A mark on what the queue has not seen is not ours.
+    /// By what it stands in line: when it arrived, or the first of those whose place it took.
     pub fn since(&self) -> Timestamp {
-        self.mark().unwrap_or(self.created_at)
+        let arrived = self.arrived();
+        self.waits_since.map_or(arrived, |since| since.min(arrived))
+    }
+
+    /// When it arrived itself. A mark on what the queue has not seen is not ours, and without one all that is known is the
+    /// second in which it was created: it passes nobody who came in that.
+    pub fn arrived(&self) -> Timestamp {
+        let created = || self.created_at.saturating_add(SignedDuration::from_secs(1));
+        self.mark().unwrap_or_else(|| created().unwrap_or(self.created_at))
     }
 
     pub(super) fn mark(&self) -> Option<Timestamp> {
@@ -107,9 +125,18 @@ impl Entry {
 }
 
 impl View {
-    /// Is it to wait, by its own mark or by that of its location?
+    /// Is it to wait, by its own mark or by that of its location, or because it cannot be written?
     pub fn holds(&self, entry: &Entry) -> bool {
-        entry.held || self.closed_location(entry).is_some()
+        entry.held || self.is_unwritable(entry) || self.closed_location(entry).is_some()
+    }
+
+    /// Could it not even be said to run, or that it has ended? Nobody runs it, and it stands in no line.
+    pub fn is_stuck(&self, entry: &Entry) -> bool {
+        entry.phase.is_running() && self.is_unwritable(entry)
+    }
+
+    fn is_unwritable(&self, entry: &Entry) -> bool {
+        !self.unwritable.is_empty() && self.unwritable.contains(&entry.uid)
     }
 
     fn closed_location(&self, entry: &Entry) -> Option<&Closed> {
@@ -118,6 +145,9 @@ impl View {
 
     /// What a backup waits for that is to wait.
     pub(super) fn hold_reason(&self, entry: &Entry) -> Option<Reason> {
+        if self.is_unwritable(entry) {
+            return Some(Reason::Unwritable);
+        }
         if entry.held {
             return Some(Reason::Held);
         }

@@ -32,7 +32,7 @@ impl Courier {
         let told = self.told(hub.as_deref(), found.as_ref().map(|found| found.meta()), false, api).await?;
         let none = BackupBucketStatus::default();
         let status = hub.as_ref().and_then(|hub| hub.status.as_ref()).unwrap_or(&none);
-        let credentials = self.credentials(told, hub.as_deref())?;
+        let credentials = self.credentials(told, hub.as_deref(), None)?;
         let parcel = Parcel {
             name,
             told,
@@ -108,7 +108,7 @@ impl Courier {
             told,
             found,
             secret: entry_secret(name),
-            credentials: self.credentials(told, bucket.as_deref())?.or(missing),
+            credentials: self.credentials(told, bucket.as_deref(), hub.as_deref())?.or(missing),
             forgets: hub.as_ref().is_some_and(|hub| keys::is_set(hub.annotations(), keys::FORGET_DATA)),
             waits: !location.is_away,
             uid: hub.as_ref().and_then(|hub| hub.uid()),
@@ -147,14 +147,15 @@ impl Courier {
         desk.patch_status(hub, change).await
     }
 
-    /// Those of a bucket, where this seed has something to do there.
+    /// Those of a bucket, or of an entry in it, where this seed has something to do there.
     fn credentials(
         &self,
         told: handover::Told,
         bucket: Option<&BackupBucket>,
+        entry: Option<&BackupEntry>,
     ) -> Result<Option<Result<Credentials, Problem>>, Failure> {
         let bucket = bucket.filter(|_| matches!(told, handover::Told::Keep | handover::Told::Remove));
-        bucket.map(|bucket| self.hub.credentials(bucket)).transpose()
+        bucket.map(|bucket| self.hub.credentials(bucket, entry)).transpose()
     }
 
     /// Those of an entry, where they are to be other ones: about the cluster whose backups these are, whoever acts for it.

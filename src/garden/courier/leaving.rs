@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
+use berth_api::garden::operation::{OperationState, OperationType};
 use berth_api::garden::report::{self, Problem, Report};
 use berth_api::keys;
-use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_core::garden::check::location::Location;
 use berth_core::garden::location::Life;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -55,6 +56,15 @@ impl Quiet {
     }
 }
 
+/// The hub has our word, for what it wants now.
+fn was_let_go(entry: &BackupEntry) -> bool {
+    let status = entry.status.as_ref();
+    let last = status.and_then(|status| status.last_operation.as_ref());
+    let is_said = last
+        .is_some_and(|last| (last.kind, last.state) == (OperationType::Migrate, OperationState::Succeeded));
+    is_said && status.and_then(|status| status.observed_generation) == entry.metadata.generation
+}
+
 impl Courier {
     /// What the hub is to be told of an entry that goes, once its locations were looked after; `None`: nothing, or nothing yet.
     /// `failed`: why they could not be.
@@ -68,19 +78,19 @@ impl Courier {
             self.quiet.forget(&name);
             return Ok(None);
         }
+        if was_let_go(entry) {
+            return Ok(None);
+        }
         let now = Timestamp::now();
         let locations = self.all_locations(&name);
-        let is_open =
-            |mode: Option<AccessMode>| mode.unwrap_or(AccessMode::ReadWrite) != AccessMode::ReadOnly;
-        if locations.iter().any(|location| is_open(location.spec.access_mode)) {
+        if locations.iter().any(|location| !Location::from(&**location).is_read_only) {
             // Somebody else may have opened it since: it is looked after again.
             self.quiet.forget(&name);
             let problem = failed.map(|why| Problem { description: why.to_owned(), codes: Vec::new() });
             return Ok(problem.map(|problem| report::stays(&problem, now)));
         }
-        if let Some(stray) = self.stray(entry, &locations).filter(|stray| is_open(stray.spec.access_mode)) {
+        if let Some(Location { name: stray, .. }) = self.stray(entry, &locations) {
             self.quiet.forget(&name);
-            let stray = stray.name_any();
             let problem = Problem::of_configuration(format!(
                 "BackupStorageLocation {stray} leads into its directory, too, and is somebody else's: delete it, or make it ReadOnly"
             ));
@@ -105,20 +115,17 @@ impl Courier {
         Ok(Some(report))
     }
 
-    /// A location into the entry's directory that is none of its own.
-    fn stray(
-        &self,
-        entry: &BackupEntry,
-        own: &[Arc<BackupStorageLocation>],
-    ) -> Option<Arc<BackupStorageLocation>> {
-        let name = entry.name_any();
-        let leads_there = |location: &BackupStorageLocation| {
-            let to = &location.spec.object_storage;
-            let directory = to.prefix.as_deref().unwrap_or_default().trim_matches('/').split('/').next();
-            Some(to.bucket.trim_matches('/')) == entry.spec.bucket_name.as_deref() && directory == Some(&name)
-        };
-        let is_own =
-            |location: &BackupStorageLocation| own.iter().any(|one| one.name_any() == location.name_any());
-        self.member.locations.all().into_iter().find(|location| leads_there(location) && !is_own(location))
+    /// A location by which somebody else writes into the entry's directory.
+    fn stray(&self, entry: &BackupEntry, own: &[Arc<BackupStorageLocation>]) -> Option<Location> {
+        let all = self.member.locations.all();
+        let mut others = all
+            .iter()
+            .map(|location| Location::from(&**location))
+            .filter(|other| !own.iter().any(|one| one.name_any() == other.name));
+        others.find(|other| {
+            let leads_there = entry.spec.bucket_name.as_deref() == Some(&other.bucket)
+                && other.directory() == entry.name_any();
+            leads_there && !other.is_read_only
+        })
     }
 }

@@ -104,7 +104,8 @@ impl Courier {
             own.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST)).cloned();
         let mut account = own.as_deref().and_then(wire::account_of);
         // Whoever gave the entry away may no longer ask for its keys.
-        let credentials = (life != Life::Elsewhere).then(|| self.hub.credentials(bucket)).transpose()?;
+        let credentials =
+            (life != Life::Elsewhere).then(|| self.hub.credentials(bucket, Some(entry))).transpose()?;
         if let Some(Ok(credentials)) = credentials {
             if takes_credentials(&bucket.spec.provider) {
                 let file = match wire::cloud_file(&bucket.spec.provider, &credentials) {

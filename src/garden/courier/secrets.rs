@@ -19,7 +19,7 @@ use crate::telemetry::chain;
 const PERIOD: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(5);
-/// Rights that were just given may take a moment to be known to every API server.
+/// Rights that were just given may take a moment to be known to every API server, and keys to be made.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// What the hub answered last.
@@ -72,8 +72,8 @@ impl Secrets {
             refused.retain(|name, _| wanted.contains(name));
             for name in &wanted {
                 match self.ask(&api, name).await {
-                    Some(Answer::Forbidden) if !has_lasted(&mut refused, name) => {}
-                    Some(Answer::Forbidden) => self.take_in(name, Answer::Forbidden),
+                    Some(Answer::Forbidden | Answer::Missing) if !has_lasted(&mut refused, name) => {}
+                    Some(answer @ (Answer::Forbidden | Answer::Missing)) => self.take_in(name, answer),
                     Some(answer) => {
                         refused.remove(name);
                         self.take_in(name, answer);

@@ -1,12 +1,13 @@
 //! The hub and the member cluster, as the courier sees them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::garden::report::Problem;
-use berth_api::garden::{BackupBucket, BackupEntry, SecretReference};
+use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
 use berth_api::velero::BackupStorageLocation;
 use berth_api::{extensions, keys};
+use berth_core::garden::location_keys;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -58,24 +59,32 @@ impl Hub {
         self.buckets.is_listed() && self.entries.is_listed() && self.tombstones.is_listed()
     }
 
-    /// Credentials are asked for of buckets that this seed acts on, or backs up into.
+    /// Credentials are asked for of buckets that this seed acts on, and of entries that are its.
     pub fn want_credentials(&self, seed: &str) {
-        let is_ours = |entry: &Arc<BackupEntry>| {
-            let acts = entry.status.as_ref().and_then(|status| status.seed.as_deref());
-            entry.spec.seed_name == seed || acts == Some(seed)
-        };
-        let entries = self.entries.all();
-        let used: BTreeSet<&str> =
-            entries.iter().filter(|e| is_ours(e)).filter_map(|e| e.spec.bucket_name.as_deref()).collect();
-        let is_wanted = |bucket: &Arc<BackupBucket>| {
-            let acts = bucket.status.as_ref().and_then(|status| status.seed.as_deref());
-            acts == Some(seed) || used.contains(bucket.name_any().as_str())
-        };
-        let named = self.buckets.all().into_iter().filter(is_wanted).filter_map(|bucket| {
-            let secret = bucket.spec.secret_ref.clone()?;
-            (secret.namespace == self.namespace).then_some(secret.name)
-        });
-        self.secrets.want(named.collect());
+        let acts = |by: Option<&String>| by.is_some_and(|by| by == seed);
+        let mut wanted = Vec::new();
+        for bucket in self.buckets.all() {
+            if acts(bucket.status.as_ref().and_then(|status| status.seed.as_ref())) {
+                wanted.push(self.secret_of(&bucket, None));
+            }
+        }
+        for entry in self.entries.all() {
+            let holder = entry.status.as_ref().and_then(|status| status.seed.as_ref());
+            if entry.spec.seed_name == seed || acts(holder) {
+                let bucket = entry.spec.bucket_name.as_deref().and_then(|name| self.buckets.get(name));
+                wanted.push(bucket.and_then(|bucket| self.secret_of(&bucket, Some(&entry))));
+            }
+        }
+        let ours = wanted.into_iter().flatten().filter(|secret| secret.namespace == self.namespace);
+        self.secrets.want(ours.map(|secret| secret.name).collect());
+    }
+
+    /// Where the credentials of a bucket are, or of an entry in it, which may have some of its own.
+    fn secret_of(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> Option<SecretReference> {
+        let secret = bucket.spec.secret_ref.clone()?;
+        let Some(entry) = entry.filter(|_| is_scoped(bucket)) else { return Some(secret) };
+        let name = location_keys::secret_name(&entry.name_any(), &entry.uid().unwrap_or_default());
+        Some(SecretReference { name, namespace: self.namespace.clone() })
     }
 
     /// For ever.
@@ -109,13 +118,18 @@ impl Hub {
         self.tombstones.all().iter().any(|map| says(map, "entry", entry) && says(map, "uid", uid))
     }
 
-    /// Within: why there are none, and what to do about it.
+    /// Of a bucket, or of an entry in it. Within: why there are none, and what to do about it.
     ///
     /// # Errors
     /// When the hub has yet to answer.
-    pub fn credentials(&self, bucket: &BackupBucket) -> Result<Result<Credentials, Problem>, Failure> {
+    pub fn credentials(
+        &self,
+        bucket: &BackupBucket,
+        entry: Option<&BackupEntry>,
+    ) -> Result<Result<Credentials, Problem>, Failure> {
         let fault = |text: String| Ok(Err(Problem::of_configuration(text)));
-        let Some(SecretReference { name, namespace }) = &bucket.spec.secret_ref else {
+        let secret = self.secret_of(bucket, entry);
+        let Some(SecretReference { name, namespace }) = &secret else {
             if !berth_api::garden::location::takes_credentials(&bucket.spec.provider) {
                 return Ok(Ok(Credentials::new()));
             }
@@ -131,6 +145,9 @@ impl Hub {
         match self.secrets.get(name) {
             None => Err(Failure::Unanswered { name: name.clone() }),
             Some(Answer::Found(credentials)) => Ok(Ok((*credentials).clone())),
+            Some(Answer::Missing) if entry.is_some() && is_scoped(bucket) => fault(format!(
+                "the hub has not made the keys of this directory (Secret {namespace}/{name}): Events of the BackupEntry there say why"
+            )),
             Some(Answer::Missing) => fault(format!(
                 "there is no Secret {namespace}/{name} in the hub: create it again with the store's keys"
             )),
@@ -177,6 +194,12 @@ impl Member {
             self.location_secrets.follow(of_namespace(client, &self.namespace), ours()),
         );
     }
+}
+
+/// Do locations there have keys of their own?
+fn is_scoped(bucket: &BackupBucket) -> bool {
+    let keys = bucket.spec.provider_config.as_ref().and_then(|config| config.location_keys);
+    keys == Some(LocationKeys::Scoped)
 }
 
 fn of_cluster<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DeserializeGuard<K>> {

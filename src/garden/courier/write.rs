@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use berth_api::garden::carried::{is_ours, lacks};
 use berth_api::garden::report::Problem;
-use berth_api::keys::FIELD_MANAGER;
+use berth_api::keys::{EXCLUDE_FROM_BACKUP, FIELD_MANAGER};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -135,7 +135,9 @@ pub async fn keep_secret(
     data: &Credentials,
 ) -> Result<(), Failure> {
     let data = data.iter().map(|(key, value)| (key.clone(), ByteString(value.clone()))).collect();
-    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    // Whoever reads an archive is not to find the keys to the bucket that it is in.
+    let labels = labels.iter().chain([&(EXCLUDE_FROM_BACKUP, "true")]);
+    let labels = labels.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
     let is_so =
         |found: &Secret| found.data.clone().unwrap_or_default() == data && !lacks(&found.metadata, &metadata);

@@ -127,7 +127,7 @@ async fn open(task: &Task<'_, BackupBucket>) -> Result<Bucket, Problem> {
     let spec = &task.object.spec;
     let secret = secret::get(&task.client(), &spec.secret_ref).await?;
     let config = store_config(spec.provider_config.as_ref())?;
-    Ok(Bucket::open(&spec.kind, &task.object.name_any(), &spec.region, &config, &secret)?)
+    Ok(Bucket::open(&spec.kind, &task.object.name_any(), &spec.region, &config, &secret, task.roots())?)
 }
 
 /// Asked of the API server, since what a watch has not shown yet would lose its data.

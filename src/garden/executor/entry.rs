@@ -8,6 +8,7 @@ use berth_api::garden::Removed;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::lock::look_again;
+use berth_core::garden::name::tombstone;
 use berth_core::garden::scope::Scope;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -95,7 +96,8 @@ async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
         // The same store as the bucket's, if that is known here. Whether the bucket is well does not matter.
         None => bucket_here(task).await?.and_then(|bucket| bucket.spec.provider_config),
     };
-    Ok(Bucket::open(&spec.kind, &spec.bucket_name, &spec.region, &store_config(config.as_ref())?, &secret)?)
+    let config = store_config(config.as_ref())?;
+    Ok(Bucket::open(&spec.kind, &spec.bucket_name, &spec.region, &config, &secret, task.roots())?)
 }
 
 /// Removes what `scope` covers, telling how far it is. For buckets, too.
@@ -189,9 +191,9 @@ async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) ->
         ("reason", why.clone()),
         ("at", Timestamp::now().to_string()),
     ];
-    let tombstone = ConfigMap {
+    let record = ConfigMap {
         metadata: ObjectMeta {
-            name: Some(format!("tombstone-{name}-{}", uid.get(..5).unwrap_or_default())),
+            name: Some(tombstone(&name, &uid)),
             labels: Some([(keys::TOMBSTONE.to_owned(), "true".to_owned())].into()),
             ..ObjectMeta::default()
         },
@@ -199,7 +201,7 @@ async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) ->
         ..ConfigMap::default()
     };
     let api: Api<ConfigMap> = Api::namespaced(task.client(), &spec.secret_ref.namespace);
-    match api.create(&PostParams::default(), &tombstone).await {
+    match api.create(&PostParams::default(), &record).await {
         Ok(_) => {}
         Err(error) if is_conflict(&error) => {}
         Err(error) => return Err(error.into()),

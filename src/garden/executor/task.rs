@@ -20,6 +20,7 @@ use super::extension::{Extension, Outcome, Problem, Record, operation_type, requ
 use super::{Context, secret};
 use crate::events::What;
 use crate::garden::leave::{during, may_go};
+use crate::storage::Roots;
 use crate::storage::bucket::StoreError;
 
 /// When it is looked again whether a hub has said its word.
@@ -75,6 +76,11 @@ impl<'a, K: Extension> Task<'a, K> {
 
     pub fn client(&self) -> Client {
         self.context.client.clone()
+    }
+
+    /// Where folders may be stores.
+    pub fn roots(&self) -> &Roots {
+        &self.context.roots
     }
 
     /// Data stays where it is until somebody says that it may go.

@@ -8,7 +8,7 @@ use berth_api::garden::hub::cluster;
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, Seed};
 use berth_api::keys;
 use berth_core::garden::hub::{Bucket, Credentials, Entry, Infrastructure, View};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::access;
+use super::{access, tombstone};
 use crate::mirror::{Change, Key, is_older, mirror_everywhere, of_namespace};
 
 /// Of a Secret: its data is read by nobody here.
@@ -81,6 +81,7 @@ pub struct State {
     pub secrets: Kind<Metadata>,
     pub roles: Kind<Role>,
     pub bindings: Kind<RoleBinding>,
+    pub tombstones: Kind<ConfigMap>,
 }
 
 /// Where a kind is kept.
@@ -97,6 +98,8 @@ pub struct Frozen {
     /// What seeds may read.
     pub roles: Vec<Arc<Role>>,
     pub bindings: Vec<Arc<RoleBinding>>,
+    /// Records of entries that are no more.
+    pub tombstones: Vec<Arc<ConfigMap>>,
 }
 
 /// Filled by [`Objects::follow`].
@@ -108,9 +111,10 @@ pub struct Objects {
 
 impl Objects {
     pub fn is_synced(&self) -> bool {
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings } = &*self.state.read();
+        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+            &*self.state.read();
         let hub = profiles.is_listed && seeds.is_listed && buckets.is_listed && entries.is_listed;
-        hub && secrets.is_listed && roles.is_listed && bindings.is_listed
+        hub && secrets.is_listed && roles.is_listed && bindings.is_listed && tombstones.is_listed
     }
 
     /// Wakes on every change after this call.
@@ -124,7 +128,8 @@ impl Objects {
         fn all<K>(kind: &Kind<K>) -> Vec<Arc<K>> {
             kind.objects.values().cloned().collect()
         }
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings } = &*self.state.read();
+        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+            &*self.state.read();
         Frozen {
             profiles: all(profiles),
             seeds: all(seeds),
@@ -133,15 +138,17 @@ impl Objects {
             secrets: all(secrets),
             roles: all(roles),
             bindings: all(bindings),
+            tombstones: all(tombstones),
         }
     }
 
-    /// For ever. `namespace`: that of the Secrets.
+    /// For ever. `namespace`: that of the Secrets, and of the records.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let metadata =
             |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..Metadata::default() };
         let all = watcher::Config::default;
         let access = || all().labels(keys::SEED_ACCESS);
+        let ended = all().labels(&format!("{}=true", keys::TOMBSTONE));
         tokio::join!(
             self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.profiles),
             self.watch(Api::all(client.clone()), all(), |one| one, |state| &mut state.seeds),
@@ -150,6 +157,7 @@ impl Objects {
             self.watch(of_namespace(client, namespace), all(), metadata, |state| &mut state.secrets),
             self.watch(of_namespace(client, namespace), access(), |one| one, |state| &mut state.roles),
             self.watch(of_namespace(client, namespace), access(), |one| one, |state| &mut state.bindings),
+            self.watch(of_namespace(client, namespace), ended, |one| one, |state| &mut state.tombstones),
         );
     }
 
@@ -216,6 +224,7 @@ impl Frozen {
             secrets: secrets.collect(),
             access: access::found(&self.roles, &self.bindings),
             gone,
+            left: tombstone::left(self.tombstones.iter().map(|record| &**record)),
             unregistered: BTreeSet::new(),
             profiles,
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
 use berth_core::garden::fence::{Because, For};
 use berth_core::garden::hub::{Entry, Handed, Plan, View, Waiting};
+use berth_core::garden::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tracing::info;
@@ -129,8 +130,7 @@ impl Teller {
         }
         for index in &acted.ended {
             let Some(entry) = view.entries.get(*index) else { continue };
-            let uid = entry.uid.get(..5).unwrap_or(&entry.uid);
-            let note = format!("its record is ConfigMap tombstone-{}-{uid}", entry.name);
+            let note = format!("its record is ConfigMap {}", name::tombstone(&entry.name, &entry.uid));
             self.events.tell_about(What::Recorded, entry_reference(entry), note);
         }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use berth_api::garden::{BackupBucket, BackupEntry};
 use berth_api::keys;
-use berth_core::garden::hub::End;
+use berth_core::garden::hub::{self, End, Left, Record};
+use berth_core::garden::name;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -19,7 +20,38 @@ use crate::install::{PART_OF, PART_OF_BERTH};
 
 const WRITE: Duration = Duration::from_secs(10);
 
-/// Writes it, once.
+/// What `data` says of an entry's data.
+const REMOVED: &str = "removed";
+const LEFT: &str = "left";
+/// How the reason begins where an older version wrote [`LEFT`] of a directory that another entry has.
+const ANOTHERS: &str = "the directory of its name is another entry's";
+
+/// By name of an entry: what was left of its data in stores.
+pub fn left<'r>(records: impl IntoIterator<Item = &'r ConfigMap>) -> BTreeMap<String, Vec<Left>> {
+    hub::left(records.into_iter().filter_map(read))
+}
+
+/// Absent: it tells of no data.
+fn read(record: &ConfigMap) -> Option<Record<'_>> {
+    let data = record.data.as_ref()?;
+    let text = |key: &str| data.get(key).map(String::as_str);
+    let is_removed = match text("data")? {
+        REMOVED => true,
+        LEFT if text("reason").is_none_or(|why| !why.starts_with(ANOTHERS)) => false,
+        _ => return None,
+    };
+    Some(Record {
+        name: record.metadata.name.as_deref()?,
+        entry: text("entry")?,
+        // An agent's own record, where hub and member are one cluster, knows no namespace.
+        namespace: text("namespace")?,
+        bucket: text("bucket").unwrap_or_default(),
+        when: text("when").and_then(|when| when.parse().ok()),
+        is_removed,
+    })
+}
+
+/// Writes it, once, and gives what was written.
 ///
 /// # Errors
 /// When the API server does not take it.
@@ -30,26 +62,30 @@ pub async fn write(
     bucket: Option<&BackupBucket>,
     end: End,
     now: Timestamp,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ConfigMap> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let record = record(entry, bucket, end, now);
+    let record = record(namespace, entry, bucket, end, now);
     match timeout(WRITE, api.create(&PostParams::default(), &record)).await? {
-        Ok(_) => Ok(()),
+        Ok(written) => Ok(written),
         // A hub that died between this and the next step wrote it.
-        Err(error) if is_conflict(&error) => Ok(()),
+        Err(error) if is_conflict(&error) => Ok(record),
         Err(error) => Err(error.into()),
     }
 }
 
-fn record(entry: &BackupEntry, bucket: Option<&BackupBucket>, end: End, now: Timestamp) -> ConfigMap {
+fn record(
+    namespace: &str,
+    entry: &BackupEntry,
+    bucket: Option<&BackupBucket>,
+    end: End,
+    now: Timestamp,
+) -> ConfigMap {
     let (name, uid) = (entry.name_any(), entry.uid().unwrap_or_default());
     let status = entry.status.clone().unwrap_or_default();
     let annotation = |key: &str| entry.annotations().get(key).cloned();
     let reason = match end {
-        End::Forgotten => Some(match annotation(keys::FORGET_DATA) {
-            Some(why) => format!("its data was left alone: {why}"),
-            None => "the directory of its name is another entry's, and was left alone".to_owned(),
-        }),
+        End::Forgotten => annotation(keys::FORGET_DATA).map(|why| format!("its data was left alone: {why}")),
+        End::NotIts => Some("the directory of its name was never its own, and was left alone".to_owned()),
         End::Removed => annotation(keys::FORCE_DELETION).map(|why| format!("its grace was skipped: {why}")),
     };
     let mut data = BTreeMap::from([
@@ -61,7 +97,7 @@ fn record(entry: &BackupEntry, bucket: Option<&BackupBucket>, end: End, now: Tim
         ("when".to_owned(), format!("{now:.0}")),
         ("who".to_owned(), status.seed.unwrap_or_default()),
         ("reason".to_owned(), reason.unwrap_or_else(|| "deleted, and its grace is over".to_owned())),
-        ("data".to_owned(), if end == End::Removed { "removed" } else { "left" }.to_owned()),
+        ("data".to_owned(), data_of(end).to_owned()),
     ]);
     let deleted = entry.metadata.deletion_timestamp.as_ref();
     data.extend(deleted.map(|time| ("deleted".to_owned(), time.0.to_string())));
@@ -75,11 +111,59 @@ fn record(entry: &BackupEntry, bucket: Option<&BackupBucket>, end: End, now: Tim
     let labels = [(keys::TOMBSTONE, "true"), (PART_OF, PART_OF_BERTH)];
     ConfigMap {
         metadata: ObjectMeta {
-            name: Some(format!("tombstone-{name}-{}", uid.get(..5).unwrap_or(&uid))),
+            name: Some(name::tombstone(&name, &uid)),
+            namespace: Some(namespace.to_owned()),
             labels: Some(labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()),
             ..ObjectMeta::default()
         },
         data: Some(data),
         ..ConfigMap::default()
+    }
+}
+
+fn data_of(end: End) -> &'static str {
+    match end {
+        End::Removed => REMOVED,
+        End::Forgotten => LEFT,
+        End::NotIts => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::garden::BackupEntrySpec;
+
+    use super::*;
+
+    fn ended(namespace: &str, name: &str, end: End, second: i64) -> ConfigMap {
+        let mut entry = BackupEntry::new(name, BackupEntrySpec::default());
+        entry.metadata.namespace = Some(namespace.to_owned());
+        entry.metadata.uid = Some(format!("{namespace}-uid"));
+        entry.spec.bucket_name = Some("shared".to_owned());
+        record("garden", &entry, None, end, Timestamp::from_second(second).unwrap())
+    }
+
+    #[test]
+    fn data_is_left_where_its_record_says_so_and_nowhere_else() {
+        let mut of_an_agent = ended("three", "a", End::Forgotten, 0);
+        of_an_agent.data.as_mut().unwrap().remove("namespace");
+        let mut of_an_older_version = ended("five", "a", End::Forgotten, 0);
+        let reason = "the directory of its name is another entry's, and was left alone".to_owned();
+        of_an_older_version.data.as_mut().unwrap().insert("reason".to_owned(), reason);
+        let records = [
+            ended("one", "a", End::Forgotten, 0),
+            ended("two", "a", End::NotIts, 0),
+            ended("one", "b", End::Removed, 0),
+            of_an_agent,
+            of_an_older_version,
+            ended("four", "a", End::Forgotten, 0),
+            ended("four", "a", End::Removed, 1),
+        ];
+        let expected = Left {
+            namespace: "one".to_owned(),
+            bucket: "shared".to_owned(),
+            record: "tombstone-a-one-uid".to_owned(),
+        };
+        assert_eq!(left(&records), BTreeMap::from([("a".to_owned(), vec![expected])]));
     }
 }

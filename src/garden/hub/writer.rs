@@ -269,11 +269,14 @@ impl<'o> Writer<'o> {
         let bucket =
             round.frozen.buckets.iter().find(|bucket| bucket.metadata.name == found.spec.bucket_name);
         let bucket = bucket.map(|bucket| &**bucket);
-        let recorded = tombstone::write(&self.client, &self.namespace, &found, bucket, end, round.now).await;
-        if let Err(error) = recorded {
-            warn!(%namespace, %name, error = format!("{error:#}"), "the end of a BackupEntry cannot be recorded: it stays");
-            round.fail();
-            return;
+        match tombstone::write(&self.client, &self.namespace, &found, bucket, end, round.now).await {
+            // Whoever waits for the name is judged by it at once.
+            Ok(record) => self.objects.note(|state| &mut state.tombstones, record),
+            Err(error) => {
+                warn!(%namespace, %name, error = format!("{error:#}"), "the end of a BackupEntry cannot be recorded: it stays");
+                round.fail();
+                return;
+            }
         }
         let uid = found.uid().unwrap_or_default();
         let patch = json!({"metadata": {"finalizers": without(&found, GARDEN_FINALIZER)}});

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
 
-use super::{Created, Marker, Page, Removal, Result, StoreError, Version};
+use super::{Created, Marker, Page, Removal, Result, Roots, StoreError, Version};
 
 #[derive(Clone)]
 pub struct Folder {
@@ -19,7 +19,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    pub fn open(name: &str, config: &StoreConfig) -> Result<Self> {
+    pub fn open(name: &str, config: &StoreConfig, roots: &Roots) -> Result<Self> {
         let wrong = |what: String| Err(StoreError::new(Fault::Configuration, what));
         let Some(root) = config.path.as_deref().filter(|path| path.starts_with('/')) else {
             return wrong(
@@ -30,7 +30,10 @@ impl Folder {
         if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
             return wrong(format!("metadata.name: {name:?} is not the name of a folder"));
         }
-        Ok(Self { path: Path::new(root).join(name).into(), is_lock_wanted: config.object_lock.is_some() })
+        match roots.admit(&Path::new(root).join(name)) {
+            Ok(path) => Ok(Self { path: path.into(), is_lock_wanted: config.object_lock.is_some() }),
+            Err(why) => wrong(format!("spec.providerConfig.path: {why}")),
+        }
     }
 
     pub async fn create(&self) -> Result<Created> {
@@ -235,7 +238,9 @@ mod tests {
     fn store() -> (tempfile::TempDir, Folder) {
         let root = tempfile::tempdir().unwrap();
         let config = StoreConfig { path: Some(root.path().display().to_string()), ..StoreConfig::default() };
-        (root, Folder::open("bucket", &config).unwrap())
+        let roots = Roots::from(vec![root.path().to_owned()]);
+        let folder = Folder::open("bucket", &config, &roots).unwrap();
+        (root, folder)
     }
 
     fn put(root: &tempfile::TempDir, keys: &[&str]) {
@@ -312,13 +317,18 @@ mod tests {
     fn settings_that_make_no_folder_are_refused() {
         let config =
             |path: Option<&str>| StoreConfig { path: path.map(str::to_owned), ..StoreConfig::default() };
-        for (name, path) in
-            [("b", None), ("b", Some("relative")), ("", Some("/x")), ("..", Some("/x")), ("a/b", Some("/x"))]
-        {
-            assert!(
-                Folder::open(name, &config(path)).is_err_and(|e| e.fault == Fault::Configuration),
-                "{name} {path:?}"
-            );
+        let roots = Roots::from(vec!["/x".into()]);
+        for (name, path) in [
+            ("b", None),
+            ("b", Some("relative")),
+            ("", Some("/x")),
+            ("..", Some("/x")),
+            ("a/b", Some("/x")),
+            ("b", Some("/y")),
+            ("b", Some("/x/../y")),
+        ] {
+            let opened = Folder::open(name, &config(path), &roots);
+            assert!(opened.is_err_and(|e| e.fault == Fault::Configuration), "{name} {path:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::signed::{Call, Endpoint, Keys};
+use super::signed::{Call, Endpoint, Keys, partition};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, xml};
 
 /// An upload that was begun and never ended costs, and nobody sees it.
@@ -138,12 +138,7 @@ impl S3 {
     }
 
     fn policy(&self) -> String {
-        let partition = match self.endpoint.region.split('-').take(2).collect::<Vec<_>>().as_slice() {
-            ["cn", ..] => "aws-cn",
-            ["us", "gov"] => "aws-us-gov",
-            _ => "aws",
-        };
-        let bucket = format!("arn:{partition}:s3:::{}", self.endpoint.bucket);
+        let bucket = format!("arn:{}:s3:::{}", partition(&self.endpoint.region), self.endpoint.bucket);
         json!({
             "Version": "2012-10-17",
             "Statement": [{

@@ -38,6 +38,17 @@ impl Keys {
             }
         }
     }
+
+    /// `digest`: SHA-256 of the body.
+    pub fn sign(
+        &self,
+        request: &mut Request,
+        service: &str,
+        region: &str,
+        digest: &[u8],
+    ) -> object_store::Result<()> {
+        AwsAuthorizer::new(&self.0, service, region).try_authorize(request, Some(digest))
+    }
 }
 
 /// A request for the bucket, or a key in it.
@@ -131,9 +142,8 @@ impl Endpoint {
         }
         let body = HttpRequestBody::from(call.body.clone());
         let mut request = builder.body(body).map_err(|error| wrong(&error))?;
-        AwsAuthorizer::new(&self.keys.0, "s3", &self.region)
-            .try_authorize(&mut request, Some(digest.as_ref()))
-            .map_err(|error| wrong(&error))?;
+        let signed = self.keys.sign(&mut request, "s3", &self.region, digest.as_ref());
+        signed.map_err(|error| wrong(&error))?;
         Ok(request)
     }
 
@@ -169,8 +179,17 @@ impl Endpoint {
     }
 }
 
-fn domain(region: &str) -> &'static str {
+pub fn domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
+}
+
+/// As the names of Amazon's things begin.
+pub fn partition(region: &str) -> &'static str {
+    match region.split('-').take(2).collect::<Vec<_>>().as_slice() {
+        ["cn", ..] => "aws-cn",
+        ["us", "gov"] => "aws-us-gov",
+        _ => "aws",
+    }
 }
 
 #[cfg(test)]

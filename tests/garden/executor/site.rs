@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth::storage::Roots;
 use berth::storage::bucket::{Bucket, Version};
 use berth_api::crd;
 use berth_api::garden::StoreConfig;
@@ -22,11 +22,12 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::admission::program;
+pub use crate::support::PATIENCE;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::{Keys, S3};
 use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
-pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const REGION: &str = "us-east-1";
 pub const BUCKETS: &str = "backupbuckets.extensions.gardener.cloud";
 pub const ENTRIES: &str = "backupentries.extensions.gardener.cloud";
@@ -65,7 +66,7 @@ impl Site {
             objects.push(serde_saphyr::from_str(text)?);
         }
         plane.apply(objects)?;
-        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
         let agent = plane.service_account_kubeconfig("velero", "berth-garden-agent")?;
         let s3 = S3::start(&plane, "garden")?;
         let site = Self { plane, s3, agent };
@@ -75,14 +76,9 @@ impl Site {
 
     pub fn start_agent(&self, name: &str) -> anyhow::Result<Process> {
         let mut command = in_own_session(&program());
-        command.args([
-            "garden",
-            "agent",
-            "--namespace=velero",
-            "--lease-duration=2s",
-            "--log-level=info,berth=debug",
-        ]);
+        command.args(["garden", "agent", "--namespace=velero", SHORT_LEASE, "--log-level=info,berth=debug"]);
         command.arg("--kubeconfig").arg(&self.agent);
+        command.arg("--filesystem-root").arg(self.plane.folder());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
         let log = self.plane.folder().join(format!("agent-{name}.log"));
         Process::start("berth garden agent", command, &log)
@@ -226,7 +222,7 @@ impl Site {
             config[key] = value.clone();
         }
         let config: StoreConfig = serde_json::from_value(config).unwrap();
-        Bucket::open("aws", bucket, REGION, &config, &secret_of(keys)).unwrap()
+        Bucket::open("aws", bucket, REGION, &config, &secret_of(keys), &Roots::default()).unwrap()
     }
 
     pub fn fill(&self, bucket: &str, prefix: &str, count: usize) {

@@ -1,6 +1,8 @@
 //! What berth says to each of these, as `answers.txt` has it.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -11,37 +13,70 @@ use super::{
 use crate::admission::program;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, project};
 
+/// A busy machine's watches are seconds late.
+const SHOWN_WITHIN: Duration = Duration::from_secs(20);
+
 /// What is said to each of these, in a list that people can read.
 struct Minutes<'k> {
     kubectl: &'k Kubectl,
+    file: &'static str,
+    written: String,
     text: String,
 }
 
-impl Minutes<'_> {
-    /// Dry and real: the same is said.
-    fn apply(&mut self, title: &str, object: &Value) {
-        let (dry, real) =
-            (said(&apply(self.kubectl, object, true)), said(&apply(self.kubectl, object, false)));
-        assert_eq!(dry, real, "{title}: a dry run is answered alike");
-        let kind = object["kind"].as_str().unwrap();
-        let _ = write!(self.text, "{kind}: {title}\n{real}");
+impl<'k> Minutes<'k> {
+    fn new(kubectl: &'k Kubectl, file: &'static str) -> Self {
+        let written = std::fs::read_to_string(Self::path(file)).unwrap_or_default();
+        Self { kubectl, file, written, text: String::new() }
     }
 
-    fn kubectl(&mut self, title: &str, args: &[&str]) {
+    fn path(file: &str) -> PathBuf {
+        project().join("tests/garden").join(file)
+    }
+
+    /// Asks without effect until the answer is the written one: the webhook judges by watches, which show what was
+    /// written before a moment later. An answer that stays another one is found by [`Minutes::ensure_as_written`].
+    fn settle(&self, title: &str, ask: impl Fn() -> String) -> String {
+        let begun = Instant::now();
+        // After a first answer that is another one, nothing is waited for.
+        let as_written = self.written.starts_with(&self.text);
+        loop {
+            let said = ask();
+            let is_written = self.written.starts_with(&format!("{}{title}\n{said}", self.text));
+            if !as_written || is_written || begun.elapsed() > SHOWN_WITHIN {
+                return said;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Dry and real: the same is said.
+    fn apply(&mut self, title: &str, object: &Value) {
+        let title = format!("{}: {title}", object["kind"].as_str().unwrap());
+        let dry = self.settle(&title, || said(&apply(self.kubectl, object, true)));
+        let real = said(&apply(self.kubectl, object, false));
+        assert_eq!(dry, real, "{title}: a dry run is answered alike");
+        let _ = write!(self.text, "{title}\n{real}");
+    }
+
+    fn delete(&mut self, title: &str, args: &[&str]) {
+        self.settle(title, || {
+            said(&self.kubectl.answer(&[args, &["--dry-run=server"]].concat(), "").unwrap())
+        });
         let answer = self.kubectl.answer(args, "").unwrap();
         let _ = write!(self.text, "{title}\n{}", said(&answer));
     }
 
-    fn ensure_as_written(&self, file: &str) {
-        let path = project().join("tests/garden").join(file);
+    fn ensure_as_written(&self) {
         if std::env::var_os("BERTH_WRITE_DOWN").is_some() {
-            std::fs::write(&path, &self.text).unwrap();
+            std::fs::write(Self::path(self.file), &self.text).unwrap();
+            return;
         }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        let difference = berth::install::diff::texts(file, &written, &self.text);
+        let difference = berth::install::diff::texts(self.file, &self.written, &self.text);
         assert!(
-            written == self.text,
-            "{file} is not what is said (BERTH_WRITE_DOWN=1 writes it down):\n{difference}"
+            self.written == self.text,
+            "{} is not what is said (BERTH_WRITE_DOWN=1 writes it down):\n{difference}",
+            self.file
         );
     }
 }
@@ -63,7 +98,7 @@ fn every_answer_is_as_it_is_written_down() {
     let mut berth = judge("velero");
     let kubectl = berth.kubectl().clone();
     prepare(&kubectl);
-    let mut minutes = Minutes { kubectl: &kubectl, text: String::new() };
+    let mut minutes = Minutes::new(&kubectl, "answers.txt");
     profiles(&mut minutes);
     seeds(&mut minutes);
     buckets(&mut minutes);
@@ -72,19 +107,19 @@ fn every_answer_is_as_it_is_written_down() {
     locations(&mut minutes);
     updates(&mut minutes);
     deletions(&mut minutes);
-    minutes.ensure_as_written("answers.txt");
+    minutes.ensure_as_written();
     samples(&kubectl);
     every_way_is_the_same_way(&kubectl);
     // While berth is away what is wrong by itself is refused, statuses are written, and nothing that is needed goes.
     berth.webhook.process.kill().unwrap();
-    let mut minutes = Minutes { kubectl: &kubectl, text: String::new() };
+    let mut minutes = Minutes::new(&kubectl, "answers-while-away.txt");
     minutes.apply(
         "another provider without a region, no credentials",
         &profile("no", json!({"provider": "aws"})),
     );
     minutes.apply("of a profile that does not exist", &seed("late", "later", "eu-west-1"));
-    minutes.kubectl("$ kubectl delete seed late", &["delete", "seeds.garden.berth.dev", "late"]);
-    minutes.ensure_as_written("answers-while-away.txt");
+    minutes.delete("$ kubectl delete seed late", &["delete", "seeds.garden.berth.dev", "late"]);
+    minutes.ensure_as_written();
     let status = json!({"status": {"seed": "eu-1"}}).to_string();
     let patch =
         ["patch", "backupbuckets.garden.berth.dev", "main-eu", "--subresource=status", "--type=merge", "-p"];
@@ -122,6 +157,15 @@ fn profiles(minutes: &mut Minutes<'_>) {
     minutes.apply("a provider that berth does not serve", &profile("swift", with("openstack", "region-1")));
     let odd = annotated(profile("odd", with("aws", "")), CROSS, "true");
     minutes.apply("another provider, no region, and it is meant", &odd);
+    let mut unsaid = with("aws", "eu-west-1");
+    unsaid["providerConfig"] = json!({});
+    minutes.apply("nothing said of the locations' keys", &profile("unsaid", unsaid));
+    let mut scoped = with("aws", "eu-west-1");
+    scoped["providerConfig"] = json!({"locationKeys": "scoped", "roleArn": "arn:aws:iam::1:role/backups"});
+    minutes.apply("keys for one directory each", &profile("scoped", scoped));
+    let mut scoped = with("packet", "ewr1");
+    scoped["providerConfig"] = json!({"locationKeys": "scoped", "keyMinutes": 5});
+    minutes.apply("the same where nobody makes such", &profile("unscoped", scoped));
     let mut missing = with("packet", "");
     missing["secretRef"] = secret("missing");
     minutes.apply("credentials that do not exist", &profile("dangling", missing.clone()));
@@ -325,14 +369,14 @@ fn deletions(minutes: &mut Minutes<'_>) {
         &["delete", "backupentries.garden.berth.dev", "unplaced", "-n", "garden-dev"],
         &["delete", "backupentries.garden.berth.dev", "sealed", "-n", "garden-dev"],
     ] {
-        minutes.kubectl(&format!("$ kubectl {}", args.join(" ")), args);
+        minutes.delete(&format!("$ kubectl {}", args.join(" ")), args);
     }
     let kubectl = minutes.kubectl;
     kubectl
         .run(&["annotate", "backupentries.extensions.gardener.cloud", "c", &format!("{CONFIRM}=true")])
         .unwrap();
     let confirmed = ["delete", "backupentries.extensions.gardener.cloud", "c"];
-    minutes.kubectl("$ kubectl delete backupentries.extensions.gardener.cloud c   # confirmed", &confirmed);
+    minutes.delete("$ kubectl delete backupentries.extensions.gardener.cloud c   # confirmed", &confirmed);
     // One by one, whatever way they are asked for: what nobody needs goes, the rest stays.
     let raw = ["delete", "--raw", "/apis/garden.berth.dev/v1alpha1/backupbuckets"];
     let answer = kubectl.answer(&raw, "").unwrap();
@@ -348,11 +392,11 @@ fn deletions(minutes: &mut Minutes<'_>) {
     // Credentials that the hub has marked.
     let finalizer = json!({"metadata": {"finalizers": ["garden.berth.dev/backupbucket"]}}).to_string();
     kubectl.run(&["patch", "secret", "operator", "-n", "garden", "--type=merge", "-p", &finalizer]).unwrap();
-    minutes.kubectl(
+    minutes.delete(
         "$ kubectl delete secret operator -n garden",
         &["delete", "secret", "operator", "-n", "garden"],
     );
-    minutes.kubectl("$ kubectl delete secret half -n garden", &["delete", "secret", "half", "-n", "garden"]);
+    minutes.delete("$ kubectl delete secret half -n garden", &["delete", "secret", "half", "-n", "garden"]);
 }
 
 /// What the samples are called is what becomes of them.
@@ -375,10 +419,23 @@ fn every_way_is_the_same_way(kubectl: &Kubectl) {
         (&["create", "-f", "-"][..], &wrong),
         (&["create", "--dry-run=server", "-f", "-"], &wrong),
         (&["create", "-f", "-"], &generated),
+        (&["apply", "-f", "-"], &wrong),
+        (&["apply", "--dry-run=server", "-f", "-"], &wrong),
         (&["apply", "--server-side", "-f", "-"], &wrong),
         (&["apply", "--server-side", "--dry-run=server", "-f", "-"], &wrong),
     ] {
-        let answer = kubectl.answer(args, &object.to_string()).unwrap();
+        let answer = kubectl.answer_by_process(args, &object.to_string()).unwrap();
+        assert!(!answer.status.success() && answer.stderr.contains(faults), "{args:?}: {}", answer.stderr);
+    }
+    // What kubectl applied once, it changes by a patch of its own making.
+    let mut changed = wrong.clone();
+    changed["metadata"]["name"] = json!("way-changed");
+    changed["spec"]["backup"]["region"] = json!("eu-west-1");
+    let answer = kubectl.answer_by_process(&["apply", "-f", "-"], &changed.to_string()).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    changed["spec"]["backup"]["region"] = Value::Null;
+    for args in [&["apply", "-f", "-"][..], &["apply", "--dry-run=server", "-f", "-"]] {
+        let answer = kubectl.answer_by_process(args, &changed.to_string()).unwrap();
         assert!(!answer.status.success() && answer.stderr.contains(faults), "{args:?}: {}", answer.stderr);
     }
     let patch = json!({"spec": {"backup": {"region": null}}}).to_string();

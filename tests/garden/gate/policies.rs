@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::keys::{PLACED_IN, WRITER};
 use berth_api::{extensions, garden};
 use berth_core::garden::view::{Bucket, Entry, Extension};
 use berth_core::garden::{Profile, Seed, check};
@@ -150,6 +151,116 @@ fn changes() -> Vec<Case> {
     all
 }
 
+/// Who may write entries, and nothing else: as a dry run by this user is answered.
+fn by(kubectl: &Kubectl, user: &str, object: &Value) -> String {
+    let user = format!("--as={user}");
+    let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", &user];
+    said(&kubectl.answer(&dry, &object.to_string()).unwrap())
+}
+
+/// Lets somebody create entries of this Seed, and move them to it.
+fn let_use(kubectl: &Kubectl, seed: &str, who: &str, name: &str) {
+    let rule = json!({
+        "apiGroups": ["garden.berth.dev"], "resources": ["seeds"], "resourceNames": [seed], "verbs": ["use"],
+    });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [rule],
+    });
+    kubectl.run_with(&["create", "-f", "-"], &role.to_string()).unwrap();
+    let role = format!("--clusterrole={name}");
+    kubectl.run(&["create", "clusterrolebinding", name, &role, who]).unwrap();
+}
+
+/// Its cluster gets a location for the entry, to which backups may go there.
+fn who_names_a_seed_may_use_it(kubectl: &Kubectl) {
+    const VELERO: &str = "system:serviceaccount:velero:velero";
+    let verbs = "--verb=get,create,update,patch";
+    kubectl
+        .run(&["create", "clusterrole", "maker", verbs, "--resource=backupentries.garden.berth.dev"])
+        .unwrap();
+    let bind = ["create", "clusterrolebinding", "maker", "--clusterrole=maker"];
+    let velero = format!("--user={VELERO}");
+    kubectl.run(&[&bind[..], &["--user=maker", "--user=stranger", &velero]].concat()).unwrap();
+    let refused = |seed: &str| {
+        format!(
+            "refused by berth-places: spec.seedName: whoever creates an entry of Seed \"{seed}\", or moves one to it, wants the verb use"
+        )
+    };
+    let (plain, moved) = (entry("of-a-seed", "s", "b"), entry("of-a-seed", "t", "b"));
+    wait_for("the right to write entries", PATIENCE, || {
+        let refusals = ["maker", "stranger"].map(|user| by(kubectl, user, &plain).contains(&refused("s")));
+        Ok((refusals == [true, true] && by(kubectl, VELERO, &plain) == "  accepted\n").then_some(()))
+    })
+    .unwrap();
+    let_use(kubectl, "s", "--user=maker", "use-of-s");
+    wait_for("the right to use the Seed", PATIENCE, || {
+        Ok((by(kubectl, "maker", &plain) == "  accepted\n").then_some(()))
+    })
+    .unwrap();
+    // Created, and then as a change of one that is there.
+    for is_there in [false, true] {
+        for user in ["maker", "stranger"] {
+            let answer = by(kubectl, user, &moved);
+            assert!(answer.contains(&refused("t")), "{is_there} {user}: {answer}");
+        }
+        assert_eq!(by(kubectl, VELERO, &moved), "  accepted\n", "{is_there}: a restore");
+        assert_eq!(
+            said(&apply(kubectl, &moved, true)),
+            "  accepted\n",
+            "{is_there}: who may use all of them"
+        );
+        if !is_there {
+            assert!(apply(kubectl, &plain, false).status.success());
+        }
+    }
+    let mut labelled = plain.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(by(kubectl, "stranger", &labelled), "  accepted\n", "it stays where it is");
+}
+
+/// Who takes the hub's finalizer off, and may not delete the entry.
+const LETS_GO: &str =
+    "refused by berth-places: metadata.finalizers: only the hub, or who may delete the entry";
+
+fn claimed(entry: &Value) -> Value {
+    let mut entry = entry.clone();
+    entry["metadata"]["finalizers"] = json!(["garden.berth.dev/backup"]);
+    entry
+}
+
+/// A forged one would give its Seed the keys of another profile's bucket.
+fn that_an_entry_has_a_place_is_the_hubs_word(kubectl: &Kubectl) {
+    let by_maker = |object: &Value| by(kubectl, "maker", object);
+    let plain = entry("mine", "s", "b");
+    let finalized = claimed(&plain);
+    let forged = [
+        (annotated(plain.clone(), PLACED_IN, "b"), format!("metadata.annotations[{PLACED_IN}]: ")),
+        (annotated(plain.clone(), WRITER, "s"), format!("metadata.annotations[{WRITER}]: ")),
+        (finalized.clone(), "metadata.finalizers: ".to_owned()),
+    ];
+    // Created, and then as a change of one that is there.
+    for is_there in [false, true] {
+        assert_eq!(by_maker(&plain), "  accepted\n");
+        for (forged, field) in &forged {
+            let answer = by_maker(forged);
+            assert!(answer.contains(&format!("refused by berth-places: {field}")), "{is_there} {answer}");
+            assert_eq!(said(&apply(kubectl, forged, true)), "  accepted\n", "whoever may write statuses");
+        }
+        assert!(apply(kubectl, &plain, false).status.success());
+    }
+    // Nor is it anybody's to take back.
+    assert!(apply(kubectl, &finalized, false).status.success());
+    let answer = by_maker(&plain);
+    assert!(answer.contains(LETS_GO), "{answer}");
+    let mut labelled = finalized;
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(by_maker(&labelled), "  accepted\n", "it has it still");
+    let hub = "system:serviceaccount:velero:berth-controller";
+    assert_eq!(by(kubectl, hub, &plain), "  accepted\n", "the hub, whose rights do not include deleting");
+    assert_eq!(said(&apply(kubectl, &plain, true)), "  accepted\n", "whoever may delete it");
+}
+
 #[test]
 fn the_policies_and_the_checks_agree_case_by_case() {
     let plane = ControlPlane::start().unwrap();
@@ -198,6 +309,8 @@ fn the_policies_and_the_checks_agree_case_by_case() {
         assert!(faults.is_empty() || answer.contains("refused by berth-"), "{answer}");
     }
     only_what_is_on_record_is_deleted(kubectl);
+    who_names_a_seed_may_use_it(kubectl);
+    that_an_entry_has_a_place_is_the_hubs_word(kubectl);
     only_who_may_delete_lets_go(&plane);
 }
 
@@ -264,6 +377,7 @@ fn only_who_may_delete_lets_go(plane: &ControlPlane) {
         kubectl.run(&["create", "clusterrolebinding", name, &role, account]).unwrap();
     };
     may("get,create,patch", "write-entries-and-buckets");
+    let_use(kubectl, "s", account, "use-of-s-by-writer");
     let writer = kubectl.with_kubeconfig(plane.service_account_kubeconfig("garden-dev", "writer").unwrap());
     let asked = [
         (FORCE, entry("let-go", "s", "")),
@@ -290,8 +404,12 @@ fn only_who_may_delete_lets_go(plane: &ControlPlane) {
         answer.contains(&format!("[{FORCE}]: ")) && answer.contains(&format!("[{FORGET}]: ")),
         "{answer}"
     );
+    let stripped = entry("stripped", "s", "b");
+    assert!(apply(kubectl, &claimed(&stripped), false).status.success());
+    let answer = said(&apply(&writer, &stripped, true));
+    assert!(answer.contains(LETS_GO), "{answer}");
     may("delete", "delete-entries-and-buckets");
-    for (_, object) in &asked {
+    for object in asked.iter().map(|(_, object)| object).chain([&stripped]) {
         wait_for("the right to delete", PATIENCE, || {
             Ok((said(&apply(&writer, object, true)) == "  accepted\n").then_some(()))
         })

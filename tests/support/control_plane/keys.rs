@@ -19,6 +19,9 @@ impl Keys {
         let server = ca.issue("kube-apiserver", &[], &names, now)?;
         let admin = ca.issue("admin", &["system:masters"], &[], now)?;
         let accounts = Authority::new("service-accounts", now)?;
+        // Of what the API server shows to webhooks, and of nothing else.
+        let webhooks = Authority::new("webhook-clients", now)?;
+        let caller = webhooks.issue("kube-apiserver", &[], &[], now)?;
         std::fs::create_dir_all(folder)?;
         for (name, text) in [
             ("ca.crt", &ca.certificate),
@@ -26,6 +29,9 @@ impl Keys {
             ("server.key", &server.key),
             ("admin.crt", &admin.certificate),
             ("admin.key", &admin.key),
+            ("webhook-clients.crt", &webhooks.certificate),
+            ("webhook-caller.crt", &caller.certificate),
+            ("webhook-caller.key", &caller.key),
             ("service-accounts.crt", &accounts.certificate),
             ("service-accounts.key", &accounts.key),
         ] {

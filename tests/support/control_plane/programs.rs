@@ -1,16 +1,16 @@
 //! The programs of a control plane and their flags.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
 
 use super::Scope;
 use super::keys::Keys;
-use crate::support::process::in_own_session;
-use crate::support::{Process, port, wait_for};
-
-/// Much longer than the three seconds it takes: a machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use crate::process::in_own_session;
+pub use crate::wait::PATIENCE;
+use crate::{Process, port, wait_for};
 
 /// Those that Deployments, DaemonSets, Services, service accounts, namespaces and claims need, by the names that the flag
 /// has.
@@ -29,15 +29,23 @@ const CONTROLLERS: [&str; 12] = [
     "disruption-controller",
 ];
 
-/// Gives its URL, too.
+/// [`in_own_session`] for a Go program that may take more memory than usual: collecting garbage is a good part of what it does.
+fn generous(program: &Path) -> Command {
+    let mut command = in_own_session(program);
+    command.env("GOGC", "400");
+    command
+}
+
+/// Gives its URL, too. It talks to nobody without a certificate of our CA: other users of this machine reach its port, and
+/// what is in it runs as us.
 ///
 /// # Errors
 /// When it does not come up.
-pub fn start_etcd(program: &Path, folder: &Path) -> anyhow::Result<(Process, String)> {
+pub fn start_etcd(program: &Path, folder: &Path, keys: &Keys) -> anyhow::Result<(Process, String)> {
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let (process, [client, _]) = on_free_ports(loopback, |[client, peer]| {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let mut command = in_own_session(program);
+        let url = |port: u16| format!("https://127.0.0.1:{port}");
+        let mut command = generous(program);
         command.args(["--name=test", "--unsafe-no-fsync", "--log-level=warn"]);
         command.arg(format!("--data-dir={}", folder.join("etcd").display()));
         command.args([
@@ -49,9 +57,18 @@ pub fn start_etcd(program: &Path, folder: &Path) -> anyhow::Result<(Process, Str
             format!("--initial-advertise-peer-urls={}", url(peer)),
         ]);
         command.arg(format!("--initial-cluster=test={}", url(peer)));
+        for of in ["", "peer-"] {
+            command.args([
+                keys.flag(&format!("--{of}cert-file"), "server.crt"),
+                keys.flag(&format!("--{of}key-file"), "server.key"),
+                keys.flag(&format!("--{of}trusted-ca-file"), "ca.crt"),
+                format!("--{of}client-cert-auth"),
+            ]);
+        }
         Process::start("etcd", command, &folder.join("etcd.log"))
     })?;
-    Ok((process, format!("http://127.0.0.1:{client}")))
+    // Its certificate has that name.
+    Ok((process, format!("https://localhost:{client}")))
 }
 
 /// Gives where it answers, too.
@@ -66,8 +83,10 @@ pub fn start_api_server(
     address: IpAddr,
     scope: Scope,
 ) -> anyhow::Result<(Process, SocketAddr)> {
+    let admission = configure_admission(folder, keys)?;
     let (process, [port]) = on_free_ports(address, |[port]| {
-        let mut command = in_own_session(program);
+        let mut command = generous(program);
+        command.arg(format!("--admission-control-config-file={}", admission.display()));
         command.args([format!("--bind-address={address}"), format!("--advertise-address={address}")]);
         command.arg("--endpoint-reconciler-type=none");
         command.args([format!("--secure-port={port}"), format!("--etcd-servers={etcd}")]);
@@ -91,6 +110,11 @@ pub fn start_api_server(
             // No kube-proxy makes a Service's address lead anywhere: webhooks are called at the pods' own.
             Scope::Pods => command.arg("--enable-aggregator-routing=true"),
         };
+        command.args([
+            keys.flag("--etcd-cafile", "ca.crt"),
+            keys.flag("--etcd-certfile", "admin.crt"),
+            keys.flag("--etcd-keyfile", "admin.key"),
+        ]);
         command.arg(keys.flag("--client-ca-file", "ca.crt"));
         command.args([
             keys.flag("--tls-cert-file", "server.crt"),
@@ -103,6 +127,33 @@ pub fn start_api_server(
     Ok((process, SocketAddr::new(address, port)))
 }
 
+/// Says which certificate the API server shows to webhooks that ask for one.
+fn configure_admission(folder: &Path, keys: &Keys) -> anyhow::Result<PathBuf> {
+    let user = json!({
+        "client-certificate": keys.path("webhook-caller.crt"),
+        "client-key": keys.path("webhook-caller.key"),
+    });
+    let users = json!({"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]});
+    let kubeconfig = folder.join("webhook-clients.kubeconfig");
+    std::fs::write(&kubeconfig, users.to_string())?;
+    let of = |plugin: &str| {
+        json!({"name": plugin, "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "WebhookAdmissionConfiguration",
+            "kubeConfigFile": kubeconfig,
+        }})
+    };
+    let plugins = ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"].map(of);
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": plugins,
+    });
+    let file = folder.join("admission.json");
+    std::fs::write(&file, configuration.to_string())?;
+    Ok(file)
+}
+
 /// # Errors
 /// When it cannot be started.
 pub fn start_controllers(
@@ -111,7 +162,7 @@ pub fn start_controllers(
     keys: &Keys,
     kubeconfig: &Path,
 ) -> anyhow::Result<Process> {
-    let mut command = in_own_session(program);
+    let mut command = generous(program);
     command.arg(format!("--kubeconfig={}", kubeconfig.display()));
     command.arg(format!("--controllers={}", CONTROLLERS.join(",")));
     command.args(["--leader-elect=false", "--secure-port=0", "--kube-api-qps=200", "--kube-api-burst=400"]);
@@ -123,7 +174,7 @@ pub fn start_controllers(
 /// # Errors
 /// When it cannot be started.
 pub fn start_scheduler(program: &Path, folder: &Path, kubeconfig: &Path) -> anyhow::Result<Process> {
-    let mut command = in_own_session(program);
+    let mut command = generous(program);
     command.arg(format!("--kubeconfig={}", kubeconfig.display()));
     command.args(["--leader-elect=false", "--secure-port=0"]);
     Process::start("kube-scheduler", command, &folder.join("kube-scheduler.log"))

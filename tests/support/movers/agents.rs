@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{KINDS, Kind};
-use crate::support::{ControlPlane, control_plane};
+use crate::{ControlPlane, control_plane};
 
 const EXPOSING: &str = "velero.io/expose-on-going";
 /// A container that has died is not there again sooner; times in objects are whole seconds.

@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 use super::player::{DRIVER, Pace, Player};
 use super::{History, Kind};
-use crate::support::control_plane;
-use crate::support::csi::{class, define_snapshots};
-use crate::support::peers::install_definitions;
-use crate::support::pods::Cluster;
-use crate::support::wait_for;
+use crate::control_plane;
+use crate::csi::{class, define_snapshots};
+use crate::peers::install_definitions;
+use crate::pods::Cluster;
+use crate::wait::PATIENCE;
+use crate::wait_for;
 
 /// Where the applications are whose data is moved.
 pub const SOURCE: &str = "source";
@@ -28,7 +29,6 @@ const OWNER: &str = "burst";
 const APPLICATION: &str = "berth.test/application";
 /// Calls at once.
 const AT_ONCE: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Burst<'a> {
     cluster: &'a Cluster,

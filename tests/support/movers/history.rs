@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{KINDS, Kind};
-use crate::support::{ControlPlane, control_plane, wait_for};
+use crate::{ControlPlane, control_plane, wait_for};
 
 /// A change of one object, as it was written.
 #[derive(Clone, Debug)]

@@ -22,8 +22,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{History, KINDS, Kind};
-use crate::support::control_plane;
-use crate::support::pods::Cluster;
+use crate::control_plane;
+use crate::pods::Cluster;
 
 /// Of the volumes that are made here, as far as anybody looks.
 pub const DRIVER: &str = "played.berth.test";

@@ -25,8 +25,8 @@ use super::probe::{self, News};
 use super::site::{self, Host};
 use super::volumes::Volume;
 use super::{environment, launch};
-use crate::support::log;
-use crate::support::network::Place;
+use crate::log;
+use crate::network::Place;
 
 /// Before a start that failed is tried again.
 const RETRY: Duration = Duration::from_millis(200);

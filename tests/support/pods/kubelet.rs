@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::node;
 use super::pod::{self, Seen};
 use super::site::{Host, Site};
-use crate::support::control_plane;
+use crate::control_plane;
 
 /// Before the watch is tried again.
 const RETRY: Duration = Duration::from_millis(100);

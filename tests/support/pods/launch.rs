@@ -13,9 +13,9 @@ use super::environment::{Environment, expand};
 use super::identity::Identity;
 use super::site::{self, Site};
 use super::volumes::Volume;
-use crate::support::network::Place;
-use crate::support::process::in_own_session;
-use crate::support::project;
+use crate::network::Place;
+use crate::process::in_own_session;
+use crate::project;
 
 /// Where an image has its program, unless the container's command says where else.
 const ENTRYPOINT: &str = "/berth";

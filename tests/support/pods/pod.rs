@@ -18,7 +18,7 @@ use super::limits;
 use super::site::{self, Host};
 use super::status::Status;
 use super::volumes::{self, Volume};
-use crate::support::network::Place;
+use crate::network::Place;
 
 /// Before something that failed is tried again.
 const RETRY: Duration = Duration::from_millis(200);

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::sync::watch;
 
 use super::node::Node;
-use crate::support::network::Network;
+use crate::network::Network;
 
 /// Namespace and name of a pod.
 pub type Key = (String, String);

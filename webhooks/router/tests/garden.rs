@@ -86,7 +86,8 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "garden.berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
-fn profile(backup: Value) -> Value {
+fn profile(mut backup: Value) -> Value {
+    backup["providerConfig"]["locationKeys"] = json!("shared");
     object(
         "CloudProfile",
         "x",
@@ -118,6 +119,25 @@ async fn every_fault_of_a_profile_is_in_one_refusal() {
         assert!(message.contains(field), "{field}: {message}");
     }
     assert_eq!(*cluster.garden.asked.lock(), ["garden/operator"]);
+}
+
+/// Anybody who can reach the port can ask for one after the other.
+#[tokio::test]
+async fn of_secrets_so_many_are_read_in_a_second_and_a_warning_tells_of_the_rest() {
+    let cluster = Arc::new(Cluster::default());
+    know(&cluster, view());
+    let desk = Desk::new(cluster.clone(), crate::Identities::default(), || Timestamp::UNIX_EPOCH);
+    // A second that has not begun yet lasts longer than this test.
+    let later = Instant::now() + Duration::from_secs(3600);
+    while desk.may_read_secret(later) {}
+    let router = router(Arc::new(desk));
+    let secret = json!({"name": "operator", "namespace": "garden"});
+    let right = profile(json!({"provider": "packet", "secretRef": secret}));
+    let answer = ask(&router, GARDEN_PATH, review_of("CloudProfile", HUB, right, Value::Null)).await;
+    assert_eq!(answer["allowed"], true, "{answer}");
+    let warnings = answer["warnings"].to_string();
+    assert!(warnings.contains("could not be found out: too many Secrets are asked for at once"), "{answer}");
+    assert_eq!(*cluster.garden.asked.lock(), [""; 0]);
 }
 
 #[tokio::test]

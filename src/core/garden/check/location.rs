@@ -19,6 +19,13 @@ pub struct Location {
     pub entry: Option<String>,
 }
 
+impl Location {
+    /// The directory of the bucket that it leads into. Empty: all of the bucket.
+    pub fn directory(&self) -> &str {
+        self.prefix.trim_matches('/').split('/').next().unwrap_or_default()
+    }
+}
+
 pub fn check(new: &Location, view: &View) -> Findings {
     let mut found = Findings::default();
     let Some((place, directories)) = view.shared(&new.bucket) else { return found };
@@ -38,7 +45,7 @@ pub fn check(new: &Location, view: &View) -> Findings {
         found.blame(spec.child("config").key("region"), message);
     }
     let prefix = new.prefix.trim_matches('/');
-    let first = prefix.split('/').next().unwrap_or_default();
+    let first = new.directory();
     let field = storage.child("prefix");
     if prefix.is_empty() {
         let message = format!(

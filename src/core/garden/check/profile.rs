@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
 use crate::garden::profile::Profile;
-use crate::garden::store::{Place, check_config, check_lock};
+use crate::garden::store::{LocationKeys, Place, check_config, check_lock};
 use crate::garden::view::{Entry, View};
 use crate::violation::Field;
 
@@ -47,6 +47,7 @@ fn check_backup(
     if let Some(old) = old.and_then(|old| old.backup.as_ref()) {
         found.faults.append(check_lock(&config, old.config.object_lock, backup.config.object_lock));
     }
+    check_location_keys(old, &config, backup.config.location_keys, found);
     check_provider(provider, found);
     if new.is_cross_provider_without_region() {
         if new.allows_cross_provider {
@@ -66,6 +67,29 @@ fn check_backup(
             }
             _ => {}
         }
+    }
+}
+
+/// That clusters trust each other is somebody's word: it is not assumed. Profiles from before that was asked are not held up,
+/// and a restore brings those back, too; so nothing but an admission depends on it.
+fn check_location_keys(
+    old: Option<&Profile>,
+    config: &Field,
+    keys: Option<LocationKeys>,
+    found: &mut Findings,
+) {
+    if keys.is_some() {
+        return;
+    }
+    let field = config.child("locationKeys");
+    let means = "\"scoped\" gives each cluster keys to its own directory alone, where provider \"aws\" makes such; \"shared\" says \
+                 that every cluster of this profile gets the store's own keys, and can read and remove what the others keep there";
+    let was_unsaid =
+        old.and_then(|old| old.backup.as_ref()).is_some_and(|backup| backup.config.location_keys.is_none());
+    if was_unsaid {
+        found.warn(format!("{field}: is not said, which counts as \"shared\": {means}"));
+    } else {
+        found.blame(field, format!("required: {means}"));
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::garden::profile::{Backup, Profile, Seed};
-use crate::garden::store::{AWS, ObjectLock, ObjectLockMode, Place, StoreConfig};
+use crate::garden::store::{AWS, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
 use crate::garden::view::{Bucket, Entry, Extension};
 
 fn text(text: &str) -> Option<String> {
@@ -21,7 +21,12 @@ fn profile(name: &str, region: &str) -> Profile {
         name: name.to_owned(),
         provider: "aws".to_owned(),
         regions: vec!["eu".to_owned(), "us".to_owned()],
-        backup: Some(Backup { region: text(region), secret: secret(), ..Backup::default() }),
+        backup: Some(Backup {
+            region: text(region),
+            secret: secret(),
+            config: StoreConfig { location_keys: Some(LocationKeys::Shared), ..StoreConfig::default() },
+            ..Backup::default()
+        }),
         allows_cross_provider: false,
         same_store: None,
     }
@@ -208,6 +213,7 @@ fn a_profile_cannot_leave_its_entries_behind() {
 fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
     let locked = |days: u32| StoreConfig {
         object_lock: Some(ObjectLock { mode: ObjectLockMode::Compliance, retention_days: days }),
+        location_keys: Some(LocationKeys::Shared),
         ..StoreConfig::default()
     };
     let profile_with = |days| {
@@ -221,6 +227,29 @@ fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
     let found = bucket::check(Some(&with(9)), &with(8), None, &view());
     assert_eq!(said(&found), "spec.providerConfig.objectLock.retentionDays | 0");
     assert_eq!(said(&bucket::check(Some(&with(8)), &with(9), None, &view())), "| 0");
+}
+
+#[test]
+fn a_new_profile_says_how_locations_come_by_their_keys() {
+    let said_so = profile("main", "");
+    let mut unsaid = said_so.clone();
+    unsaid.backup.as_mut().unwrap().config.location_keys = None;
+    let bare = Profile { backup: None, ..said_so.clone() };
+    let field = "spec.backup.providerConfig.locationKeys | 0";
+    for (what, old, new, expected) in [
+        ("made anew", None, &unsaid, field),
+        ("with its first backup", Some(&bare), &unsaid, field),
+        ("taken back", Some(&said_so), &unsaid, field),
+        ("from before it was asked", Some(&unsaid), &unsaid, "| 1"),
+        ("said at last", Some(&unsaid), &said_so, "| 0"),
+        ("without a backup", None, &bare, "| 0"),
+    ] {
+        assert_eq!(said(&profile::check(old, new, there().as_ref(), &view())), expected, "{what}");
+    }
+    let restored = profile::check(None, &unsaid, there().as_ref(), &view()).of_a_restore();
+    assert_eq!(said(&restored), "| 1", "let in as it was, and told");
+    let message = message(&profile::check(None, &unsaid, there().as_ref(), &view()));
+    assert!(message.contains("locationKeys: required: \"scoped\" gives each cluster keys"), "{message}");
 }
 
 #[test]

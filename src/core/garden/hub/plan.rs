@@ -97,8 +97,10 @@ pub struct Handed {
 pub enum End {
     /// Its data is gone.
     Removed,
-    /// Its data was left alone, as somebody said; or the directory of its name was never its own.
+    /// Its data was left alone, as somebody said.
     Forgotten,
+    /// Another entry has the directory of its name, which was left alone.
+    NotIts,
 }
 
 /// One walk. Entries that have a place keep it, whatever limits are now; those without get one, oldest first.

@@ -79,6 +79,11 @@ pub enum Waiting {
     NameTaken {
         namespace: String,
     },
+    /// What another namespace left there would be read and removed with what is its own.
+    NameLeft {
+        namespace: String,
+        record: String,
+    },
 }
 
 impl Waiting {
@@ -99,6 +104,7 @@ impl Waiting {
             Self::OtherPlace { .. } | Self::OtherProfile { .. } => "BucketOfOthers",
             Self::Full { .. } => "BucketFull",
             Self::NameTaken { .. } => "NameTaken",
+            Self::NameLeft { .. } => "NameLeft",
         }
     }
 }
@@ -154,6 +160,11 @@ impl fmt::Display for Waiting {
             Self::NameTaken { namespace } => write!(
                 f,
                 "an entry of this name is in namespace {namespace}, and names are directories: give it another one"
+            ),
+            Self::NameLeft { namespace, record } => write!(
+                f,
+                "data of an entry of this name, of namespace {namespace}, was left in its directory: give it another name; or, once \
+                 nothing is there any more, delete the record of it, ConfigMap {record}"
             ),
         }
     }

@@ -117,7 +117,7 @@ impl World {
                     name: new.name.clone(),
                     created_at: at(self.second),
                     is_claimed: true,
-                    profile: Some("packet".to_owned()),
+                    profile: Some(self.view.profiles[new.profile].profile.name.clone()),
                     store: new.store.clone(),
                     ..Bucket::default()
                 });
@@ -241,6 +241,13 @@ impl World {
         self.view.entries[entry].deleted_at = Some(at(self.second));
     }
 
+    /// Data of an entry of that namespace, by its record.
+    fn was_left(&mut self, name: &str, namespace: &str, bucket: &str) {
+        let (namespace, bucket) = (namespace.to_owned(), bucket.to_owned());
+        let left = Left { namespace, bucket, record: format!("tombstone-{name}-12345") };
+        self.view.left.entry(name.to_owned()).or_default().push(left);
+    }
+
     fn why(&self, entry: usize) -> String {
         let operation = self.view.entries[entry].status.operation.as_ref();
         operation
@@ -351,6 +358,243 @@ fn an_entry_may_name_a_bucket_that_has_room() {
     assert_eq!(world.used(), [1]);
 }
 
+/// Of another profile, whose keys no Seed of ours may have.
+fn gold(world: &mut World) -> String {
+    let store = Store {
+        secret: SecretRef { name: "gold".to_owned(), ..secret() },
+        ..world.view.buckets[0].store.clone()
+    };
+    let profile = Some("gold".to_owned());
+    let gold = Bucket { name: "gold-eu-1".to_owned(), is_claimed: true, profile, store, ..Bucket::default() };
+    world.view.buckets.push(gold);
+    "gold-eu-1".to_owned()
+}
+
+/// An annotation and a finalizer are anybody's word, while nobody is there who could refuse them.
+#[test]
+fn a_forged_place_in_another_profiles_bucket_yields_nothing() {
+    for (placed_in, is_claimed) in [(true, false), (false, true), (true, true)] {
+        let mut world = World::new(None, &["one"]);
+        world.settle();
+        let gold = gold(&mut world);
+        let forged = world.entry("forged", Some(&gold));
+        let entry = &mut world.view.entries[forged];
+        (entry.placed_in, entry.is_claimed) = (Some(gold.clone()).filter(|_| placed_in), is_claimed);
+        world.settle();
+        let entry = &world.view.entries[forged];
+        // By this its Seed would be given the bucket's keys.
+        assert_eq!((&entry.status.seed, entry.is_claimed), (&None, is_claimed));
+        let why = "BackupBucket gold-eu-1 is for clusters of CloudProfile gold";
+        assert!(world.why(forged).starts_with(why), "{}", world.why(forged));
+        let listed = |world: &World| -> Vec<String> {
+            let bucket = world.view.buckets.iter().find(|bucket| bucket.name == gold).unwrap();
+            bucket.status.allocated.clone()
+        };
+        assert_eq!(listed(&world), [""; 0]);
+
+        // Nor has it any effect on the name, or goes anything with it.
+        let rightful = world.entry("forged", None);
+        world.view.entries[rightful].namespace = "rightful".to_owned();
+        world.view.entries[rightful].created_at = at(-9);
+        world.settle();
+        assert_eq!(world.view.entries[rightful].status.seed.as_deref(), Some("one"));
+        world.view.entries.remove(rightful);
+        world.settle();
+        world.delete(forged);
+        world.view.entries[forged].is_forced = true;
+        world.settle();
+        let entry = &world.view.entries[forged];
+        assert_eq!((&entry.status.seed, entry.status.released_at), (&None, None));
+        if is_claimed {
+            assert!(world.why(forged).contains("is left alone"), "{}", world.why(forged));
+        }
+        world.view.entries[forged].is_forgotten = true;
+        let end = world.plan().entries.iter().find_map(|one| one.end);
+        // By this record nobody of another namespace gets the name in that bucket, should it not have been forged at all.
+        assert_eq!(end, is_claimed.then_some(End::Forgotten));
+        assert_eq!(listed(&world), [""; 0]);
+    }
+}
+
+/// Below its name there may be backups of somebody else, which would be read and removed with its own.
+#[test]
+fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
+    for (placed_in, is_claimed) in [(false, false), (true, false), (true, true)] {
+        let mut world = World::new(None, &["one"]);
+        world.settle();
+        let bucket = world.names()[0].to_owned();
+        world.was_left("left", "rightful", &bucket);
+        let other = world.entry("left", Some(&bucket).filter(|_| placed_in).map(String::as_str));
+        world.view.entries[other].placed_in = Some(bucket).filter(|_| placed_in);
+        world.view.entries[other].is_claimed = is_claimed;
+        world.settle();
+        let why = "data of an entry of this name, of namespace rightful, was left in its directory: give it another name; or, once \
+                   nothing is there any more, delete the record of it, ConfigMap garden/tombstone-left-12345";
+        assert_eq!(world.why(other), why, "{placed_in} {is_claimed}");
+        assert_eq!((world.used(), &world.view.entries[other].status.seed), (vec![0], &None));
+
+        // It is nobody's to remove, either.
+        let mut deleted = world.clone();
+        deleted.delete(other);
+        deleted.view.entries[other].is_forced = true;
+        deleted.settle();
+        assert_eq!(deleted.view.entries[other].status.released_at, None);
+
+        // Who left it has it again, though he comes later; where another one says to have it by now, nobody has it.
+        let mut again = world.clone();
+        again.second += 9;
+        let rightful = again.entry("left", None);
+        again.view.entries[rightful].namespace = "rightful".to_owned();
+        again.settle();
+        let seed = again.view.entries[rightful].status.seed.as_deref();
+        if placed_in || is_claimed {
+            assert_eq!((seed, again.used()), (None, vec![0]));
+            assert!(again.why(rightful).contains("is in namespace garden-dev"), "{}", again.why(rightful));
+            assert_eq!(again.why(other), why);
+        } else {
+            assert_eq!((seed, again.used()), (Some("one"), vec![1]));
+            assert!(again.why(other).contains("is in namespace rightful"), "{}", again.why(other));
+        }
+
+        // Somebody has looked.
+        world.view.left.clear();
+        world.settle();
+        assert_eq!(world.used(), [1]);
+    }
+}
+
+/// Without any status, as a hub may come back.
+fn forget_statuses(world: &mut World) {
+    world.view.buckets.iter_mut().for_each(|bucket| bucket.status = BucketStatus::default());
+    for entry in &mut world.view.entries {
+        (entry.status, entry.observed_generation, entry.is_claimed) = (EntryStatus::default(), None, false);
+    }
+}
+
+/// Before a hub told names with left data from others, somebody could be given one.
+#[test]
+fn who_was_given_a_name_does_not_lose_it_to_who_had_left_data_there() {
+    // Whoever is older, or of one second, as a restore makes them.
+    for (is_claimed, later) in [(false, 9), (false, 0), (false, -9), (true, 9), (true, 0), (true, -9)] {
+        let mut world = World::new(None, &["one"]);
+        let owner = world.entry("same", None);
+        world.settle();
+        let bucket = world.names()[0].to_owned();
+        world.was_left("same", "another", &bucket);
+        forget_statuses(&mut world);
+        world.view.entries[owner].is_claimed = is_claimed;
+        let other = world.entry("same", None);
+        world.view.entries[other].namespace = "another".to_owned();
+        let created = world.view.entries[owner].created_at.as_second() + later;
+        world.view.entries[other].created_at = Timestamp::from_second(created).unwrap();
+        world.settle();
+        let what = format!("{is_claimed} {later}");
+        assert_eq!((&world.view.entries[other].status.seed, world.used()), (&None, vec![0]), "{what}");
+        assert!(world.why(other).contains("is in namespace garden-dev"), "{what}: {}", world.why(other));
+        let why = world.why(owner);
+        assert!(why.contains("of namespace another, was left"), "{what}: {why}");
+
+        // Somebody has looked.
+        world.view.left.clear();
+        world.settle();
+        assert_eq!(world.view.entries[owner].status.seed.as_deref(), Some("one"), "{what}");
+        assert_eq!(world.used(), [1], "{what}");
+    }
+}
+
+/// It waits for a Seed that fits, and its data is where it was.
+#[test]
+fn an_entry_that_names_a_seed_that_does_not_fit_keeps_its_place_in_a_hub_without_statuses() {
+    let mut world = World::new(None, &["one"]);
+    let mut silver = world.view.profiles[0].clone();
+    silver.uid = "7ab1c2d3-0000".to_owned();
+    silver.profile.name = "silver".to_owned();
+    if let Some(backup) = &mut silver.profile.backup {
+        backup.region = Some("us-east-1".to_owned());
+    }
+    world.view.profiles.push(silver);
+    world.register("two");
+    world.view.seeds[1].member.seed.profile = "silver".to_owned();
+    let entry = world.entry("e", None);
+    world.settle();
+    world.view.entries[entry].seed = "two".to_owned();
+    world.settle();
+    forget_statuses(&mut world);
+    world.settle();
+    let bucket = world.view.entries[entry].bucket.clone();
+    let listed = |world: &World| -> usize {
+        let bucket = world.view.buckets.iter().find(|one| Some(&one.name) == bucket.as_ref()).unwrap();
+        bucket.status.allocated.len()
+    };
+    assert_eq!((world.view.entries[entry].status.seed.as_deref(), listed(&world)), (Some("one"), 1));
+
+    // Deleted, its data goes in its time, by the Seed that has it.
+    world.delete(entry);
+    world.settle();
+    assert!(world.view.entries[entry].status.earliest_deletion.is_some(), "{}", world.why(entry));
+    assert_eq!((world.view.entries[entry].status.seed.as_deref(), listed(&world)), (Some("one"), 1));
+}
+
+/// A directory is one of its bucket.
+#[test]
+fn what_was_left_in_one_bucket_is_in_nobodys_way_in_another() {
+    for (left_in, why) in [("elsewhere", ""), ("", "data of an entry of this name, of namespace another")] {
+        let mut world = World::new(None, &["one"]);
+        world.settle();
+        let bucket = world.names()[0].to_owned();
+        world.was_left("named", "another", left_in);
+        let entry = world.entry("named", Some(&bucket));
+        world.settle();
+        let said = world.why(entry);
+        assert_eq!((said.is_empty(), said.starts_with(why)), (why.is_empty(), true), "{left_in}: {said}");
+        assert_eq!(world.used(), [usize::from(why.is_empty())], "{left_in}");
+        // One that names none may come into any.
+        world.was_left("anywhere", "another", left_in);
+        let entry = world.entry("anywhere", None);
+        world.settle();
+        assert!(world.why(entry).contains("was left in its directory"), "{left_in}: {}", world.why(entry));
+    }
+}
+
+/// A name is somebody's by what its bucket lists, whatever records there are.
+#[test]
+fn who_has_a_name_keeps_it_though_another_namespace_left_data_there() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    let before = world.view.entries[entry].clone();
+    let bucket = world.names()[0].to_owned();
+    world.was_left("one", "another", &bucket);
+    world.settle();
+    assert_eq!((&world.view.entries[entry], world.used()), (&before, vec![1]));
+}
+
+/// What the hub itself gave keeps its place, whatever becomes of its Seed; and where statuses are lost, what fits.
+#[test]
+fn a_finalizer_that_is_ours_still_counts_where_a_bucket_lost_its_status() {
+    let mut world = World::new(None, &["one"]);
+    let entry = world.entry("one", None);
+    world.settle();
+    world.view.buckets[0].status = BucketStatus::default();
+    world.view.entries[entry].placed_in = None;
+    world.settle();
+    assert_eq!(world.used(), [1]);
+    assert_eq!(world.view.entries[entry].status.seed.as_deref(), Some("one"));
+}
+
+/// Whoever names a Seed that is not there, and a bucket that is, takes no place in it.
+#[test]
+fn an_entry_of_a_seed_that_is_not_there_is_listed_nowhere() {
+    let mut world = World::new(None, &["one"]);
+    world.settle();
+    let name = world.names()[0].to_owned();
+    let entry = world.entry("ghost", Some(&name));
+    world.view.entries[entry].seed = "ghost".to_owned();
+    world.settle();
+    assert_eq!(world.why(entry), "no Seed ghost is registered: create it, or name another one");
+    assert_eq!(world.used(), [0]);
+}
+
 #[test]
 fn two_entries_of_one_name_never_share_a_directory() {
     let mut world = World::new(None, &["one"]);
@@ -402,7 +646,7 @@ fn what_a_copy_says_of_its_place_gives_it_none() {
         world.view.entries[copied].status.released_at = Some(at(world.second));
         let plan = world.plan();
         let planned = plan.entries.iter().find(|one| one.entry == copied).unwrap();
-        assert_eq!(planned.end, Some(End::Forgotten), "{is_claimed}");
+        assert_eq!(planned.end, Some(End::NotIts), "{is_claimed}");
         assert_eq!(planned.status.as_ref().unwrap().released_at, None);
         world.settle();
         assert_eq!(world.view.entries.len(), 1);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::record::Left;
 use crate::garden::executor::Member;
 use crate::garden::life::{Grace, Purpose};
 use crate::garden::placement::Standing;
@@ -36,6 +37,29 @@ pub struct View {
     pub unregistered: BTreeSet<String>,
     /// UIDs that have a place somewhere, and that no entry has for certain.
     pub gone: BTreeSet<String>,
+    /// By name of entries that are no more: what was left of their data in stores.
+    pub left: BTreeMap<String, Vec<Left>>,
+}
+
+impl View {
+    /// Seeds that may write somewhere by what entries say, and that are not there.
+    pub fn missing_seeds(&self) -> BTreeSet<&str> {
+        let named = self.entries.iter().flat_map(|entry| [&entry.status.seed, &entry.writer]);
+        let mut missing: BTreeSet<&str> = named.filter_map(Option::as_deref).collect();
+        for cluster in &self.seeds {
+            missing.remove(cluster.member.seed.name.as_str());
+        }
+        missing
+    }
+
+    /// Data of another namespace that may lie in the directory of this entry's name. An entry without a bucket may come into
+    /// any.
+    pub fn left_by_another(&self, entry: &Entry) -> Option<&Left> {
+        self.left.get(&entry.name)?.iter().find(|left| {
+            let is_there = entry.bucket.as_ref().is_none_or(|bucket| *bucket == left.bucket);
+            left.namespace != entry.namespace && (is_there || left.bucket.is_empty())
+        })
+    }
 }
 
 /// A CloudProfile.

@@ -2,7 +2,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::glob::Glob;
+use crate::glob::{Effort, Glob};
 use crate::location::Closed;
 use crate::queue::{FairShare, Order, mark, position_of_newcomer};
 
@@ -28,6 +28,21 @@ fn newcomer(includes: &[&str]) -> Entry {
 
 fn names<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
     plan.start.iter().map(|i| view.backups[*i].name.as_str()).collect()
+}
+
+/// Ends what is to end, and writes down the rest of the plan but for the starts.
+fn write(view: &mut View) {
+    let decided = plan(view);
+    let ended: Vec<String> = decided.end.iter().map(|end| view.backups[end.backup].uid.clone()).collect();
+    for waiting in decided.renumber(view, usize::MAX).cloned().collect::<Vec<_>>() {
+        let entry = Arc::make_mut(&mut view.backups[waiting.backup]);
+        if entry.phase == Phase::New {
+            (entry.phase, entry.enqueued_at) = (Phase::Queued, Some(entry.arrived()));
+        }
+        entry.position = waiting.place;
+        entry.waits_since = waiting.inherits.or(entry.waits_since);
+    }
+    view.backups.retain(|b| !ended.contains(&b.uid));
 }
 
 fn waits_for<'p>(view: &View, plan: &'p Plan, name: &str) -> &'p Reason {
@@ -119,16 +134,25 @@ fn a_backup_of_everything_waits_for_all_and_all_wait_for_it() {
 }
 
 #[test]
-fn what_the_webhook_missed_is_queued_first_and_never_overtakes() {
+fn what_the_webhook_missed_is_queued_first_and_passes_nobody_who_came_before() {
+    let mut queued = entry("queued", Phase::Queued, 7, &["a"]);
+    Arc::make_mut(&mut queued).enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_millis(900));
     let view = View {
         slots: 1,
-        backups: vec![entry("new", Phase::New, 0, &["a"]), entry("queued", Phase::Queued, 7, &["a"])],
+        backups: vec![entry("new", Phase::New, 0, &["a"]), Arc::clone(&queued)],
         ..View::default()
     };
-    let plan = plan(&view);
-    assert_eq!(names(&view, &plan), ["queued"]);
-    let written: Vec<_> = plan.renumber(&view, 0).map(|w| (w.backup, w.place)).collect();
+    let decided = plan(&view);
+    assert_eq!(names(&view, &decided), ["queued"]);
+    let written: Vec<_> = decided.renumber(&view, 0).map(|w| (w.backup, w.place)).collect();
     assert_eq!(written, [(0, 1)], "a backup without a place gets one whatever the budget");
+    // Nor is it passed by whoever came later, and says that he has a place.
+    let later = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(2);
+    let forged = Entry { created_at: later, enqueued_at: Some(later), ..Entry::clone(&queued) };
+    let mut view = View { backups: vec![Arc::clone(&view.backups[0]), Arc::new(forged)], ..view };
+    assert_eq!(names(&view, &plan(&view)), Vec::<&str>::new());
+    write(&mut view);
+    assert_eq!(names(&view, &plan(&view)), ["new"]);
 }
 
 #[test]
@@ -143,6 +167,7 @@ fn the_order_is_that_of_time_marks_whatever_the_positions_say() {
     assert!(view.precedence(&a, &b).is_lt(), "without marks it does");
     Arc::make_mut(&mut a).position = 0;
     assert!(view.precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
+    Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH);
     Arc::make_mut(&mut a).phase = Phase::New;
     Arc::make_mut(&mut a).enqueued_at = Some(Timestamp::MIN);
     assert!(view.precedence(&a, &b).is_gt(), "nor does a mark that is not ours");
@@ -153,11 +178,13 @@ fn a_newcomer_is_marked_after_all_that_are_known_whatever_the_clock_says() {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
     let mut view = worked_example(Phase::Queued);
     assert_eq!(mark(&view, now), now);
-    let ahead = now + SignedDuration::from_mins(30);
+    let ahead = now + SignedDuration::from_secs(30);
     Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(ahead);
     assert_eq!(mark(&view, now), ahead + SignedDuration::from_micros(1), "the clock went back");
-    Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(Timestamp::MAX);
-    assert_eq!(mark(&view, now), now, "nobody follows a mistake");
+    for mistake in [now + SignedDuration::from_hours(23), Timestamp::MAX] {
+        Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(mistake);
+        assert_eq!(mark(&view, now), now, "nobody follows a mistake");
+    }
 }
 
 #[test]
@@ -274,6 +301,17 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
         ..View::default()
     };
     let superseded = [1, 2].map(|backup| End { backup, cause: Cause::Superseded { by: 4 } });
+    Arc::make_mut(&mut view.backups[3]).enqueued_at =
+        Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(3));
+    let decided = plan(&view);
+    assert_eq!(decided.end, [], "its place is taken first");
+    let order: Vec<&str> = decided.waiting.iter().map(|w| view.backups[w.backup].name.as_str()).collect();
+    assert_eq!(order, ["wednesday", "somebody"]);
+    assert_eq!(
+        decided.renumber(&view, 0).map(|w| w.inherits).collect::<Vec<_>>(),
+        [view.backups[1].enqueued_at]
+    );
+    Arc::make_mut(&mut view.backups[4]).waits_since = view.backups[1].enqueued_at;
     assert_eq!(plan(&view).end, superseded);
     Arc::make_mut(&mut view.backups[4]).phase = Phase::ReadyToStart;
     assert_eq!(plan(&view).end, superseded, "it may run already");
@@ -282,6 +320,45 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     assert_eq!(plan(&view).end, superseded[..1], "what somebody holds is kept");
     Arc::make_mut(&mut view.backups[4]).supersedes = false;
     assert!(plan(&view).end.is_empty(), "the last one decides");
+}
+
+/// A schedule that comes round sooner than the queue moves, one slot, and somebody else each time it is free.
+#[test]
+fn a_schedule_that_is_always_superseded_runs_all_the_same() {
+    let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
+    let made = |name: String, minutes: i64, schedule: Option<&str>| {
+        let mut made = entry(&name, Phase::Queued, 0, &["a"]);
+        let entry = Arc::make_mut(&mut made);
+        (entry.schedule, entry.supersedes) = (schedule.map(str::to_owned), schedule.is_some());
+        (entry.created_at, entry.enqueued_at) = (at(minutes), Some(at(minutes)));
+        made
+    };
+    let mut view = View { backups: vec![made("other".to_owned(), -1, None)], ..View::default() };
+    let (mut ends_at, mut started) = (None, Vec::new());
+    for now in (0..600).step_by(5) {
+        if now % 20 == 0 {
+            view.backups.push(made(format!("other-{now}"), now, None));
+        }
+        if now % 15 == 0 {
+            view.backups.push(made(format!("often-{now}"), now, Some("often")));
+        }
+        if ends_at == Some(now) {
+            view.backups.retain(|b| !b.phase.is_running());
+        }
+        // Until nothing is left to write.
+        for _ in 0..4 {
+            write(&mut view);
+        }
+        for i in plan(&view).start {
+            Arc::make_mut(&mut view.backups[i]).phase = Phase::InProgress;
+            started.push(view.backups[i].name.clone());
+            ends_at = Some(now + 20);
+        }
+        let waiting = view.backups.iter().filter(|b| b.schedule.is_some() && !b.phase.is_running());
+        assert!(waiting.count() <= 1, "at {now}");
+    }
+    let often = started.iter().filter(|name| name.starts_with("often")).count();
+    assert!(often > 5, "{started:?}");
 }
 
 /// `high` counts as an hour earlier, and at most half an hour is lost by use.
@@ -401,8 +478,8 @@ proptest! {
             }
             for (i, place) in writes {
                 if view.backups[i].phase == Phase::New {
-                    let marked = mark(&view, Timestamp::UNIX_EPOCH);
-                    Arc::make_mut(&mut view.backups[i]).enqueued_at = Some(marked);
+                    let arrived = view.backups[i].arrived();
+                    Arc::make_mut(&mut view.backups[i]).enqueued_at = Some(arrived);
                 }
                 Arc::make_mut(&mut view.backups[i]).phase = Phase::Queued;
                 Arc::make_mut(&mut view.backups[i]).position = place;
@@ -411,7 +488,7 @@ proptest! {
             prop_assert!(running.len() <= view.slots, "more run than there are slots");
             for (i, a) in running.iter().enumerate() {
                 for b in &running[i + 1..] {
-                    prop_assert!(a.namespaces.meets(&b.namespaces).is_none(), "{} meets {}", a.name, b.name);
+                    prop_assert!(a.namespaces.meets(&b.namespaces, &Effort::of_decision()).is_none(), "{} meets {}", a.name, b.name);
                 }
             }
             let mut places: Vec<u32> =
@@ -429,10 +506,35 @@ proptest! {
         let place = |uid: &String| started.iter().position(|s| s == uid);
         for (i, first) in line.iter().enumerate() {
             for second in &line[i + 1..] {
-                if sets[first].meets(&sets[second]).is_some() {
+                if sets[first].meets(&sets[second], &Effort::of_decision()).is_some() {
                     prop_assert!(place(first) < place(second), "conflicting backups keep their order");
                 }
             }
         }
     }
+}
+
+#[test]
+fn what_cannot_be_read_ends_and_takes_no_slot() {
+    let mut odd = Entry::clone(&entry("odd", Phase::Queued, 1, &[]));
+    (odd.namespaces, odd.refused) = (NamespaceSet::default(), vec!["spec.includedNamespaces: …".to_owned()]);
+    let held = Arc::new(Entry { held: true, name: "held".into(), uid: "uid-held".into(), ..odd.clone() });
+    let view =
+        View { backups: vec![Arc::new(odd), held, entry("b", Phase::Queued, 2, &["b"])], ..View::default() };
+    for plan in [plan(&view), starts(&view)] {
+        assert_eq!(plan.start, [2]);
+        let why = vec!["spec.includedNamespaces: …".to_owned()];
+        assert_eq!(plan.end, [End { backup: 0, cause: Cause::Refused { why } }]);
+    }
+    assert_eq!(plan(&view).waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&Reason::Held]);
+}
+
+#[test]
+fn what_cannot_be_written_is_out_of_the_line_and_in_nobodys_way() {
+    let backups = vec![entry("a", Phase::Queued, 9, &["a"]), entry("b", Phase::Queued, 9, &["a"])];
+    let view = View { backups, unwritable: ["uid-a".to_owned()].into(), ..View::default() };
+    let plan = plan(&view);
+    assert_eq!(plan.start, [1]);
+    assert_eq!(plan.waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&Reason::Unwritable]);
+    assert_eq!(plan.renumber(&view, usize::MAX).count(), 0, "nothing is written to it");
 }

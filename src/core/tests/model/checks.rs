@@ -13,6 +13,7 @@ pub const RUN_SLOTS: &str = "no more than the slots are InProgress";
 pub const ORDER: &str = "none starts before one that meets it and that its leader knew to be ahead";
 pub const TRANSITION: &str = "phases go one step forward or end, written by those who may";
 const SWAP: &str = "no write of positions lets one pass another";
+pub const LOST: &str = "whoever takes the place of another stands where that one stood";
 pub const WEDGE: &str = "once the trouble is over every backup ends, and positions are exact until then";
 const SAME_PLACE: &str = "two wait at the same position";
 const FULL: &str = "all slots are taken while others wait";
@@ -51,6 +52,7 @@ impl<const N: usize> Model for Queue<N> {
             Property::always(ORDER, |_, s: &State<N>| s.breach != Some(Breach::Order)),
             Property::always(TRANSITION, |_, s: &State<N>| s.breach != Some(Breach::Transition)),
             Property::always(SWAP, |_, s: &State<N>| s.breach != Some(Breach::Swap)),
+            Property::always(LOST, |_, s: &State<N>| s.breach != Some(Breach::Lost)),
             Property::always(WEDGE, |m, s| m.ends_well(s)),
             Property::sometimes(SAME_PLACE, |_, s: &State<N>| {
                 queued(&s.api).windows(2).any(|w| w[0] == w[1])

@@ -18,7 +18,7 @@ mod state;
 
 use std::collections::BTreeSet;
 
-use checks::{ORDER, OVERLAP, RUN_OVERLAP, RUN_SLOTS, SLOTS, TRANSITION, WEDGE};
+use checks::{LOST, ORDER, OVERLAP, RUN_OVERLAP, RUN_SLOTS, SLOTS, TRANSITION, WEDGE};
 use protocol::{ALL, Queue};
 use state::Switch::{self, *};
 use stateright::{Checker, Expectation, HasDiscoveries, Model, UniformChooser};
@@ -161,4 +161,14 @@ fn q5_without_resource_versions_and_with_equal_positions_unseen_they_overlap() {
 #[test]
 fn positions_let_nobody_pass() {
     holds(queue([A; 4], 1, 0, 0, &[Swaps]));
+}
+
+/// A schedule that comes round sooner than the queue moves would otherwise wait for ever.
+#[test]
+fn whoever_takes_the_place_of_another_stands_there() {
+    holds(queue([A; 4], 1, 0, 0, &[Supersedes]));
+    let longer = queue([A, A, B, A, ALL, A], 1, 3, 2, &[Supersedes, SlowAnswers]);
+    let checker = longer.checker().finish_when(HasDiscoveries::AnyFailures).target_state_count(50_000);
+    checker.spawn_simulation(3, UniformChooser).join().assert_properties();
+    assert_eq!(violated(queue([A; 4], 1, 0, 0, &[Supersedes, OwnPlace])), BTreeSet::from([LOST]));
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use berth_core::glob::Glob;
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Phase, View, Waiting, may_open, plan, position_of_newcomer};
+use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_open, plan, position_of_newcomer};
 use jiff::Timestamp;
 
 use crate::state::{Action, Breach, Cache, Leader, Object, Patch, State, Stored, Switch, Write, bit, queued};
@@ -61,10 +61,17 @@ impl<const N: usize> Queue<N> {
             held: seen.held,
             canceled: seen.canceled,
             enqueued_at: seen.mark.map(second),
+            waits_since: seen.since.map(second),
+            schedule: self.is_scheduled(object).then(|| "schedule".to_owned()),
+            supersedes: true,
             created_at: second(created_at(object)),
             namespaces: self.namespaces(object),
             ..Entry::default()
         }
+    }
+
+    fn is_scheduled(&self, object: usize) -> bool {
+        self.has(Switch::Supersedes) && object % 2 == 1
     }
 
     fn view(&self, backups: impl IntoIterator<Item = Entry>) -> View {
@@ -101,20 +108,36 @@ impl<const N: usize> Queue<N> {
         if self.has(Switch::Unversioned) {
             decided.start = self.start_strictly(&view);
         }
+        if self.has(Switch::OwnPlace) {
+            self.take_places_at_once(&view, &mut decided);
+        }
         let write = |i: usize, patch| Write { object: known[i].0, version: 0, patch };
         let ends = decided.end.iter().map(|end| write(end.backup, Patch::End));
         let starts = decided.start.iter().map(|i| write(*i, Patch::Start));
         // The least budget: whatever it leaves undone is seen by everybody.
-        let places = decided.renumber(&view, 1);
-        let later =
-            |(mark, w): (i8, &Waiting)| write(w.backup, Patch::Place(w.place.try_into().unwrap(), mark));
-        let places = (self.next_mark(&known)..).zip(places).map(later);
+        let places = decided.renumber(&view, 1).map(|w| {
+            let since = w.inherits.map(|since| i8::try_from(since.as_second()).unwrap());
+            write(w.backup, Patch::Place(w.place.try_into().unwrap(), since))
+        });
         ends.chain(starts).chain(places).collect()
     }
 
-    /// After all that the leader knows of.
-    fn next_mark(&self, known: &[(usize, Object)]) -> i8 {
-        known.iter().map(|(o, seen)| seen.mark.unwrap_or(created_at(*o))).max().unwrap_or(0) + 1
+    /// Ends what is to make way, though nothing is written down yet of the place that it leaves.
+    fn take_places_at_once(&self, view: &View, decided: &mut Plan) {
+        for waiting in &mut decided.waiting {
+            waiting.inherits = None;
+        }
+        let of_schedule = |i: &usize| view.backups[*i].schedule.is_some();
+        let last = (0..view.backups.len()).filter(of_schedule).max();
+        let left = (0..view.backups.len()).filter(of_schedule).filter(|i| {
+            let entry = &view.backups[*i];
+            let ends = decided.end.iter().any(|end| end.backup == *i);
+            !entry.phase.is_running() && !entry.held && !entry.canceled && Some(*i) != last && !ends
+        });
+        let left: Vec<End> =
+            left.map(|i| End { backup: i, cause: Cause::Superseded { by: last.unwrap_or(i) } }).collect();
+        decided.start.retain(|i| !left.iter().any(|end| end.backup == *i));
+        decided.end.extend(left);
     }
 
     /// Asks about each one as if only those at lower positions were ahead of it.
@@ -141,9 +164,16 @@ impl<const N: usize> Queue<N> {
         let new = match write.patch {
             Patch::End => Stored::Ended,
             Patch::Start => Stored::Here(Object { phase: Phase::ReadyToStart, position: 0, ..old }),
-            Patch::Place(position, mark) => {
-                let mark = old.mark.or(Some(mark));
-                Stored::Here(Object { phase: Phase::Queued, position, mark, ..old })
+            Patch::Place(position, since) => {
+                // What has none came in the second in which it was created.
+                let mark = old.mark.or(Some(created_at(write.object) + 1));
+                Stored::Here(Object {
+                    phase: Phase::Queued,
+                    position,
+                    mark,
+                    since: since.or(old.since),
+                    ..old
+                })
             }
         };
         let queue = Roles { queue: true, ..Roles::default() };
@@ -170,6 +200,20 @@ impl<const N: usize> Queue<N> {
                 {
                     (is_ahead(old) != is_ahead(new)).then_some(Breach::Swap)
                 }
+                // Whom it was ahead of, whoever takes its place is ahead of.
+                (Patch::End, _) if self.is_scheduled(me) && !self.is_scheduled(o) && !old.canceled => {
+                    let waits = !other.phase.is_running() && !is_ahead(old);
+                    let heirs = (0..N).filter(|h| *h != me && self.is_scheduled(*h));
+                    let known = heirs.clone().all(|h| moved & bit(h) == 0);
+                    let mut heirs = heirs.filter_map(|h| Some((h, state.api[h].object()?))).peekable();
+                    let behind = known
+                        && heirs.peek().is_some()
+                        && heirs.all(|(h, heir)| {
+                            let waits = heir.phase == Phase::Queued && !heir.held && !heir.canceled;
+                            waits && self.is_ahead((o, other), (h, heir))
+                        });
+                    (waits && behind).then_some(Breach::Lost)
+                }
                 _ => None,
             }
         })
@@ -191,8 +235,8 @@ impl<const N: usize> Queue<N> {
                 from: Some(from.1),
                 to: to.1,
                 status_changed: true,
-                spec_changed: false,
                 marks_changed: true,
+                ..Change::default()
             };
             let in_order = to.0 == LAST || to.0 == from.0 || to.0 == from.0 + 1;
             in_order && judge(roles, &change).is_ok()
@@ -220,8 +264,15 @@ impl<const N: usize> Queue<N> {
 
     fn create(&self, state: &mut State<N>, by: Option<(usize, bool)>, refused: bool) {
         let me = state.created;
-        let mut object =
-            Object { phase: Phase::New, position: 0, mark: None, held: false, canceled: false, version: 1 };
+        let mut object = Object {
+            phase: Phase::New,
+            position: 0,
+            mark: None,
+            since: None,
+            held: false,
+            canceled: false,
+            version: 1,
+        };
         if let Some((replica, fresh)) = by {
             if fresh {
                 state.webhooks[replica] = queued(&state.api);

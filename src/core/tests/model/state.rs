@@ -17,6 +17,10 @@ pub enum Switch {
     Gate,
     /// Judge each write of positions: does it let one that waits pass another?
     Swaps,
+    /// Every second backup is of one schedule, and the last one of it that has come takes the place of the others.
+    Supersedes,
+    /// Broken: whoever takes the place of another stands where it came.
+    OwnPlace,
     /// Broken: an answer brings back an object of which the watch has shown the end.
     AnswerRevives,
     /// Broken: a list replaces what is newer in the cache.
@@ -38,6 +42,8 @@ pub struct Object {
     pub position: u8,
     /// `berth.dev/enqueued-at`.
     pub mark: Option<i8>,
+    /// `berth.dev/waits-since`.
+    pub since: Option<i8>,
     pub held: bool,
     pub canceled: bool,
     pub version: u8,
@@ -66,8 +72,8 @@ impl Stored {
 pub enum Patch {
     End,
     Start,
-    /// The position, and the mark of one that has none.
-    Place(u8, i8),
+    /// The position, and since when the one waited whose place it takes. One that has no mark gets that.
+    Place(u8, Option<i8>),
 }
 
 /// Carries the version that was decided on.
@@ -108,6 +114,8 @@ pub enum Breach {
     Transition,
     /// A write of positions let one pass another.
     Swap,
+    /// One that ended for another to take its place left that one behind somebody who was behind it.
+    Lost,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

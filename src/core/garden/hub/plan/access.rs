@@ -1,42 +1,56 @@
-//! Which credentials each seed may read: those of the buckets that it acts on, or backs up into.
+//! Which credentials each seed may read: those of the buckets that it acts on, and those by which it backs up: the bucket's, or,
+//! where its locations have keys of their own, those of its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Walk;
 use super::moves::holder;
-use crate::garden::hub::view::{Access, Bucket};
+use crate::garden::hub::view::{Access, Bucket, Entry};
+use crate::garden::location_keys::secret_name;
+use crate::garden::store::LocationKeys;
 
 impl<'v> Walk<'v> {
     /// By what is planned, and what is: whoever is about to be told of a bucket can read its Secret by then.
     pub(super) fn give_access(&mut self) {
         let mut wanted: BTreeMap<&str, BTreeSet<String>> =
             self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();
-        let mut give = |seed: Option<&str>, bucket: &Bucket| {
+        let of_bucket = |bucket: &Bucket| {
             let secret = &bucket.store.secret;
-            if let Some(secrets) = seed.and_then(|seed| wanted.get_mut(seed))
-                && secret.namespace == self.settings.namespace
-            {
-                secrets.insert(secret.name.clone());
+            (secret.namespace == self.settings.namespace).then(|| secret.name.clone())
+        };
+        let of_entry = |entry: &Entry, bucket: &Bucket| match bucket.store.config.location_keys {
+            Some(LocationKeys::Scoped) => Some(secret_name(&entry.name, &entry.uid)),
+            Some(LocationKeys::Shared) | None => of_bucket(bucket),
+        };
+        let mut give = |seed: Option<&str>, secret: Option<String>| {
+            if let Some(secrets) = seed.and_then(|seed| wanted.get_mut(seed)) {
+                secrets.extend(secret);
             }
         };
         for bucket in &self.view.buckets {
-            give(bucket.status.seed.as_deref(), bucket);
+            give(bucket.status.seed.as_deref(), of_bucket(bucket));
         }
         for planned in &self.plan.buckets {
             let Some(bucket) = self.view.buckets.get(planned.bucket) else { continue };
-            give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), bucket);
+            give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), of_bucket(bucket));
         }
         // Those that they have a place in, not those that they name.
         let bucket_of = |e: usize| self.view.buckets.get(self.target.get(e).copied().flatten()?);
         for (e, entry) in self.view.entries.iter().enumerate() {
             let Some(bucket) = bucket_of(e) else { continue };
             let is_fit = holder(entry) == Some(&entry.seed) || self.unfit(e, entry).is_none();
-            give(Some(&entry.seed).filter(|_| is_fit).map(String::as_str), bucket);
-            give(entry.status.seed.as_deref(), bucket);
+            let secret = of_entry(entry, bucket);
+            give(Some(&entry.seed).filter(|_| is_fit).map(String::as_str), secret.clone());
+            give(entry.status.seed.as_deref(), secret);
         }
         for planned in &self.plan.entries {
-            let Some(bucket) = bucket_of(planned.entry) else { continue };
-            give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), bucket);
+            let (Some(bucket), Some(entry)) =
+                (bucket_of(planned.entry), self.view.entries.get(planned.entry))
+            else {
+                continue;
+            };
+            let seed = planned.status.as_ref().and_then(|status| status.seed.as_deref());
+            give(seed, of_entry(entry, bucket));
         }
         let mut access = Vec::new();
         for (seed, secrets) in wanted {
@@ -59,7 +73,7 @@ mod tests {
     use super::*;
     use crate::garden::executor::Member;
     use crate::garden::hub::{
-        BucketStatus, Cluster, Entry, EntryStatus, Infrastructure, Plan, Settings, View, plan,
+        BucketStatus, Cluster, EntryStatus, Infrastructure, Plan, Settings, View, plan,
     };
     use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
 
@@ -134,6 +148,14 @@ mod tests {
         ];
         let wanted = wanted.map(|(seed, secrets)| (seed.to_owned(), secrets));
         assert_eq!(decided(&view).access, wanted);
+
+        view.buckets[1].store.config.location_keys = Some(LocationKeys::Scoped);
+        let own = names(&["location-keys-one-one"]);
+        let scoped =
+            [("acts", names(&["made-keys"])), ("idle", names(&[])), ("owns", own.clone()), ("was", own)];
+        let scoped = scoped.map(|(seed, secrets)| (seed.to_owned(), secrets));
+        assert_eq!(decided(&view).access, scoped, "who has a directory there does not read the bucket's");
+        view.buckets[1].store.config.location_keys = None;
 
         for (seed, secrets) in wanted {
             let secrets = secrets.unwrap_or_default();

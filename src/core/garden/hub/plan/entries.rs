@@ -13,7 +13,7 @@ use crate::garden::life::{self, Deletion, Fate};
 fn give_up(e: usize, entry: &Entry) -> EntryPlan {
     let status = EntryStatus { seed: None, released_at: None, ..entry.status.clone() };
     let status = (status != entry.status).then_some(status);
-    EntryPlan { entry: e, status, end: Some(End::Forgotten), ..EntryPlan::default() }
+    EntryPlan { entry: e, status, end: Some(End::NotIts), ..EntryPlan::default() }
 }
 
 impl<'v> Walk<'v> {
@@ -46,8 +46,8 @@ impl<'v> Walk<'v> {
             Some(Some(why @ Waiting::NameTaken { .. })) => {
                 Some(pending(OperationKind::Create, why.to_string()))
             }
-            // It has a place that nobody knows any more: whoever acts on it goes on.
-            Some(Some(_)) if entry.is_claimed => kept(found.operation.as_ref()),
+            // It has a place that nobody knows any more: whoever acts on it goes on. Where nobody does, its finalizer is a stranger's.
+            Some(Some(_)) if entry.is_claimed && found.seed.is_some() => kept(found.operation.as_ref()),
             Some(Some(why)) => Some(pending(OperationKind::Create, why.to_string())),
             _ => kept(found.operation.as_ref()),
         };
@@ -89,9 +89,11 @@ impl<'v> Walk<'v> {
 
     fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
-        let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
-        let bucket = bucket.and_then(|b| self.view.buckets.get(*b));
+        // Where it has its place; to name a bucket gives no leave to remove anything there.
+        let bucket = self.target.get(e).copied().flatten().and_then(|b| self.view.buckets.get(b));
         let place = bucket.map(|bucket| &bucket.store.place);
+        let named = entry.bucket.as_deref().unwrap_or("(none)");
+        let is_strange = bucket.is_none() && self.buckets.contains_key(named);
         // Who may write there is the one that has to let go of it.
         let holder = holder(entry).unwrap_or(&entry.seed).to_owned();
         let own = self.members().find(|member| member.seed.name == holder);
@@ -117,11 +119,15 @@ impl<'v> Walk<'v> {
                 status.operation = Some(pending(OperationKind::Delete, self.grace_text(until, bucket)));
             }
             Fate::Lost => {
-                let name = entry.bucket.as_deref().unwrap_or("(none)");
-                let text = format!(
-                    "there is no BackupBucket {name}, so nobody knows where its data is: bring that back, or let go of the \
-                     data with the annotation garden.berth.dev/forget-data"
-                );
+                let why = match is_strange {
+                    true => format!(
+                        "it has no place in BackupBucket {named}, so what is in the directory of its name there is left alone: end it"
+                    ),
+                    false => format!(
+                        "there is no BackupBucket {named}, so nobody knows where its data is: bring that back, or let go of the data"
+                    ),
+                };
+                let text = format!("{why} with the annotation garden.berth.dev/forget-data");
                 status.operation = Some(pending(OperationKind::Delete, text));
             }
             Fate::Go => {
@@ -143,6 +149,7 @@ impl<'v> Walk<'v> {
             entry: e,
             status: (status != *found).then_some(status),
             end: match fate {
+                // Its own, for all that anybody knows, even where it has no place there.
                 Fate::Forget => Some(End::Forgotten),
                 Fate::Gone if entry.is_forgotten => Some(End::Forgotten),
                 Fate::Gone => Some(End::Removed),

@@ -82,7 +82,7 @@ impl<'v> Walk<'v> {
     /// Why an entry cannot go to the Seed that it names, where its data is.
     pub(super) fn unfit(&self, e: usize, entry: &Entry) -> Option<Waiting> {
         let bucket = self.view.buckets.get(self.target.get(e).copied().flatten()?)?;
-        self.misfit(entry, bucket)
+        self.misfit(&entry.seed, bucket)
     }
 
     fn step(&self, entry: &Entry, held_by: Option<&str>, member: Option<&Member>) -> Step {

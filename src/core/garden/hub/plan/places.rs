@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::moves::holder;
 use super::{NewBucket, Walk};
 use crate::garden::Store;
 use crate::garden::hub::reason::Waiting;
@@ -41,13 +42,16 @@ impl<'v> Walk<'v> {
                 }
             }
         }
-        self.find_holders(&listed);
+        let doubted: Vec<bool> = self.view.entries.iter().map(|entry| self.is_doubted(entry)).collect();
+        self.find_holders(&listed, &doubted);
         for (e, entry) in self.view.entries.iter().enumerate() {
             if !self.holds_name(e, entry) {
                 continue;
             }
             let named = entry.bucket.as_deref().and_then(|name| self.buckets.get(name).copied());
-            let says_so = entry.is_claimed || entry.placed_in == entry.bucket;
+            // Below its name may be another one's data, though it holds the name.
+            let counts = doubted.get(e) == Some(&false) && self.view.left_by_another(entry).is_none();
+            let says_so = counts && (entry.is_claimed || entry.placed_in == entry.bucket);
             let place = listed.get(e).copied().flatten().or(named.filter(|_| says_so));
             if let Some(b) = place {
                 self.put(e, b);
@@ -55,14 +59,31 @@ impl<'v> Walk<'v> {
         }
     }
 
+    /// Does it name a bucket in which no entry of its Seed was ever given a place? A place gives its Seed the bucket's keys; an
+    /// annotation and a finalizer alone are anybody's word. Where the Seed that may write there fits, its data is there,
+    /// whatever Seed it names by now. A Seed that is not there yet may come back with the rest of a hub.
+    fn is_doubted(&self, entry: &Entry) -> bool {
+        let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
+        let Some(bucket) = bucket.and_then(|b| self.view.buckets.get(*b)) else { return false };
+        let is_strange = |seed: &str| {
+            let misfit = self.misfit(seed, bucket);
+            matches!(misfit, Some(Waiting::OtherPlace { .. } | Waiting::OtherProfile { .. }))
+        };
+        is_strange(&entry.seed) && holder(entry).is_none_or(is_strange)
+    }
+
     /// What a bucket lists was given its place here; a finalizer of ours says so of this hub, too; what an entry says itself
-    /// may be a copy's.
-    fn find_holders(&mut self, listed: &[Option<usize>]) {
+    /// may be a copy's. Where either is in doubt it counts for nothing. Who left data there comes before who did not, but not
+    /// before who says to have a place: that one's data may be there by now, so both wait until somebody has looked.
+    fn find_holders(&mut self, listed: &[Option<usize>], doubted: &[bool]) {
+        let view = self.view;
         let precedence = |e: usize, entry: &'v Entry| {
             let is_listed = listed.get(e).is_some_and(Option::is_some);
+            let counts = doubted.get(e) == Some(&false);
             let says_so = entry.bucket.is_some() && entry.placed_in == entry.bucket;
             let (created, namespace) = (entry.created_at, &entry.namespace);
-            (!is_listed, !entry.is_claimed, !says_so, created, namespace)
+            let is_barred = !entry.is_claimed && !says_so && view.left_by_another(entry).is_some();
+            (!is_listed, is_barred, !(counts && entry.is_claimed), !(counts && says_so), created, namespace)
         };
         for (e, entry) in self.view.entries.iter().enumerate() {
             let holder = self.holders.entry(&entry.name).or_insert(e);
@@ -98,19 +119,23 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Entries without a place, oldest first; those whose name somebody has wait for it.
+    /// Entries without a place, oldest first; those whose name somebody has, or has left data under, wait for it.
     fn homeless(&mut self) -> Vec<usize> {
         let mut homeless = Vec::new();
         for (e, entry) in self.view.entries.iter().enumerate() {
             if self.target.get(e).is_some_and(Option::is_some) || entry.deleted_at.is_some() {
                 continue;
             }
-            if self.holds_name(e, entry) {
-                homeless.push(e);
-            } else {
+            if !self.holds_name(e, entry) {
                 let holder = self.holders.get(entry.name.as_str()).and_then(|e| self.view.entries.get(*e));
                 let namespace = holder.map(|holder| holder.namespace.clone()).unwrap_or_default();
                 self.wait(e, Waiting::NameTaken { namespace });
+            } else if let Some(left) = self.view.left_by_another(entry) {
+                let namespace = left.namespace.clone();
+                let record = format!("{}/{}", self.settings.namespace, left.record);
+                self.wait(e, Waiting::NameLeft { namespace, record });
+            } else {
+                homeless.push(e);
             }
         }
         let age = |e: &usize| {
@@ -132,7 +157,7 @@ impl<'v> Walk<'v> {
                 self.wait(e, Waiting::NoBucket { bucket: name });
                 continue;
             };
-            if let Some(why) = self.view.entries.get(e).and_then(|entry| self.misfit(entry, bucket)) {
+            if let Some(why) = self.view.entries.get(e).and_then(|entry| self.misfit(&entry.seed, bucket)) {
                 self.wait(e, why);
                 continue;
             }
@@ -147,22 +172,22 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Why an entry cannot go into the bucket that it names. What admission would have refused, had it been asked, waits.
-    pub(super) fn misfit(&self, entry: &Entry, bucket: &Bucket) -> Option<Waiting> {
-        let seed = || entry.seed.clone();
-        let (profile, store) = match self.homes.get(entry.seed.as_str()) {
-            None => return Some(Waiting::NoSeed { seed: seed() }),
+    /// Why an entry of a Seed cannot go into the bucket that it names. What admission would have refused, had it been asked, waits.
+    pub(super) fn misfit(&self, seed: &str, bucket: &Bucket) -> Option<Waiting> {
+        let named = || seed.to_owned();
+        let (profile, store) = match self.homes.get(seed) {
+            None => return Some(Waiting::NoSeed { seed: named() }),
             Some(Err(why)) => return Some(why.clone()),
             Some(Ok((profile, store))) => (self.view.profiles.get(*profile)?, store),
         };
         if bucket.store.place != store.place {
             let (at, place) = (bucket.store.place.clone(), store.place.clone());
-            return Some(Waiting::OtherPlace { bucket: bucket.name.clone(), at, seed: seed(), place });
+            return Some(Waiting::OtherPlace { bucket: bucket.name.clone(), at, seed: named(), place });
         }
         let profile = &profile.profile.name;
         let owner = bucket.profile.clone().filter(|owner| owner != profile)?;
         let (bucket, profile) = (bucket.name.clone(), profile.clone());
-        Some(Waiting::OtherProfile { bucket, owner, seed: seed(), profile })
+        Some(Waiting::OtherProfile { bucket, owner, seed: named(), profile })
     }
 
     /// Buckets of a profile in a place that entries can go to, now or later.

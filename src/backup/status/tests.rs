@@ -1,0 +1,120 @@
+use berth_test_scripted::{Scripted, get, patch};
+
+use super::*;
+
+const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn backup(uid: &str, version: &str, phase: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": "one", "namespace": "velero", "uid": uid, "resourceVersion": version},
+        "spec": {"unknown": "kept"}, "status": {"phase": phase},
+    })
+}
+
+/// InProgress at version 7. Adds the answers to what it asks for.
+async fn record(api: &Scripted) -> Record {
+    let api = api.always(get(ONE).answers(backup("u", "7", "InProgress")));
+    Record::read(api.client("velero"), "velero", "one", "u").await.unwrap()
+}
+
+async fn ends(record: &mut Record) -> Result<(), WriteError> {
+    record.merge(&json!({"status": {"phase": "Completed"}}), BackupPhase::InProgress, PATIENCE).await
+}
+
+fn versions(api: &Scripted) -> Vec<Value> {
+    api.writes().iter().map(|write| write.body["metadata"]["resourceVersion"].clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_object_of_the_name_is_not_ours() {
+    let api = Scripted::new()
+        .next(get(ONE).answers(backup("of a later one", "7", "ReadyToStart")))
+        .next(get(ONE).refuses(404));
+    for _ in 0..2 {
+        let read = Record::read(api.client("velero"), "velero", "one", "u").await;
+        assert!(matches!(read, Err(WriteError::Gone)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_conflict_it_is_written_on_the_version_that_stands_now() {
+    let api = Scripted::new().next(get(ONE).answers(backup("u", "7", "InProgress")));
+    let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+    api.next(patch(ONE).refuses(409))
+        .next(get(ONE).answers(backup("u", "8", "InProgress")))
+        .next(patch(ONE).answers(backup("u", "9", "Completed")));
+    ends(&mut record).await.unwrap();
+    assert_eq!(versions(&api), ["7", "8"]);
+    assert_eq!(api.writes()[0].body["metadata"]["uid"], "u");
+    assert_eq!((record.phase(), record.object().resource_version().as_deref()), ("Completed", Some("9")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_has_ended_or_made_anew_meanwhile_is_not_written() {
+    for (meanwhile, gone) in
+        [(backup("u", "8", "Deleting"), false), (backup("of a later one", "8", "InProgress"), true)]
+    {
+        let api = Scripted::new().next(get(ONE).answers(backup("u", "7", "InProgress")));
+        let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+        api.next(patch(ONE).refuses(409)).next(get(ONE).answers(meanwhile));
+        let refused = ends(&mut record).await.unwrap_err();
+        assert_eq!(matches!(refused, WriteError::Gone), gone, "{refused}");
+        assert_eq!(api.writes().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_is_tried_again_and_a_no_is_not() {
+    let api = Scripted::new()
+        .next(patch(ONE).refuses(500))
+        .next(patch(ONE).breaks())
+        .next(patch(ONE).never_answers())
+        .next(patch(ONE).answers(backup("u", "8", "Completed")));
+    let mut passing = record(&api).await;
+    let begun = Instant::now();
+    ends(&mut passing).await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), 10, "a fifth of a second each, and ten for the silent one");
+    for code in [400, 403, 422] {
+        let api = Scripted::new().next(patch(ONE).refuses(code));
+        let refused = ends(&mut record(&api).await).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Refused(_)), "{refused}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_tried_for_as_long_as_was_asked_and_no_longer() {
+    let api = Scripted::new().always(patch(ONE).refuses(503));
+    let mut record = record(&api).await;
+    let begun = Instant::now();
+    assert!(matches!(ends(&mut record).await, Err(WriteError::Time(Some(_)))));
+    assert_eq!(begun.elapsed().as_secs(), PATIENCE.as_secs());
+    assert_eq!(record.phase(), "InProgress");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_refused_is_written_smaller_with_the_same_phase() {
+    for (phase, code, refusals) in [("Completed", 413, 2), ("Failed", 403, 1)] {
+        let api = Scripted::new();
+        for _ in 0..refusals {
+            api.next(patch(ONE).refuses(code));
+        }
+        api.next(patch(ONE).answers(backup("u", "8", phase)));
+        let mut record = record(&api).await;
+        let status = json!({"phase": phase, "completionTimestamp": "2026-01-01T00:00:00Z"});
+        record.end(&status, BackupPhase::InProgress, PATIENCE).await.unwrap();
+        let smaller = &api.writes()[refusals].body;
+        assert_eq!(smaller["status"], json!({"phase": phase, "queuePosition": null, "progress": null}));
+        assert_eq!(smaller["metadata"]["managedFields"], json!([{}]));
+    }
+}
+
+/// Who settles it writes all of it, from what is stored.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_stored_backup_that_is_refused_for_another_reason_loses_nothing_of_its_status() {
+    let api = Scripted::new().next(patch(ONE).refuses(403));
+    let mut record = record(&api).await;
+    let refused = record.end(&json!({"phase": "PartiallyFailed"}), BackupPhase::InProgress, PATIENCE).await;
+    assert!(matches!(refused, Err(WriteError::Refused(_))) && api.writes().len() == 1);
+}

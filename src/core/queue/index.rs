@@ -1,0 +1,336 @@
+//! Of all that wait, those on which depends what a newcomer is told, found without looking at the others.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::collections::btree_map::{self, BTreeMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::order::Standing;
+use super::position::latest_sane;
+use super::view::{Entry, Phase, View};
+
+/// Kept up with every change of the queue, at a cost that follows from what the changed backup takes.
+#[derive(Debug, Default)]
+pub struct Index {
+    running: Groups<()>,
+    /// Waiting ones that take nothing but what they name, by each of these names.
+    names: Groups<String>,
+    /// The other waiting ones.
+    patterns: Groups<Alike>,
+    /// Waiting ones.
+    schedules: Groups<String>,
+    marks: Groups<Timestamp>,
+    positions: Groups<u32>,
+}
+
+type Groups<K> = BTreeMap<K, BTreeSet<Arrived>>;
+
+/// In the order of arrival.
+#[derive(Clone, Debug)]
+struct Arrived(Arc<Entry>);
+
+impl Arrived {
+    /// Where UIDs are the same, names differ.
+    fn rank(&self) -> (Standing<'_>, &str) {
+        (Standing::by_arrival(&self.0), &self.0.name)
+    }
+}
+
+impl Ord for Arrived {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Arrived {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Arrived {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Arrived {}
+
+/// Whoever takes the same namespaces. Backups of one schedule do, and their patterns are too large for a copy.
+#[derive(Clone, Debug)]
+struct Alike(Arc<Entry>);
+
+impl Ord for Alike {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.namespaces.cmp(&other.0.namespaces)
+    }
+}
+
+impl PartialOrd for Alike {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Alike {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Alike {}
+
+fn put<K: Ord>(groups: &mut Groups<K>, key: K, one: &Arrived, is_there: bool) {
+    match groups.entry(key) {
+        btree_map::Entry::Vacant(group) if is_there => {
+            group.insert(BTreeSet::from([one.clone()]));
+        }
+        btree_map::Entry::Vacant(_) => {}
+        btree_map::Entry::Occupied(mut group) if is_there => {
+            group.get_mut().insert(one.clone());
+        }
+        btree_map::Entry::Occupied(mut group) => {
+            group.get_mut().remove(one);
+            if group.get().is_empty() {
+                group.remove();
+            }
+        }
+    }
+}
+
+/// Those behind it change nothing of what a newcomer is told.
+fn first_in_the_way<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
+    group.iter().find(|one| view.is_in_the_way(&one.0))
+}
+
+impl Index {
+    pub fn insert(&mut self, entry: &Arc<Entry>) {
+        self.put(entry, true);
+    }
+
+    /// What was inserted, as it was then.
+    pub fn remove(&mut self, entry: &Arc<Entry>) {
+        self.put(entry, false);
+    }
+
+    fn put(&mut self, entry: &Arc<Entry>, is_there: bool) {
+        let one = Arrived(Arc::clone(entry));
+        if entry.phase.is_running() {
+            put(&mut self.running, (), &one, is_there);
+        } else {
+            if entry.namespaces.is_literal() {
+                for name in entry.namespaces.literals() {
+                    put(&mut self.names, name.to_owned(), &one, is_there);
+                }
+            } else {
+                put(&mut self.patterns, Alike(Arc::clone(entry)), &one, is_there);
+            }
+            if let Some(schedule) = &entry.schedule {
+                put(&mut self.schedules, schedule.clone(), &one, is_there);
+            }
+        }
+        if let Some(mark) = entry.mark() {
+            put(&mut self.marks, mark, &one, is_there);
+        }
+        if entry.phase == Phase::Queued {
+            put(&mut self.positions, entry.position, &one, is_there);
+        }
+    }
+
+    /// In no order. With these alone `view` gives a newcomer the same [`mark`](super::mark) at `now` as with all of them, and,
+    /// unless this [depends on all](super::depends_on_all), the same [position](super::position_of_newcomer), the same
+    /// [reason](super::explain_newcomer) and the same number of those that wait of its schedule. What is in `view` already does
+    /// not matter.
+    pub fn facing(&self, view: &View, newcomer: &Entry, now: Timestamp) -> Vec<Arc<Entry>> {
+        let mut found: Vec<&Arrived> = Vec::new();
+        found.extend(self.running.values().flatten().filter(|one| !view.is_stuck(&one.0)));
+        let mut marked = self.marks.range(..=latest_sane(now)).rev().flat_map(|(_, group)| group);
+        found.extend(marked.find(|one| !view.is_stuck(&one.0)));
+        found.extend(self.positions.values().next_back().and_then(BTreeSet::first));
+        found.extend(self.patterns.values().filter_map(|group| first_in_the_way(view, group)));
+        if newcomer.namespaces.is_literal() {
+            let named = newcomer.namespaces.literals().filter_map(|name| self.names.get(name));
+            found.extend(named.filter_map(|group| first_in_the_way(view, group)));
+        } else {
+            // Comparing takes its time, which is not for here: whoever asks may hold a lock.
+            found.extend(self.names.values().filter_map(|group| first_in_the_way(view, group)));
+        }
+        if !newcomer.supersedes
+            && let Some(schedule) = &newcomer.schedule
+        {
+            found.extend(self.schedules.get(schedule).into_iter().flatten());
+        }
+        found.sort_unstable_by_key(|one| Arc::as_ptr(&one.0));
+        found.dedup_by(|a, b| Arc::ptr_eq(&a.0, &b.0));
+        found.into_iter().map(|one| Arc::clone(&one.0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use jiff::SignedDuration;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::glob::Glob;
+    use crate::location::Closed;
+    use crate::namespace::NamespaceSet;
+    use crate::queue::{CLOCKS_DIFFER, depends_on_all, explain_newcomer, mark, position_of_newcomer};
+
+    const NAMES: usize = 8;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    }
+
+    fn globs(texts: &[&str]) -> Vec<Glob> {
+        texts.iter().filter_map(|text| Glob::parse(text).ok()).collect()
+    }
+
+    fn any_set() -> impl Strategy<Value = NamespaceSet> {
+        let name = || prop::sample::select(vec!["a", "b", "c", "d", "e", "a*", "?b", "c*"]);
+        let literal = || prop::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
+        prop_oneof![
+            4 => prop::collection::vec(literal(), 1..4).prop_map(|n| NamespaceSet::literal(globs(&n))),
+            2 => (prop::collection::vec(name(), 0..3), prop::collection::vec(name(), 0..2))
+                .prop_map(|(takes, leaves)| NamespaceSet::new(globs(&takes), globs(&leaves))),
+        ]
+    }
+
+    prop_compose! {
+        fn any_entry()(
+            namespaces in any_set(),
+            phase in prop::sample::select(vec![
+                Phase::New, Phase::Queued, Phase::Queued, Phase::Queued, Phase::ReadyToStart, Phase::InProgress,
+            ]),
+            position in 0_u32..5,
+            (mark, waits_since, first) in (
+                prop::option::of(0_i64..200), prop::option::weighted(0.1, 0_i64..200), prop::option::weighted(0.1, 0_i64..9),
+            ),
+            created in 0_i64..200,
+            (held, canceled) in (prop::bool::weighted(0.2), prop::bool::weighted(0.1)),
+            (schedule, supersedes) in (prop::option::weighted(0.4, "[st]"), prop::bool::weighted(0.1)),
+            is_elsewhere in prop::bool::weighted(0.2),
+        ) -> Entry {
+            Entry {
+                phase,
+                position,
+                enqueued_at: mark.map(at),
+                waits_since: waits_since.map(at),
+                first: first.map(at),
+                created_at: at(created),
+                held,
+                canceled,
+                schedule,
+                supersedes,
+                location: if is_elsewhere { "elsewhere".to_owned() } else { String::new() },
+                namespaces,
+                ..Entry::default()
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Whatever has become of the queue, and whatever else is known besides it.
+        #[test]
+        fn a_newcomer_is_told_the_same_as_by_a_look_at_all(
+            changes in prop::collection::vec((0..NAMES, prop::option::weighted(0.8, any_entry())), 0..32),
+            besides in prop::collection::vec(any_entry(), 0..2),
+            newcomer in any_entry(),
+            now in 0_i64..200,
+            slots in 1_usize..4,
+            (closed, unwritable) in (any::<bool>(), prop::option::of(0..NAMES)),
+        ) {
+            let mut index = Index::default();
+            let mut all: BTreeMap<String, Arc<Entry>> = BTreeMap::new();
+            for (i, entry) in changes {
+                let name = format!("b{i}");
+                if let Some(known) = all.remove(&name) {
+                    index.remove(&known);
+                }
+                if let Some(entry) = entry {
+                    let entry = Arc::new(Entry { uid: format!("uid-{i}"), name: name.clone(), ..entry });
+                    index.insert(&entry);
+                    all.insert(name, entry);
+                }
+            }
+            let unwritable: HashSet<String> = unwritable.into_iter().map(|i| format!("uid-{i}")).collect();
+            let mut frame = View { slots, unwritable, ..View::default() };
+            if closed {
+                frame.closed_locations.insert("elsewhere".to_owned(), Closed::Held);
+            }
+            let newcomer = Entry { uid: "new".to_owned(), phase: Phase::Queued, ..newcomer };
+            let found = index.facing(&frame, &newcomer, at(now));
+            let stands = |entry: &&Arc<Entry>| !frame.is_stuck(entry);
+            let standing: Vec<Arc<Entry>> = all.values().filter(stands).cloned().collect();
+            let distinct: HashSet<&str> = found.iter().map(|entry| entry.name.as_str()).collect();
+            prop_assert_eq!(distinct.len(), found.len(), "each once");
+            prop_assert!(found.iter().all(|entry| standing.iter().any(|other| Arc::ptr_eq(entry, other))));
+
+            let mut few = View { backups: found, ..frame.clone() };
+            let mut whole = View { backups: standing, ..frame };
+            let depends = depends_on_all(&few, &newcomer);
+            // What the watch has not shown yet.
+            for (i, entry) in besides.into_iter().enumerate() {
+                let entry = Entry { uid: format!("besides-{i}"), phase: Phase::Queued, ..entry };
+                few.backups.push(Arc::new(entry.clone()));
+                whole.backups.push(Arc::new(entry));
+            }
+            prop_assert_eq!(mark(&few, at(now)), mark(&whole, at(now)));
+            prop_assert_eq!(position_of_newcomer(&few, &newcomer), position_of_newcomer(&whole, &newcomer));
+            if !depends {
+                prop_assert_eq!(explain_newcomer(&few, &newcomer), explain_newcomer(&whole, &newcomer));
+            }
+            let of_schedule = |view: &View| {
+                let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+                view.backups.iter().filter(same).count()
+            };
+            if newcomer.schedule.is_some() && !newcomer.supersedes {
+                prop_assert_eq!(of_schedule(&few), of_schedule(&whole));
+            }
+        }
+    }
+
+    fn waiting(i: u32, includes: &[&str]) -> Arc<Entry> {
+        Arc::new(Entry {
+            name: format!("b{i}"),
+            uid: format!("uid-{i}"),
+            phase: Phase::Queued,
+            position: i,
+            enqueued_at: Some(at(i.into())),
+            namespaces: NamespaceSet::new(globs(includes), Vec::new()),
+            ..Entry::default()
+        })
+    }
+
+    #[test]
+    fn no_more_is_found_than_what_is_met() {
+        let mut index = Index::default();
+        let runs = Arc::new(Entry { phase: Phase::InProgress, ..Entry::clone(&waiting(0, &["x"])) });
+        index.insert(&runs);
+        for i in 1..1000 {
+            index.insert(&waiting(i, &["a", "b"]));
+            index.insert(&waiting(1000 + i, &["team-*"]));
+        }
+        let view = View::default();
+        let names = |includes: &[&str], now| {
+            let found = index.facing(&view, &waiting(9999, includes), now);
+            found.iter().map(|entry| entry.name.clone()).collect::<HashSet<String>>()
+        };
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<HashSet<String>>();
+        let now = at(5000);
+        assert_eq!(names(&["b", "c"], now), set(&["b0", "b1", "b1001", "b1999"]));
+        assert_eq!(names(&["z"], now), set(&["b0", "b1001", "b1999"]));
+        assert_eq!(names(&["*"], now), set(&["b0", "b1", "b1001", "b1999"]));
+        let early = at(7) - CLOCKS_DIFFER;
+        assert!(names(&["z"], early).contains("b7"), "the latest mark that is no mistake");
+        index.remove(&runs);
+        assert!(index.running.is_empty());
+    }
+}

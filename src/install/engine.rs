@@ -1,0 +1,149 @@
+//! What the engine may read: everything, or the types that the cluster serves, each by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::Client;
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use crate::backup::discovery::Discovery;
+use crate::backup::log::BackupLog;
+
+/// Name of the role by which the engine reads what it backs up, and of its binding.
+pub const ENGINE: &str = "berth-engine";
+
+/// What `--engine-rights` says.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum EngineRights {
+    /// Everything, whatever will be served one day. In a role that is every subresource, too.
+    All,
+    /// The types that the cluster serves now. When it serves others, `berth install` again brings the list up to date.
+    Listed,
+}
+
+/// The types that a backup takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Plurals, by API group.
+    resources: BTreeMap<String, BTreeSet<String>>,
+    /// No server of an API group kept its types to itself.
+    pub is_whole: bool,
+}
+
+impl Types {
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn served(client: &Client) -> anyhow::Result<Self> {
+        let log = BackupLog::new(String::new());
+        let types = Discovery::new(client.clone()).types(&log).await;
+        let mut resources: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for kind in types.context("the API's types cannot be listed")? {
+            resources.entry(kind.group).or_default().insert(kind.resource);
+        }
+        let faults = log.counts();
+        Ok(Self { resources, is_whole: faults.warnings == 0 && faults.errors == 0 })
+    }
+
+    /// What is said, and, where nothing is, what is installed.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or does not let us look.
+    pub async fn wanted(said: Option<EngineRights>, client: &Client) -> anyhow::Result<Option<Self>> {
+        let is_listed = match said {
+            Some(said) => said == EngineRights::Listed,
+            None => are_listed(client).await.context("the ClusterRole berth-engine cannot be read")?,
+        };
+        if !is_listed {
+            return Ok(None);
+        }
+        let mut types = Self::served(client).await?;
+        if !types.is_whole {
+            // A server that does not answer just now keeps its rights: nobody would list its types again when it is back.
+            let installed = role(client).await.context("the ClusterRole berth-engine cannot be read")?;
+            types.keep(installed.and_then(|role| role.rules).unwrap_or_default());
+        }
+        Ok(Some(types))
+    }
+
+    fn keep(&mut self, installed: Vec<PolicyRule>) {
+        for rule in installed {
+            let resources = rule.resources.unwrap_or_default();
+            for group in rule.api_groups.unwrap_or_default() {
+                let named = resources.iter().filter(|resource| *resource != "*").cloned();
+                self.resources.entry(group).or_default().extend(named);
+            }
+        }
+        self.resources.retain(|_, resources| !resources.is_empty());
+    }
+
+    pub fn count(&self) -> usize {
+        self.resources.values().map(BTreeSet::len).sum()
+    }
+
+    /// The rules of the engine's role: these types, and those that are among the objects of an installation.
+    pub fn rules(&self, objects: &[Value]) -> Value {
+        let mut all = self.resources.clone();
+        for definition in objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition") {
+            let spec = &definition["spec"];
+            if let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) {
+                all.entry(group.to_owned()).or_default().insert(plural.to_owned());
+            }
+        }
+        let rule = |(group, resources): (&String, &BTreeSet<String>)| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list"]});
+        all.iter().map(rule).collect()
+    }
+}
+
+/// Does the engine's role, where there is one, name types?
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn are_listed(client: &Client) -> Result<bool, kube::Error> {
+    let is_for_all = |rule: &PolicyRule| rule.resources.iter().flatten().any(|resource| resource == "*");
+    Ok(role(client).await?.is_some_and(|role| !role.rules.iter().flatten().any(is_for_all)))
+}
+
+async fn role(client: &Client) -> Result<Option<ClusterRole>, kube::Error> {
+    Api::all(client.clone()).get_opt(ENGINE).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_answer_keeps_the_rights_to_its_types() {
+        let of = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let rule = |group: &str, resources: &[&str]| PolicyRule {
+            api_groups: Some(vec![group.to_owned()]),
+            resources: Some(resources.iter().map(|&name| name.to_owned()).collect()),
+            ..PolicyRule::default()
+        };
+        let mut types =
+            Types { resources: BTreeMap::from([(String::new(), of(&["pods"]))]), is_whole: false };
+        types.keep(vec![rule("", &["secrets"]), rule("metrics.k8s.io", &["pods"]), rule("all", &["*"])]);
+        let kept = [(String::new(), of(&["pods", "secrets"])), ("metrics.k8s.io".to_owned(), of(&["pods"]))];
+        assert_eq!(types.resources, BTreeMap::from(kept));
+    }
+
+    #[test]
+    fn each_group_has_a_rule_with_what_is_served_and_what_comes_with_the_installation() {
+        let of = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let resources =
+            [(String::new(), of(&["pods", "secrets"])), ("apps".to_owned(), of(&["deployments"]))];
+        let types = Types { resources: BTreeMap::from(resources), is_whole: true };
+        let definition = |group: &str, plural: &str| json!({"kind": "CustomResourceDefinition", "spec": {"group": group, "names": {"plural": plural}}});
+        let objects =
+            [definition("velero.io", "backups"), definition("apps", "deployments"), json!({"kind": "Role"})];
+        let verbs = json!(["get", "list"]);
+        let expected = json!([
+            {"apiGroups": [""], "resources": ["pods", "secrets"], "verbs": verbs},
+            {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": verbs},
+            {"apiGroups": ["velero.io"], "resources": ["backups"], "verbs": verbs},
+        ]);
+        assert_eq!((types.rules(&objects), types.count()), (expected, 3));
+    }
+}

@@ -1,0 +1,165 @@
+use std::time::Duration;
+
+use berth_core::queue::Phase;
+use berth_test_scripted::{Hold, Scripted, get, list, patch, watch as watching};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::super::Settings;
+use super::super::store::mirror_queue;
+use super::*;
+use crate::events::Events;
+use crate::leader::Notes;
+use crate::metrics::QueueMetrics;
+use crate::mirror::Change;
+
+const LOCATIONS: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations";
+const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/backups";
+const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
+
+fn backup(name: &str, version: &str, phase: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": name, "namespace": "velero", "uid": name, "resourceVersion": version},
+        "spec": {}, "status": {"phase": phase},
+    })
+}
+
+/// In the way of no other.
+fn of_its_own(name: &str, version: &str, phase: &str) -> Value {
+    let mut backup = backup(name, version, phase);
+    backup["spec"]["includedNamespaces"] = json!([name]);
+    backup
+}
+
+struct Queue {
+    store: Arc<Store>,
+    metrics: QueueMetrics,
+    cycle: Cycle,
+    _stopped: watch::Sender<Option<Stopped>>,
+}
+
+impl Queue {
+    fn new(api: &Scripted, slots: usize) -> Self {
+        let store = Arc::new(Store::new(Settings { slots, ..Settings::default() }));
+        let metrics = QueueMetrics::new(&mut Registry::default());
+        let client = api.client("velero");
+        let (events, _) = Events::new(client.clone(), "velero", Counter::default());
+        let writer = Writer::new(client, "velero", Arc::clone(&store), metrics.clone(), events.clone());
+        let (stopped, is_stopped) = watch::channel(None);
+        let teller = Teller::new(metrics.clone(), events, Notes::default());
+        let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, teller, Pulse::default());
+        Self { store, metrics, cycle, _stopped: stopped }
+    }
+
+    fn showing(self, backups: &[Value]) -> Self {
+        let read = |one: &Value| serde_json::from_value(one.clone()).unwrap();
+        self.store.observe_location(Change::All(Vec::new()));
+        self.store.observe(Change::All(backups.iter().map(read).collect()));
+        self
+    }
+
+    /// When somebody asks for a list anew; `None`: not within `patience`.
+    async fn relist_asked(self, patience: Duration) -> Option<Duration> {
+        let begun = Instant::now();
+        tokio::select! {
+            () = self.cycle.run(CancellationToken::new()) => unreachable!("nobody has stopped it"),
+            asked = timeout(patience, self.store.relist_asked()) => asked.ok().map(|()| begun.elapsed()),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_something_could_start_and_nothing_moves_everything_is_listed_anew() {
+    let api = Scripted::new().always(patch(ONE).refuses(409));
+    let queue = Queue::new(&api, 1).showing(&[backup("one", "7", "Queued")]);
+    let trips = queue.metrics.watchdog_trips.clone();
+    let asked = queue.relist_asked(Duration::from_secs(60)).await;
+    let asked = asked.unwrap().as_secs_f64();
+    assert!((15.0..15.6).contains(&asked), "after {asked} s");
+    assert_eq!(trips.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_can_start_nothing_is_listed_anew() {
+    let api = Scripted::new().always(patch(ONE).refuses(403));
+    let queue =
+        Queue::new(&api, 1).showing(&[backup("one", "7", "Queued"), backup("holder", "3", "InProgress")]);
+    assert_eq!(queue.relist_asked(Duration::from_secs(60)).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_list_anew_it_goes_on_with_what_that_shows() {
+    let api = Scripted::new()
+        .once(get(LOCATIONS).answers(list("1", &[])))
+        .once(watching(LOCATIONS).never_answers())
+        .next(get(BACKUPS).answers(list("7", &[backup("one", "7", "Queued")])))
+        // It says nothing, though the Backup has changed: each write is refused.
+        .next(watching(BACKUPS).never_answers())
+        .always(patch(ONE).refuses(409))
+        .next(get(BACKUPS).answers(list("9", &[backup("one", "9", "Queued")])))
+        .next(watching(BACKUPS).never_answers());
+    let Queue { store, metrics, cycle, _stopped } = Queue::new(&api, 1);
+    let client = api.client("velero");
+    tokio::select! {
+        () = cycle.run(CancellationToken::new()) => unreachable!("nobody has stopped it"),
+        () = mirror_queue(&client, "velero", &store) => unreachable!("a mirror ended"),
+        () = api.played() => {}
+    }
+    let versions: Vec<_> =
+        api.writes().iter().map(|write| write.body["metadata"]["resourceVersion"].clone()).collect();
+    assert_eq!((versions.first(), versions.last()), (Some(&json!("7")), Some(&json!("9"))));
+    assert_eq!(metrics.watchdog_trips.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_stops_writes_to_its_end_what_it_has_begun() {
+    let hold = Hold::new();
+    let mut placed = backup("one", "8", "Queued");
+    placed["status"]["queuePosition"] = json!(1);
+    let api = Scripted::new().next(patch(ONE).answers(placed).held(&hold));
+    // The only slot is taken: it gets its place, and nobody waits for that.
+    let shown = [backup("one", "7", "Queued"), backup("holder", "3", "InProgress")];
+    let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 1).showing(&shown);
+    let stop = CancellationToken::new();
+    let later = Duration::from_secs(3);
+    let story = async {
+        hold.asked().await;
+        stop.cancel();
+        sleep(later).await;
+        hold.let_go();
+        Instant::now()
+    };
+    let running = async {
+        timeout(2 * later, cycle.run(stop.clone())).await.unwrap();
+        Instant::now()
+    };
+    let (answered, ended) = tokio::join!(story, running);
+    assert!(ended >= answered, "whoever leads next would not see what is written");
+    assert_eq!(api.writes()[0].body["status"], json!({"phase": "Queued", "queuePosition": 1}));
+    assert_eq!(store.get("one").map(|item| item.entry.position), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_start_than_there_are_slots_though_the_watch_shows_nothing() {
+    let names: Vec<String> = (0..5).map(|i| format!("b{i}")).collect();
+    let mut api = Scripted::new();
+    for name in &names {
+        let started = of_its_own(name, "8", "ReadyToStart");
+        let path = format!("{BACKUPS}/{name}");
+        // Places and starts are told apart by what is sent.
+        api = api.always(patch(&path).answers_with(move |sent| {
+            let mut answer = started.clone();
+            answer["status"] = sent["status"].clone();
+            answer
+        }));
+    }
+    let shown: Vec<Value> = names.iter().map(|name| of_its_own(name, "7", "Queued")).collect();
+    let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 2).showing(&shown);
+    let _ = timeout(Duration::from_secs(30), cycle.run(CancellationToken::new())).await;
+    let writes = api.writes();
+    let starts = writes.iter().filter(|write| write.body["status"]["phase"] == "ReadyToStart").count();
+    assert_eq!((starts, store.in_phase(Phase::ReadyToStart).len()), (2, 2));
+}

@@ -1,0 +1,109 @@
+//! Backups whose writes the API server refuses, again and again: one that fills all that the store takes, one that a
+//! policy of somebody else's forbids. It must not hold a slot that it can never use.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use kube::Error;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// So many refused writes one after the other put a Backup out of the line.
+const ENOUGH: u32 = 3;
+/// It is tried again after this, and after twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+struct Refused {
+    count: u32,
+    last: Instant,
+}
+
+impl Refused {
+    fn pause(&self) -> Duration {
+        let doubled = self.count.saturating_sub(ENOUGH).min(8);
+        FIRST_PAUSE.saturating_mul(1 << doubled).min(LONGEST_PAUSE)
+    }
+}
+
+/// By UID.
+#[derive(Default)]
+pub struct Refusals(Mutex<HashMap<String, Refused>>);
+
+/// Is this the API server's answer about this object, and not one that any other would have got?
+pub fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => {
+            matches!(status.code, 400..=500) && !matches!(status.code, 401 | 404 | 408 | 409 | 429)
+        }
+        _ => false,
+    }
+}
+
+/// Is the object too large for the store, or the request for the API server?
+pub fn is_too_large(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => {
+            let message = status.message.as_str();
+            status.code == 413
+                || message.contains("request is too large")
+                || message.contains("message larger than max")
+        }
+        _ => false,
+    }
+}
+
+impl Refusals {
+    /// `true`: this one puts it out of the line.
+    pub fn refused(&self, uid: &str) -> bool {
+        let mut all = self.0.lock();
+        let refused = all.entry(uid.to_owned()).or_insert_with(|| Refused { count: 0, last: Instant::now() });
+        refused.count = refused.count.saturating_add(1);
+        refused.last = Instant::now();
+        refused.count == ENOUGH
+    }
+
+    pub fn written(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    /// UIDs of those that are out of the line just now.
+    pub fn out_of_line(&self) -> HashSet<String> {
+        let all = self.0.lock();
+        let is_out = |refused: &Refused| refused.count >= ENOUGH && refused.last.elapsed() < refused.pause();
+        all.iter().filter(|(_, refused)| is_out(refused)).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// UIDs of those that were refused often enough, and not written since.
+    pub fn lasting(&self) -> BTreeSet<String> {
+        let all = self.0.lock();
+        all.iter().filter(|(_, refused)| refused.count >= ENOUGH).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
+        self.0.lock().retain(|uid, _| is_known(uid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_three_times_is_out_of_the_line_and_tried_again_ever_more_seldom() {
+        let refusals = Refusals::default();
+        assert!(!refusals.refused("a") && !refusals.refused("a") && refusals.out_of_line().is_empty());
+        assert!(refusals.refused("a"));
+        for seconds in [5, 10, 20, 40, 60, 60] {
+            assert!(refusals.out_of_line().contains("a"));
+            tokio::time::advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
+            assert!(refusals.out_of_line().contains("a"), "{seconds}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(refusals.out_of_line().is_empty(), "{seconds}");
+            assert!(refusals.lasting().contains("a"), "only its next try may succeed");
+            assert!(!refusals.refused("a"));
+        }
+        refusals.written("a");
+        assert!(refusals.out_of_line().is_empty() && refusals.lasting().is_empty());
+    }
+}

@@ -1,0 +1,170 @@
+use berth_test_scripted::{Scripted, patch};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+
+use super::super::Settings;
+use super::*;
+use crate::mirror::Change;
+
+const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
+
+fn backup(version: &str, phase: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": "one", "namespace": "velero", "uid": "u", "resourceVersion": version},
+        "spec": {}, "status": {"phase": phase},
+    })
+}
+
+struct Queue {
+    store: Arc<Store>,
+    writer: Writer,
+    metrics: QueueMetrics,
+}
+
+impl Queue {
+    /// The watch has shown version 7.
+    fn new(api: &Scripted, phase: &str) -> Self {
+        let store = Arc::new(Store::new(Settings::default()));
+        store.observe(Change::All(vec![serde_json::from_value(backup("7", phase)).unwrap()]));
+        let metrics = QueueMetrics::new(&mut Registry::default());
+        let client = api.client("velero");
+        let (events, _) = Events::new(client.clone(), "velero", Counter::default());
+        let writer = Writer::new(client, "velero", Arc::clone(&store), metrics.clone(), events);
+        Self { store, writer, metrics }
+    }
+
+    fn entry(&self) -> Arc<Entry> {
+        self.store.get("one").unwrap().entry
+    }
+
+    /// What the next plan will see.
+    fn known(&self) -> Option<(Phase, String)> {
+        self.store.get("one").map(|item| (item.entry.phase, item.resource_version))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_is_written_on_the_version_it_was_decided_on_and_known_before_the_watch_shows_it() {
+    let api = Scripted::new().next(patch(ONE).answers(backup("8", "ReadyToStart")));
+    let queue = Queue::new(&api, "Queued");
+    let decided_on = queue.entry();
+    assert!(queue.writer.start(&decided_on).await);
+    let writes = api.writes();
+    let status = json!({"phase": "ReadyToStart", "queuePosition": null});
+    assert_eq!(writes[0].body, json!({"metadata": {"resourceVersion": "7", "uid": "u"}, "status": status}));
+    assert!(writes[0].query.contains(&format!("fieldManager={FIELD_MANAGER}")), "{}", writes[0].query);
+    assert_eq!(queue.known(), Some((Phase::ReadyToStart, "8".to_owned())));
+    // What was decided on is no more: nothing is sent.
+    assert!(!queue.writer.start(&decided_on).await);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_conflict_nothing_is_assumed() {
+    let api = Scripted::new().next(patch(ONE).refuses(409));
+    let queue = Queue::new(&api, "Queued");
+    assert!(!queue.writer.start(&queue.entry()).await);
+    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+    assert_eq!(queue.metrics.conflicts.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_found_is_forgotten_before_the_watch_shows_its_end() {
+    let api = Scripted::new().next(patch(ONE).refuses(404));
+    let queue = Queue::new(&api, "Queued");
+    assert!(!queue.writer.start(&queue.entry()).await);
+    assert_eq!(queue.known(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_is_waited_for_longer_than_ten_seconds_and_nothing_is_assumed() {
+    let api = Scripted::new().next(patch(ONE).never_answers()).next(patch(ONE).breaks());
+    let queue = Queue::new(&api, "Queued");
+    let begun = Instant::now();
+    assert!(!queue.writer.start(&queue.entry()).await);
+    assert_eq!(begun.elapsed().as_secs(), 10);
+    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())), "it may have been written, or not");
+    assert!(!queue.writer.start(&queue.entry()).await);
+    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+    assert_eq!(queue.metrics.conflicts.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_the_webhook_had_not_seen_gets_a_time_mark_and_an_heir_that_of_another() {
+    let since: Timestamp = "2026-01-02T03:04:05.000006Z".parse().unwrap();
+    for (phase, inherits, annotations) in [
+        // Created in that second, whenever it is placed.
+        ("New", None, json!({keys::ENQUEUED_AT: "1970-01-01T00:00:01.000000Z"})),
+        ("Queued", None, Value::Null),
+        ("Queued", Some(since), json!({keys::WAITS_SINCE: "2026-01-02T03:04:05.000006Z"})),
+    ] {
+        let api = Scripted::new().next(patch(ONE).answers(backup("8", "Queued")));
+        let queue = Queue::new(&api, phase);
+        queue.writer.place(&queue.entry(), 3, inherits).await;
+        let written = &api.writes()[0].body;
+        assert_eq!(written["metadata"]["annotations"], annotations);
+        assert_eq!(written["metadata"]["resourceVersion"], "7");
+        assert_eq!(written["status"], json!({"phase": "Queued", "queuePosition": 3}));
+        assert_eq!(queue.metrics.positions_written.get(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_refused_is_not_counted() {
+    let api = Scripted::new().next(patch(ONE).refuses(403));
+    let queue = Queue::new(&api, "Queued");
+    queue.writer.place(&queue.entry(), 3, None).await;
+    assert_eq!(queue.metrics.positions_written.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_ends_without_having_run_says_why_and_leaves_the_line() {
+    let api = Scripted::new().next(patch(ONE).answers(backup("8", "Failed")));
+    let queue = Queue::new(&api, "Queued");
+    assert!(queue.writer.end(&queue.entry(), "Canceled").await);
+    let written = &api.writes()[0].body;
+    assert_eq!(written["metadata"], json!({"resourceVersion": "7", "uid": "u"}));
+    let status = &written["status"];
+    assert_eq!((&status["phase"], &status["failureReason"]), (&json!("Failed"), &json!("Canceled")));
+    assert!(status["queuePosition"].is_null() && status["completionTimestamp"].is_string(), "{status}");
+    assert_eq!(queue.known(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_is_written_without_the_record_of_who_wrote_which_field() {
+    let too_large = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "reason": "",
+        "message": "etcdserver: request is too large",
+    });
+    let api = Scripted::new()
+        .next(patch(ONE).refuses_with(500, too_large))
+        .next(patch(ONE).answers(backup("8", "ReadyToStart")));
+    let queue = Queue::new(&api, "Queued");
+    assert!(queue.writer.start(&queue.entry()).await);
+    assert_eq!(api.writes()[1].body["metadata"]["managedFields"], json!([{}]));
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_again_and_again_is_out_of_the_line() {
+    let api = Scripted::new().always(patch(ONE).refuses(422));
+    let queue = Queue::new(&api, "Queued");
+    for _ in 0..3 {
+        assert!(queue.store.view(None, Timestamp::now()).unwritable.is_empty());
+        assert!(!queue.writer.start(&queue.entry()).await);
+    }
+    assert!(queue.store.view(None, Timestamp::now()).unwritable.contains("u"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_could_not_be_said_to_run_keeps_no_slot_while_it_is_out_of_the_line() {
+    let api = Scripted::new();
+    let queue = Queue::new(&api, "ReadyToStart");
+    assert_eq!(queue.store.view(None, Timestamp::now()).backups.len(), 1);
+    for _ in 0..3 {
+        queue.store.refusals.refused("u");
+    }
+    assert_eq!(queue.store.view(None, Timestamp::now()).backups.len(), 0);
+}

@@ -1,0 +1,210 @@
+//! Amazon's Security Token Service, and what speaks its protocol (source: its API reference, 2011-06-15): keys that may do less
+//! than those by which they are made, and that end by themselves.
+
+use berth_api::garden::StoreConfig;
+use berth_core::garden::fault::Fault;
+use berth_core::garden::scope::Scope;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use object_store::client::HttpRequestBody;
+use percent_encoding::utf8_percent_encode;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::line::{Answer, ENCODED, Line, Request, wrong};
+use super::signed::{Keys, domain, partition};
+use super::{Result, StoreError, xml};
+
+const VERSION: &str = "2011-06-15";
+/// Every role allows so many.
+const MINUTES_OF_A_ROLE: u32 = 60;
+const MINUTES_OF_A_USER: u32 = 720;
+/// Of a name, by which the account's records tell who had the keys.
+const LONGEST_NAME: usize = 32;
+
+/// Who makes keys, and by which he is asked.
+pub struct Sts {
+    line: Line,
+    keys: Keys,
+    region: String,
+    url: String,
+    role: Option<String>,
+    minutes: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Made {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    pub session_token: String,
+    expiration: String,
+    #[serde(skip)]
+    pub expire_at: Timestamp,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Response {
+    assume_role_result: Option<Outcome>,
+    get_federation_token_result: Option<Outcome>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Outcome {
+    credentials: Made,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Refused {
+    error: xml::Refusal,
+}
+
+impl Sts {
+    /// Asks nobody. `secret`: the keys that open all of the store.
+    ///
+    /// # Errors
+    /// [`Fault::Configuration`], with what is wrong with the settings or the Secret.
+    pub fn open(region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
+        let url = match &config.sts_endpoint {
+            Some(endpoint) => format!("{}/", endpoint.trim_end_matches('/')),
+            None => format!("https://sts.{region}.{}/", domain(region)),
+        };
+        url.parse::<http::Uri>().map_err(|error| wrong(format!("{url} is no URL: {error}")))?;
+        let role = config.role_arn.clone();
+        let usual = if role.is_some() { MINUTES_OF_A_ROLE } else { MINUTES_OF_A_USER };
+        Ok(Self {
+            line: Line::new(&url, config)?,
+            keys: Keys::read(secret)?,
+            region: region.to_owned(),
+            url,
+            role,
+            minutes: config.key_minutes.unwrap_or(usual),
+        })
+    }
+
+    /// Keys that may do what `policy` says, as far as the role, or the user, may. `whose`: for the account's records.
+    ///
+    /// # Errors
+    /// What the service says.
+    pub async fn make(&self, whose: &str, policy: &str) -> Result<Made> {
+        let body = self.body(whose, policy);
+        let refusal = |answer: &Answer| self.refusal(answer);
+        let answer = self.line.ask(self.action(), || self.request(&body), refusal).await?;
+        read(&answer.body).map_err(|error| {
+            let message = format!("{}: the answer of {} is not STS's: {error}", self.action(), self.url);
+            StoreError::new(Fault::Unavailable, message)
+        })
+    }
+
+    fn action(&self) -> &'static str {
+        if self.role.is_some() { "AssumeRole" } else { "GetFederationToken" }
+    }
+
+    fn body(&self, whose: &str, policy: &str) -> String {
+        let seconds = self.minutes.saturating_mul(60).to_string();
+        let name: String = format!("berth-{whose}").chars().take(LONGEST_NAME).collect();
+        let mut fields = vec![("Action", self.action()), ("Version", VERSION)];
+        match &self.role {
+            Some(role) => fields.extend([("RoleArn", role.as_str()), ("RoleSessionName", name.as_str())]),
+            None => fields.push(("Name", name.as_str())),
+        }
+        fields.extend([("DurationSeconds", seconds.as_str()), ("Policy", policy)]);
+        let fields =
+            fields.iter().map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, &ENCODED)));
+        fields.collect::<Vec<_>>().join("&")
+    }
+
+    fn request(&self, body: &str) -> Result<Request> {
+        let request = http::Request::builder()
+            .method(Method::POST)
+            .uri(self.url.as_str())
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded; charset=utf-8")
+            .body(HttpRequestBody::from(body.to_owned()));
+        let mut request = request.map_err(wrong)?;
+        let digest = ring::digest::digest(&ring::digest::SHA256, body.as_bytes());
+        self.keys.sign(&mut request, "sts", &self.region, digest.as_ref()).map_err(wrong)?;
+        Ok(request)
+    }
+
+    fn refusal(&self, answer: &Answer) -> StoreError {
+        let refused = xml::read::<Refused>(&answer.body).unwrap_or_default().error;
+        let status = answer.status.as_u16();
+        let mut message = format!("{} at {}: {status}", self.action(), self.url);
+        for word in [&refused.code, &refused.message] {
+            if !word.is_empty() {
+                message = format!("{message} {word}");
+            }
+        }
+        StoreError { fault: Fault::of(status, &refused.code), word: refused.code, message }
+    }
+}
+
+fn read(body: &[u8]) -> std::result::Result<Made, String> {
+    let response: Response = xml::read(body)?;
+    let outcome = response.assume_role_result.or(response.get_federation_token_result);
+    let made = outcome.ok_or("it has no keys")?.credentials;
+    let expire_at = made.expiration.parse::<Timestamp>();
+    let expire_at = expire_at.map_err(|error| format!("{:?} is no time: {error}", made.expiration))?;
+    Ok(Made { expire_at, ..made })
+}
+
+/// What keys for one directory may do, as Amazon's policies say it. `bucket` is the name of a Kubernetes object, as the directory
+/// is, so neither has a character that means others.
+///
+/// Names of objects can be listed beyond the directory: to those who may not list a bucket as a whole, each object that is not
+/// there is a forbidden one, and so is the question whether there is the bucket, which Velero's uploaders ask first.
+pub fn policy(bucket: &str, region: &str, directory: &Scope) -> String {
+    let bucket = format!("arn:{}:s3:::{bucket}", partition(region));
+    let directories = [Some(directory.clone()), directory.notes()];
+    let objects: Vec<String> =
+        directories.iter().flatten().map(|scope| format!("{bucket}/{}*", scope.prefix())).collect();
+    let policy = json!({
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": [
+                    "s3:AbortMultipartUpload",
+                    "s3:DeleteObject",
+                    "s3:DeleteObjectVersion",
+                    "s3:GetObject",
+                    "s3:GetObjectLegalHold",
+                    "s3:GetObjectRetention",
+                    "s3:GetObjectTagging",
+                    "s3:GetObjectVersion",
+                    "s3:ListMultipartUploadParts",
+                    "s3:PutObject",
+                    "s3:PutObjectTagging",
+                ],
+                "Resource": objects,
+            },
+            {
+                "Effect": "Allow",
+                "Action": [
+                    "s3:GetBucketLocation",
+                    "s3:GetBucketObjectLockConfiguration",
+                    "s3:ListBucket",
+                    "s3:ListBucketMultipartUploads",
+                    "s3:ListBucketVersions",
+                ],
+                "Resource": bucket,
+            },
+            // Of a bucket that somebody has encrypted by a key of his own.
+            {
+                "Effect": "Allow",
+                "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
+                "Resource": "*",
+                "Condition": {"StringLike": {"kms:ViaService": "s3.*"}},
+            },
+        ],
+    });
+    policy.to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Locations on a real S3-protocol server, with its outages, wrong keys and large uploads.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::velero::BackupPhase;
+use flate2::read::MultiGzDecoder;
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use serde_json::{Value, json};
+
+use crate::queue::{ended, start};
+use crate::support::PATIENCE;
+use crate::support::peers::S3;
+use crate::support::{Berth, backup, wait_for};
+
+const LOCATION: &str = "away";
+
+/// A bucket of its own for this berth, and a location there.
+fn with_s3(berth: &Berth, prefix: &str) -> S3 {
+    let s3 = S3::start(berth.plane(), berth.namespace()).unwrap();
+    apply(berth, &s3.keys.secret_object(berth.namespace()));
+    apply(berth, &s3.location(LOCATION, prefix));
+    s3
+}
+
+fn apply(berth: &Berth, object: &Value) {
+    let args = ["apply", "--server-side", "-n", berth.namespace(), "-f", "-"];
+    berth.kubectl().run_with(&args, &object.to_string()).unwrap();
+}
+
+/// Waits until the location is in `phase`; gives its message.
+fn becomes(berth: &Berth, phase: &str) -> String {
+    let mut seen = Value::Null;
+    let waited = wait_for(&format!("the location to be {phase}"), PATIENCE, || {
+        let args = ["get", "backupstoragelocations", LOCATION, "-n", berth.namespace(), "-o", "json"];
+        let mut location: Value = serde_json::from_str(&berth.kubectl().run(&args)?)?;
+        seen = location["status"].take();
+        Ok((seen["phase"] == phase).then(|| seen["message"].as_str().unwrap_or_default().to_owned()))
+    });
+    waited.unwrap_or_else(|error| panic!("{error}; it is {seen}"))
+}
+
+#[test]
+fn an_s3_location_is_kept_available_and_unavailable() {
+    let berth = start("s3-phases", 1);
+    let mut s3 = with_s3(&berth, "deep/inside");
+    assert_eq!(becomes(&berth, "Available"), "");
+    s3.process.kill().unwrap();
+    let message = becomes(&berth, "Unavailable");
+    assert!(!message.is_empty());
+
+    // One that was accepted before anybody noticed ends with a reason.
+    let lost = backup("lost", json!({"includedNamespaces": ["default"], "storageLocation": LOCATION}));
+    let answer = berth.kubectl().create(berth.namespace(), &[lost]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    assert!(answer.stderr.contains("location away is unavailable just now"), "{}", answer.stderr);
+    let done = ended(&berth, &["lost"]).remove("lost").unwrap();
+    let status = done.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    assert!(status.failure_reason.is_some_and(|reason| reason.contains("storage location")));
+
+    s3.start_again().unwrap();
+    assert_eq!(becomes(&berth, "Available"), "", "the old message is gone");
+}
+
+#[test]
+fn wrong_keys_make_a_location_unavailable_and_stay_secret() {
+    let berth = start("s3-keys", 1);
+    let s3 = with_s3(&berth, "");
+    assert_eq!(becomes(&berth, "Available"), "");
+    let mut wrong = s3.keys.clone();
+    wrong.secret = "not-what-the-server-knows".into();
+    apply(&berth, &wrong.secret_object(berth.namespace()));
+    let message = becomes(&berth, "Unavailable");
+    assert!(message.contains("cloud-credentials"), "it names the Secret: {message}");
+    for secret in [&wrong.secret, &wrong.id, &s3.keys.secret] {
+        assert!(!message.contains(secret.as_str()), "{secret} is in {message}");
+    }
+    let log = berth.controller.process.log_text().unwrap();
+    for secret in [&wrong.secret, &s3.keys.secret] {
+        assert!(!log.contains(secret.as_str()), "{secret} is in the log");
+    }
+    apply(&berth, &s3.keys.secret_object(berth.namespace()));
+    assert_eq!(becomes(&berth, "Available"), "");
+}
+
+/// Bytes that no compressor makes smaller, the same on every run.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend(next());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn an_archive_of_several_parts_arrives_whole() {
+    let berth = start("s3-parts", 1);
+    let s3 = with_s3(&berth, "large");
+    becomes(&berth, "Available");
+    let kubectl = berth.kubectl();
+    kubectl.run(&["create", "namespace", "noise"]).unwrap();
+    let mut made = BTreeMap::new();
+    for i in 0..20_u64 {
+        let bytes = STANDARD.encode(noise(i + 1, 700_000));
+        let name = format!("noise-{i}");
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "noise"}, "binaryData": {"bytes": bytes},
+        });
+        let answer = kubectl.create("noise", &[object]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+        made.insert(name, bytes);
+    }
+    let spec = json!({"includedNamespaces": ["noise"], "storageLocation": LOCATION});
+    kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
+    let done = ended(&berth, &["parts"]).remove("parts").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+
+    let path = Path::from("large/backups/parts/parts.tar.gz");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let archive = runtime.block_on(async {
+        let found = s3.store().unwrap().get(&path).await.unwrap();
+        // Of an upload in parts S3 keeps how many there were behind the dash.
+        let tag = found.meta.e_tag.clone().unwrap_or_default();
+        let parts = tag.trim_matches('"').rsplit_once('-').and_then(|(_, parts)| parts.parse::<u32>().ok());
+        assert!(parts.is_some_and(|parts| parts > 2), "{tag}");
+        found.bytes().await.unwrap()
+    });
+    assert!(archive.len() > 20_000_000, "{}", archive.len());
+    let mut tar = tar::Archive::new(MultiGzDecoder::new(&archive[..]));
+    let mut copies: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in tar.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+        if !path.contains("configmaps") {
+            continue;
+        }
+        let mut text = Vec::new();
+        entry.read_to_end(&mut text).unwrap();
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        assert!(object["binaryData"]["bytes"] == json!(made[&name]), "{path} is not what was stored");
+        *copies.entry(name).or_default() += 1;
+    }
+    let names: Vec<&String> = made.keys().collect();
+    assert_eq!(copies.keys().collect::<Vec<_>>(), names);
+    assert!(copies.values().all(|copies| *copies == 2), "{copies:?}");
+}

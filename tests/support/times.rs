@@ -1,0 +1,126 @@
+//! Where the time of a run goes: a line of JSON for each test and each control plane, in the file that `BERTH_TIMES` names.
+//! The program `times` of `tests/tools` makes a table of them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// The variable with the path of the file. Unset: nothing is recorded.
+pub const FILE: &str = "BERTH_TIMES";
+
+/// One line of the file.
+#[derive(Debug, Serialize)]
+pub struct Record {
+    /// `test`, `control plane`, or the tool that built something.
+    pub kind: String,
+    pub what: String,
+    pub seconds: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// Of a test: what it waited for, and for how many seconds in all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub waits: BTreeMap<String, f64>,
+}
+
+impl Record {
+    pub fn new(kind: &str, what: &str, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self { kind: kind.to_owned(), what: what.to_owned(), seconds, failed: false, waits: BTreeMap::new() }
+    }
+
+    /// Appends it to the file, if one is wanted. Nothing depends on it, so what goes wrong is not told.
+    pub fn save(&self) {
+        let Some(path) = std::env::var_os(FILE) else { return };
+        let Ok(line) = serde_json::to_string(self) else { return };
+        if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path) {
+            // One write for one line: other processes append, too.
+            let _ = file.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+}
+
+thread_local! {
+    /// libtest runs each test in a thread of its own, named after it, and the thread's end is the test's.
+    static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
+}
+
+struct Clock {
+    test: String,
+    started: Instant,
+    waits: BTreeMap<String, Duration>,
+    /// A wait within a wait is part of it.
+    depth: usize,
+    failed: bool,
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        let mut record = Record::new("test", &self.test, self.started.elapsed());
+        record.failed = self.failed;
+        record.waits = self.waits.iter().map(|(what, time)| (what.clone(), time.as_secs_f64())).collect();
+        record.save();
+    }
+}
+
+/// Calls `change` with the clock of the test in whose thread we are, if we are in one.
+fn with_clock<T>(change: impl FnOnce(&mut Clock) -> T) -> Option<T> {
+    let change = |clock: &RefCell<Option<Clock>>| {
+        let mut clock = clock.try_borrow_mut().ok()?;
+        if clock.is_none() {
+            let thread = std::thread::current();
+            let test = thread.name().filter(|name| name.contains("::"))?.to_owned();
+            note_failures();
+            *clock = Some(Clock {
+                test,
+                started: Instant::now(),
+                waits: BTreeMap::new(),
+                depth: 0,
+                failed: false,
+            });
+        }
+        clock.as_mut().map(change)
+    };
+    CLOCK.try_with(change).ok().flatten()
+}
+
+/// From now on a test that panics is recorded as failed.
+fn note_failures() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            with_clock(|clock| clock.failed = true);
+            usual(info);
+        }));
+    });
+}
+
+/// A wait that is under way. It ends when this value is dropped.
+pub struct Wait {
+    what: String,
+    started: Instant,
+}
+
+impl Wait {
+    pub fn start(what: &str) -> Self {
+        with_clock(|clock| clock.depth += 1);
+        Self { what: what.to_owned(), started: Instant::now() }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let time = self.started.elapsed();
+        with_clock(|clock| {
+            clock.depth = clock.depth.saturating_sub(1);
+            if clock.depth == 0 {
+                *clock.waits.entry(std::mem::take(&mut self.what)).or_default() += time;
+            }
+        });
+    }
+}

@@ -1,0 +1,323 @@
+//! Do the packages that are linked keep to `deny.toml`? `make lint` asks. The file is cargo-deny's, which does the same and
+//! more; it takes minutes to install, and this takes seconds to build. Where it is installed it is asked for advisories.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize;
+use spdx::{Expression, ParseMode};
+
+/// crates.io, as `cargo metadata` names it.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// What we read of `deny.toml`. A rule that is not read here would be kept by nobody, so it is an error.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    graph: Graph,
+    #[serde(rename = "advisories")]
+    _advisories: Advisories,
+    licenses: Licenses,
+    bans: Bans,
+    sources: Sources,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Graph {
+    targets: Vec<String>,
+}
+
+/// Only cargo-deny knows what these are about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Advisories {
+    #[serde(rename = "yanked")]
+    _yanked: String,
+    #[serde(rename = "ignore")]
+    _ignore: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Licenses {
+    version: u8,
+    allow: Vec<String>,
+    exceptions: Vec<Exception>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exception {
+    #[serde(rename = "crate")]
+    package: String,
+    allow: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Bans {
+    /// Only cargo-deny tells of those: they are a warning.
+    multiple_versions: String,
+    wildcards: String,
+    allow_wildcard_paths: bool,
+    deny: Vec<Banned>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Banned {
+    #[serde(rename = "crate")]
+    package: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Sources {
+    unknown_registry: String,
+    unknown_git: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_members: BTreeSet<String>,
+    resolve: Resolve,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    id: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    id: String,
+    name: String,
+    version: String,
+    license: Option<String>,
+    /// `None`: a folder, which should be one of this workspace.
+    source: Option<String>,
+    dependencies: Vec<Dependency>,
+    #[serde(default)]
+    targets: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    req: String,
+    path: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(faults) if faults.is_empty() => {
+            println!("what is linked keeps to deny.toml");
+            ExitCode::SUCCESS
+        }
+        Ok(faults) => {
+            for fault in faults {
+                eprintln!("dependencies: {fault}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("dependencies: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<BTreeSet<String>> {
+    // Settings of cargo that come with the source could put other sources in the place of crates.io.
+    let settings = std::path::Path::new(".cargo");
+    ensure!(!settings.exists(), ".cargo: this repository has no settings of cargo of its own");
+    let text = std::fs::read_to_string("deny.toml").context("failed to read deny.toml of this folder")?;
+    let rules: Rules = toml::from_str(&text).context("deny.toml has something that is not checked here")?;
+    ensure!(rules.licenses.version == 2, "deny.toml: licenses.version: only 2 is known here");
+    let strict = [&rules.bans.wildcards, &rules.sources.unknown_registry, &rules.sources.unknown_git];
+    let is_strict = strict.iter().all(|rule| *rule == "deny") && rules.bans.allow_wildcard_paths;
+    ensure!(
+        is_strict,
+        "deny.toml: bans.wildcards and sources: only \"deny\" is known here, and paths may be wildcards"
+    );
+    ensure!(
+        rules.bans.multiple_versions == "warn",
+        "deny.toml: bans.multiple-versions: only \"warn\" is known here"
+    );
+    let is_plain = |banned: &Banned| !banned.package.contains(['@', ':', '=']);
+    ensure!(
+        rules.bans.deny.iter().all(is_plain),
+        "deny.toml: bans.deny: only names without versions are known here"
+    );
+    ensure!(!rules.graph.targets.is_empty(), "deny.toml: graph.targets: nothing would be checked");
+    let mut faults = BTreeSet::new();
+    for target in &rules.graph.targets {
+        let metadata = metadata(target)?;
+        faults.extend(rules.faults(&metadata));
+        faults.extend(not_run(
+            &metadata,
+            &std::fs::read_to_string("tests/run").context("failed to read tests/run")?,
+        ));
+    }
+    faults.extend(advisories());
+    Ok(faults)
+}
+
+/// What is known to be wrong with what is linked. It is not asked of everybody to have what knows it, or to be online.
+fn advisories() -> Option<String> {
+    let deny = |args: &[&str]| Command::new(cargo()).arg("deny").args(args).output();
+    let succeeds = |args: &[&str]| deny(args).is_ok_and(|done| done.status.success());
+    if !succeeds(&["--version"]) {
+        println!("advisories: not looked for, because cargo-deny is not installed");
+        return None;
+    }
+    if !succeeds(&["fetch", "db"]) {
+        println!("advisories: not looked for, because cargo-deny does not reach their database");
+        return None;
+    }
+    match deny(&["check", "--disable-fetch", "advisories"]) {
+        Ok(done) if done.status.success() => None,
+        Ok(done) => Some(format!("advisories:\n{}", String::from_utf8_lossy(&done.stderr))),
+        Err(error) => Some(format!("advisories: cargo-deny does not run: {error}")),
+    }
+}
+
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// `tests/run` names the test targets: none may be forgotten.
+fn not_run(metadata: &Metadata, run: &str) -> BTreeSet<String> {
+    let ours = metadata.packages.iter().filter(|package| metadata.workspace_members.contains(&package.id));
+    let tests = ours.flat_map(|package| &package.targets).filter(|target| target.kind == ["test"]);
+    let words: BTreeSet<&str> = run.split(|c: char| c.is_whitespace() || c == ')').collect();
+    let forgotten = tests.filter(|test| !words.contains(test.name.as_str()));
+    forgotten.map(|test| format!("tests/run does not name the tests of {}", test.name)).collect()
+}
+
+fn metadata(target: &str) -> anyhow::Result<Metadata> {
+    let args = ["metadata", "--locked", "--format-version=1", "--filter-platform", target];
+    let done = Command::new(cargo()).args(args).output().context("failed to run cargo metadata")?;
+    ensure!(done.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).context("cargo metadata is not understood")
+}
+
+impl Rules {
+    /// One line for each rule that a package breaks.
+    fn faults(&self, metadata: &Metadata) -> BTreeSet<String> {
+        // Packages for other targets are listed, too, and not resolved.
+        let linked: BTreeSet<&str> = metadata.resolve.nodes.iter().map(|node| node.id.as_str()).collect();
+        let linked = metadata.packages.iter().filter(|package| linked.contains(package.id.as_str()));
+        linked.flat_map(|package| self.faults_of(package, &metadata.workspace_members)).collect()
+    }
+
+    fn faults_of(&self, package: &Package, members: &BTreeSet<String>) -> Vec<String> {
+        let Package { name, version, .. } = package;
+        let mut faults = Vec::new();
+        if let Some(license) = &package.license
+            && let Err(why) = self.may_be_linked(name, license)
+        {
+            faults.push(format!("{name} {version}: licence {license:?}: {why}"));
+        }
+        if package.license.is_none() {
+            faults.push(format!("{name} {version}: it names no licence"));
+        }
+        if self.bans.deny.iter().any(|banned| banned.package == *name) {
+            faults.push(format!("{name} {version}: deny.toml bans it"));
+        }
+        match &package.source {
+            Some(source) if source != REGISTRY => {
+                faults.push(format!("{name} {version}: comes from {source}, not from crates.io"));
+            }
+            Some(_) => {}
+            None if !members.contains(&package.id) => {
+                faults
+                    .push(format!("{name} {version}: comes from a folder that is none of this workspace's"));
+            }
+            None => {
+                let wild = package.dependencies.iter().filter(|on| on.req == "*" && on.path.is_none());
+                faults
+                    .extend(wild.map(|on| format!("{name}: any version of {} would do: name one", on.name)));
+            }
+        }
+        faults
+    }
+
+    fn may_be_linked(&self, package: &str, license: &str) -> Result<(), String> {
+        // As cargo-deny reads it: some old packages separate alternatives by a slash.
+        let expression =
+            Expression::parse_mode(license, ParseMode::LAX).map_err(|error| error.reason.to_string())?;
+        let exception = self.licenses.exceptions.iter().find(|exception| exception.package == package);
+        let extra = exception.map(|exception| exception.allow.as_slice()).unwrap_or_default();
+        let is_allowed = |wanted: &spdx::LicenseReq| {
+            self.licenses.allow.iter().chain(extra).any(|allowed| *allowed == wanted.to_string())
+        };
+        match expression.evaluate(is_allowed) {
+            true => Ok(()),
+            false => Err("deny.toml does not allow it".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(name: &str, license: Option<&str>, source: Option<&str>) -> Vec<String> {
+        let rules: Rules = toml::from_str(include_str!("../../deny.toml")).unwrap();
+        let source = source.map(str::to_owned);
+        let dependencies = vec![Dependency { name: "any".to_owned(), req: "*".to_owned(), path: None }];
+        let members = BTreeSet::from(["ours".to_owned()]);
+        let (id, license) = (name.to_owned(), license.map(str::to_owned));
+        let version = "1.0.0".to_owned();
+        let package = Package {
+            id,
+            name: name.to_owned(),
+            version,
+            license,
+            source,
+            dependencies,
+            targets: Vec::new(),
+        };
+        rules.faults_of(&package, &members)
+    }
+
+    #[test]
+    fn each_rule_finds_what_breaks_it() {
+        let good = ["MIT", "MIT OR GPL-3.0", "MIT/Apache-2.0", "(MIT OR Apache-2.0) AND Unicode-3.0"];
+        for license in good {
+            assert_eq!(faults("some", Some(license), Some(REGISTRY)), [""; 0]);
+        }
+        let exact = faults("some", Some("Apache-2.0 WITH LLVM-exception"), Some(REGISTRY));
+        assert_eq!(exact, [""; 0]);
+        let data = |name| faults(name, Some("CDLA-Permissive-2.0"), Some(REGISTRY)).len();
+        assert_eq!((data("webpki-root-certs"), data("some")), (0, 1));
+
+        for license in ["GPL-3.0", "MIT AND GPL-3.0", "no licence at all"] {
+            let found = faults("some", Some(license), Some(REGISTRY));
+            assert!(found.len() == 1 && found[0].contains("licence"), "{license}: {found:?}");
+        }
+        assert_eq!(faults("some", None, Some(REGISTRY)), ["some 1.0.0: it names no licence"]);
+        assert_eq!(faults("aws-lc-rs", Some("ISC"), Some(REGISTRY)), ["aws-lc-rs 1.0.0: deny.toml bans it"]);
+        let found = faults("some", Some("MIT"), Some("git+https://example.com/some"));
+        assert_eq!(found, ["some 1.0.0: comes from git+https://example.com/some, not from crates.io"]);
+        let found = faults("theirs", Some("MIT"), None);
+        assert_eq!(found, ["theirs 1.0.0: comes from a folder that is none of this workspace's"]);
+        assert_eq!(faults("ours", Some("MIT"), None), ["ours: any version of any would do: name one"]);
+    }
+}

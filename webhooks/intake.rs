@@ -1,0 +1,343 @@
+//! How much may come in: connections, bytes of bodies, and decisions, each in all and for one address.
+//!
+//! Anybody in the pod network can reach the port unless a NetworkPolicy or a client authority keeps him out. What one
+//! address takes is bounded, so that it cannot take everybody's; what is too much is turned away at once, and the API
+//! server then does as the failurePolicy says: a Backup is let in, and queued by the controller.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, Request};
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelValue;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
+pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// Each is a file, and a process may have 1024 of them where nobody says otherwise.
+const CONNECTIONS: usize = 768;
+/// An API server speaks HTTP/1.1 to webhooks: each review under way is a connection, and some are kept for the next ones. Several
+/// API servers may stand behind one address.
+const CONNECTIONS_OF_ADDRESS: usize = 256;
+/// On the port of probes and metrics, each of which is one short question.
+const CONNECTIONS_OF_HEALTH: usize = 128;
+const CONNECTIONS_OF_HEALTH_AND_ADDRESS: usize = 16;
+/// Requests whose body is awaited or that are being answered.
+const REQUESTS: usize = 768;
+const REQUESTS_OF_ADDRESS: usize = 256;
+const KIB: usize = 1024;
+/// Bodies that are in memory at the same time, in KiB.
+const BODIES: usize = 48 * KIB;
+const BODIES_OF_ADDRESS: usize = 24 * KIB;
+/// What is decided by looking at the whole queue, or on a large body: what parsing makes of one is many times as large.
+const DECISIONS_OF_ADDRESS: usize = 4;
+const DECISIONS: usize = 8;
+
+/// Why something was turned away.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue, thiserror::Error)]
+pub enum TurnedAway {
+    #[error("the body is larger than {BODY_LIMIT} bytes")]
+    TooLarge,
+    #[error("too many bytes of reviews are under way: ask again")]
+    Full,
+    #[error("the body did not come in time")]
+    Slow,
+    #[error("the body broke off")]
+    BrokenOff,
+    #[error("the review took too long: ask again")]
+    Late,
+}
+
+impl TurnedAway {
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Full | Self::Late => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::BrokenOff => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// A part of what there is, taken from both: everybody's and the address's own.
+#[derive(Debug)]
+struct Taken {
+    _all: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+}
+
+/// So much of one thing, for all or for one address.
+#[derive(Debug)]
+struct Room {
+    connections: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
+    /// In KiB.
+    bodies: Arc<Semaphore>,
+    decisions: Arc<Semaphore>,
+}
+
+impl Room {
+    fn new(connections: usize, requests: usize, bodies: usize, decisions: usize) -> Self {
+        let of = |count| Arc::new(Semaphore::new(count));
+        Self {
+            connections: of(connections),
+            requests: of(requests),
+            bodies: of(bodies),
+            decisions: of(decisions),
+        }
+    }
+
+    fn of_address(connections: usize) -> Self {
+        Self::new(connections, REQUESTS_OF_ADDRESS, BODIES_OF_ADDRESS, DECISIONS_OF_ADDRESS)
+    }
+}
+
+/// What a port of a replica has under way. One per port.
+#[derive(Debug)]
+pub struct Intake {
+    all: Room,
+    connections: usize,
+    connections_of_address: usize,
+    /// Of those that are connected.
+    addresses: Mutex<HashMap<IpAddr, Arc<Room>>>,
+    refused: Counter,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        Self::of(CONNECTIONS, CONNECTIONS_OF_ADDRESS)
+    }
+}
+
+/// A connection that was let in. It is over when this is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    intake: Arc<Intake>,
+    address: IpAddr,
+    taken: Option<Taken>,
+}
+
+/// A whole body, and the room that it takes.
+#[derive(Debug)]
+pub struct Body {
+    pub bytes: Bytes,
+    from: Arc<Room>,
+    _taken: Vec<Taken>,
+}
+
+/// One that may be decided on now.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held until it is dropped")] Taken);
+
+impl Intake {
+    fn of(connections: usize, connections_of_address: usize) -> Self {
+        let all = Room::new(connections, REQUESTS, BODIES, DECISIONS);
+        Self {
+            all,
+            connections,
+            connections_of_address,
+            addresses: Mutex::default(),
+            refused: Counter::default(),
+        }
+    }
+
+    /// For probes and metrics.
+    pub fn of_health() -> Self {
+        Self::of(CONNECTIONS_OF_HEALTH, CONNECTIONS_OF_HEALTH_AND_ADDRESS)
+    }
+
+    pub(crate) fn register(&self, admission: &mut Registry) {
+        let told = "Connections refused: too many at once, in all or from one address";
+        admission.register("connections_refused", told, self.refused.clone());
+    }
+
+    /// `None`: there are too many already.
+    pub fn connect(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
+        let seat = self.seat(address);
+        if seat.is_none() {
+            self.refused.inc();
+        }
+        seat
+    }
+
+    fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
+        let mut addresses = self.addresses.lock();
+        if addresses.len() >= self.connections {
+            addresses.retain(|_, room| !self.is_unused(room));
+        }
+        let all = Arc::clone(&self.all.connections).try_acquire_owned().ok()?;
+        let room = || Arc::new(Room::of_address(self.connections_of_address));
+        let room = addresses.entry(address).or_insert_with(room);
+        let own = Arc::clone(&room.connections).try_acquire_owned().ok()?;
+        Some(Seat { intake: Arc::clone(self), address, taken: Some(Taken { _all: all, _own: own }) })
+    }
+
+    fn room_of(&self, request: &Request) -> Arc<Room> {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let known = peer.and_then(|peer| self.addresses.lock().get(&peer.0.ip().to_canonical()).cloned());
+        // Whoever asks without a connection asks within this process: a test.
+        known.unwrap_or_else(|| Arc::new(Room::of_address(self.connections_of_address)))
+    }
+
+    /// Nobody of that address is connected, and nothing that it asked is under way.
+    fn is_unused(&self, room: &Arc<Room>) -> bool {
+        Arc::strong_count(room) == 1 && room.connections.available_permits() == self.connections_of_address
+    }
+
+    /// The body of a request, as it comes: what has not arrived takes no room, whatever its head says. An API server has
+    /// the whole of it before it asks.
+    ///
+    /// # Errors
+    /// When it is too large, or does not come within `most`, or there is no room for it.
+    pub async fn read(&self, request: Request, most: Duration) -> Result<Body, TurnedAway> {
+        let from = self.room_of(&request);
+        let mut body = request.into_body();
+        let reading = async {
+            let (mut bytes, mut room, mut taken) = (Vec::new(), 0, Vec::new());
+            taken.push(take(&self.all.requests, &from.requests, 1).ok_or(TurnedAway::Full)?);
+            while let Some(frame) = body.frame().await {
+                let Ok(data) = frame.map_err(|_| TurnedAway::BrokenOff)?.into_data() else { continue };
+                let length = bytes.len() + data.len();
+                if length > BODY_LIMIT {
+                    return Err(TurnedAway::TooLarge);
+                }
+                if length > room {
+                    // In strides, because a body may come byte by byte.
+                    let stride = (length - room).div_ceil(KIB).max(room / KIB / 4).max(4);
+                    taken.push(take(&self.all.bodies, &from.bodies, stride).ok_or(TurnedAway::Full)?);
+                    room += stride * KIB;
+                }
+                bytes.extend_from_slice(&data);
+            }
+            Ok((Bytes::from(bytes), taken))
+        };
+        let (bytes, taken) = timeout(most, reading).await.map_err(|_| TurnedAway::Slow)??;
+        Ok(Body { bytes, from, _taken: taken })
+    }
+
+    /// Waits until this one may be decided on: what one address asks in masses keeps others waiting less than itself.
+    ///
+    /// # Errors
+    /// When it takes longer than `most`.
+    pub async fn turn(&self, body: &Body, most: Duration) -> Result<Turn, TurnedAway> {
+        let waiting = async {
+            let own = Arc::clone(&body.from.decisions).acquire_owned().await.map_err(|_| TurnedAway::Late)?;
+            let all = Arc::clone(&self.all.decisions).acquire_owned().await.map_err(|_| TurnedAway::Late)?;
+            Ok(Turn(Taken { _all: all, _own: own }))
+        };
+        timeout(most, waiting).await.map_err(|_| TurnedAway::Late)?
+    }
+}
+
+fn take(all: &Arc<Semaphore>, own: &Arc<Semaphore>, count: usize) -> Option<Taken> {
+    let count = u32::try_from(count).ok()?;
+    let own = Arc::clone(own).try_acquire_many_owned(count).ok()?;
+    let all = Arc::clone(all).try_acquire_many_owned(count).ok()?;
+    Some(Taken { _all: all, _own: own })
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut addresses = self.intake.addresses.lock();
+        drop(self.taken.take());
+        if addresses.get(&self.address).is_some_and(|room| self.intake.is_unused(room)) {
+            addresses.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use axum::body::Body as HttpBody;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(2);
+
+    fn address(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    /// As it comes to a socket of both families.
+    fn from(last: u8, body: HttpBody) -> Request {
+        let mut request = Request::new(body);
+        let address = Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped();
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from((address, 1))));
+        request
+    }
+
+    #[test]
+    fn one_address_takes_its_share_of_connections_and_leaves_the_rest() {
+        let intake = Arc::new(Intake::default());
+        let held: Vec<Seat> = std::iter::from_fn(|| intake.connect(address(1))).collect();
+        assert_eq!(held.len(), CONNECTIONS_OF_ADDRESS);
+        assert!(intake.connect(address(2)).is_some());
+        drop(held);
+        assert!(intake.addresses.lock().is_empty(), "nothing is kept of who is gone");
+        let many = (0..=u8::MAX).flat_map(|last| {
+            let intake = &intake;
+            (0..16).map_while(move |_| intake.connect(address(last)))
+        });
+        let many: Vec<Seat> = many.collect();
+        assert_eq!(many.len(), CONNECTIONS);
+    }
+
+    #[tokio::test]
+    async fn bodies_take_room_as_they_come_and_one_address_does_not_take_all_of_it() {
+        let intake = Arc::new(Intake::default());
+        let _seats = [intake.connect(address(1)).unwrap(), intake.connect(address(2)).unwrap()];
+        let large = || HttpBody::from(vec![b' '; BODY_LIMIT]);
+        let mut held = Vec::new();
+        let why = loop {
+            match intake.read(from(1, large()), SOON).await {
+                Ok(body) => held.push(body),
+                Err(why) => break why,
+            }
+        };
+        assert_eq!((why, held.len()), (TurnedAway::Full, BODIES_OF_ADDRESS * KIB / BODY_LIMIT));
+        assert_eq!(intake.read(from(2, large()), SOON).await.unwrap().bytes.len(), BODY_LIMIT);
+        held.clear();
+        assert!(intake.read(from(1, large()), SOON).await.is_ok());
+        let larger = HttpBody::from(vec![b' '; BODY_LIMIT + 1]);
+        assert_eq!(intake.read(from(1, larger), SOON).await.unwrap_err(), TurnedAway::TooLarge);
+        assert_eq!(intake.all.bodies.available_permits(), BODIES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_not_waited_for_and_takes_no_room() {
+        let intake = Arc::new(Intake::default());
+        let never = http_body_util::StreamBody::new(futures::stream::pending::<
+            Result<http_body::Frame<Bytes>, std::io::Error>,
+        >());
+        assert_eq!(intake.read(from(1, HttpBody::new(never)), SOON).await.unwrap_err(), TurnedAway::Slow);
+        assert_eq!(intake.all.bodies.available_permits(), BODIES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_much_waits_for_himself() {
+        let intake = Arc::new(Intake::default());
+        let _seats = [intake.connect(address(1)).unwrap(), intake.connect(address(2)).unwrap()];
+        let most = Duration::from_millis(5);
+        let mine = intake.read(from(1, HttpBody::from("x")), SOON).await.unwrap();
+        let mut turns = Vec::new();
+        for _ in 0..DECISIONS_OF_ADDRESS {
+            turns.push(intake.turn(&mine, most).await.unwrap());
+        }
+        assert_eq!(intake.turn(&mine, most).await.unwrap_err(), TurnedAway::Late);
+        let other = intake.read(from(2, HttpBody::from("x")), SOON).await.unwrap();
+        assert!(intake.turn(&other, most).await.is_ok());
+        turns.pop();
+        assert!(intake.turn(&mine, most).await.is_ok());
+    }
+}
