@@ -13,6 +13,9 @@ use serde::Serialize;
 /// The variable with the path of the file. Unset: nothing is recorded.
 pub const FILE: &str = "BERTH_TIMES";
 
+/// Some waits fail with whole objects and logs. Their beginning says what was waited for.
+const LONGEST_FAILURE: usize = 1500;
+
 /// One line of the file.
 #[derive(Debug, Serialize)]
 pub struct Record {
@@ -20,8 +23,9 @@ pub struct Record {
     pub kind: String,
     pub what: String,
     pub seconds: f64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub failed: bool,
+    /// Of a test that failed: where and why, cut to [`LONGEST_FAILURE`] characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Of a test: what it waited for, and for how many seconds in all.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waits: BTreeMap<String, f64>,
@@ -30,7 +34,7 @@ pub struct Record {
 impl Record {
     pub fn new(kind: &str, what: &str, time: Duration) -> Self {
         let seconds = time.as_secs_f64();
-        Self { kind: kind.to_owned(), what: what.to_owned(), seconds, failed: false, waits: BTreeMap::new() }
+        Self { kind: kind.to_owned(), what: what.to_owned(), seconds, failure: None, waits: BTreeMap::new() }
     }
 
     /// Appends it to the file, if one is wanted. Nothing depends on it, so what goes wrong is not told.
@@ -55,13 +59,13 @@ struct Clock {
     waits: BTreeMap<String, Duration>,
     /// A wait within a wait is part of it.
     depth: usize,
-    failed: bool,
+    failure: Option<String>,
 }
 
 impl Drop for Clock {
     fn drop(&mut self) {
         let mut record = Record::new("test", &self.test, self.started.elapsed());
-        record.failed = self.failed;
+        record.failure = self.failure.take();
         record.waits = self.waits.iter().map(|(what, time)| (what.clone(), time.as_secs_f64())).collect();
         record.save();
     }
@@ -80,7 +84,7 @@ fn with_clock<T>(change: impl FnOnce(&mut Clock) -> T) -> Option<T> {
                 started: Instant::now(),
                 waits: BTreeMap::new(),
                 depth: 0,
-                failed: false,
+                failure: None,
             });
         }
         clock.as_mut().map(change)
@@ -94,7 +98,9 @@ fn note_failures() {
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            with_clock(|clock| clock.failed = true);
+            let why = info.to_string().chars().take(LONGEST_FAILURE).collect();
+            // The first one is the cause: what is dropped while a test unwinds may panic, too.
+            with_clock(|clock| clock.failure.get_or_insert(why).len());
             usual(info);
         }));
     });

@@ -17,8 +17,9 @@ struct Record {
     kind: String,
     what: String,
     seconds: f64,
+    /// Where and why a test failed.
     #[serde(default)]
-    failed: bool,
+    failure: Option<String>,
     /// What a test waited for, in seconds.
     #[serde(default)]
     waits: BTreeMap<String, f64>,
@@ -73,11 +74,12 @@ fn table(records: Vec<Record>) -> String {
     let waited: f64 = tests.iter().flat_map(|test| test.waits.values()).sum();
     let _ = writeln!(table, "{sum:7.1}  {} tests on real programs, {waited:.1} of them waiting", tests.len());
 
-    for test in tests.iter().filter(|test| test.failed) {
-        let name = &test.what;
+    // What is printed last is read first, and some readers see nothing else of a long run.
+    for test in &tests {
+        let (name, Some(why)) = (&test.what, &test.failure) else { continue };
         let _ = write!(
             table,
-            "\nFailed: {name}. Alone: cargo test --locked --workspace --test main -- --exact {name}"
+            "\nFailed: {name}. Alone: cargo test --locked --workspace --test main -- --exact {name}\n{why}\n"
         );
     }
     table
