@@ -9,9 +9,10 @@ use futures::StreamExt;
 use kube::api::{Api, ListParams};
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::client::is_not_found;
@@ -31,6 +32,8 @@ pub type Key = (String, String);
 
 /// Objects in one answer of a list: what is read at once takes several times the memory of what is kept of it.
 const PAGE: u32 = 100;
+/// A kind that the API server does not know is asked for this often: somebody may define it.
+const ABSENT: Duration = Duration::from_secs(1);
 
 /// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and whoever waits for an
 /// admission should not have to wait for much more.
@@ -108,9 +111,18 @@ async fn mirror_by<K, T, I>(
     let kind = K::kind(&());
     let read = |guard| read(guard).map(&keep);
     let config = config.page_size(PAGE);
-    let mut events = std::pin::pin!(watcher(api, config).backoff(Pause::backoff()));
+    let mut events = std::pin::pin!(watcher(api, config));
+    let mut pauses = Pause::backoff();
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
+        // kube's own back-off takes the beginning of a list, which is told before it is asked for, and its first pages for a
+        // success: whoever cannot list would ask ten times a second.
+        if matches!(
+            event,
+            Ok(watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_))
+        ) {
+            pauses.reset();
+        }
         match event {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
@@ -124,8 +136,12 @@ async fn mirror_by<K, T, I>(
             Err(watcher::Error::InitialListFailed(error)) if is_not_found(&error) => {
                 debug!(%kind, "there is no such kind here");
                 observe(Change::All(Vec::new()));
+                sleep(ABSENT).await;
             }
-            Err(error) => warn!(%kind, error = chain(&error), "the watch was interrupted"),
+            Err(error) => {
+                warn!(%kind, error = chain(&error), "the watch was interrupted");
+                sleep(pauses.next().unwrap_or(Pause::LONGEST)).await;
+            }
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; grants are
 //! given by berth alone; and who may steer does so by rights.
 
-use std::time::Duration;
-
 use berth::movers::granting;
 use berth_api::velero::Backup;
 use berth_core::guard::{Change, Roles, judge};
@@ -437,9 +435,17 @@ async fn a_place_that_is_written_by_hand_gains_nothing_and_misleads_nobody() {
         &|| placed("tomorrow", 23),
         &|| backup_of("last", &["default"]),
     ] {
-        assert!(kubectl.create(&ns, &[make()]).unwrap().status.success());
-        // The API server counts in seconds.
-        tokio::time::sleep(Duration::from_millis(2_100)).await;
+        let object = make();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        assert!(kubectl.create(&ns, &[object]).unwrap().status.success());
+        // What has no mark that counts arrived at the end of the second in which the API server created it.
+        let created = kubectl.backup(&ns, &name).unwrap().metadata.creation_timestamp.unwrap().0;
+        let arrived = created + jiff::SignedDuration::from_secs(1);
+        wait_until("the second to be over", PATIENCE, async || {
+            Ok((jiff::Timestamp::now() > arrived).then_some(()))
+        })
+        .await
+        .unwrap();
     }
     berth.webhook.process.restart().unwrap();
     wait_until("the webhook to answer again", PATIENCE, async || {

@@ -1,6 +1,7 @@
 //! `berth install`, `uninstall` and `check` against an API server that runs no pods: what is written, what is refused, what
 //! is left. Whether it works once installed: `cluster.rs`.
 
+mod kept;
 mod member;
 
 use std::path::Path;
@@ -71,6 +72,7 @@ fn installation_and_removal_without_pods() {
     missing_rights_are_named(&plane);
     a_stranger_is_left_alone(&plane, &admin);
     the_engine_reads_what_is_listed_and_what_comes_later_is_named(&plane, &admin);
+    kept::what_somebody_added_stays_until_he_takes_it_out(&plane, &admin);
     what_is_half_gone_is_removed(&plane, &admin);
     backups_and_what_holds_them_stay(&plane, &admin);
     shared_buckets_and_somebody_elses_garden_stay(&plane, &admin);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::client::{is_conflict, is_not_found};
-use crate::queue::refusals::is_too_large;
+use crate::queue::refusals::{is_lasting, is_too_large};
 use crate::telemetry::chain;
 
 const CALL: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ impl Record {
                     shrunk = true;
                     continue;
                 }
-                Ok(Err(error)) if is_refused(&error) => return Err(WriteError::Refused(error)),
+                Ok(Err(error)) if is_lasting(&error) => return Err(WriteError::Refused(error)),
                 Ok(Err(error)) => Some(error),
                 Err(_) => None,
             };
@@ -161,11 +161,6 @@ impl Record {
         }
         Ok(())
     }
-}
-
-fn is_refused(error: &kube::Error) -> bool {
-    let code = matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 401 | 403 | 422));
-    code || is_too_large(error)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
     Certificates, Cluster, Found, Installed, Member, Reference, Reviews, Settings, Types, certificates, diff,
-    left, member, remove, render, velero,
+    kept, left, member, remove, render, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -60,6 +60,9 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
+    for line in kept::keep(&mut objects, found.installed.as_ref())? {
+        println!("{line}");
+    }
     if let Some(hub) = settings.member.as_ref().and_then(Member::hub) {
         member::ensure_hub(&cluster, hub, access.as_ref()).await?;
     }

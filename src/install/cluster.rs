@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Certificates, Member, PART_OF, PART_OF_BERTH};
+use super::{Certificates, Member, PART_OF, PART_OF_BERTH, kept};
 use crate::args::Executor;
 use crate::queue::definition;
 
@@ -91,10 +91,12 @@ pub fn image_of(version: &str, image: &str) -> String {
 
 /// What a flag of any of them is set to, the last one if there are several.
 pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
-    let args =
-        deployments.iter().flat_map(containers).filter_map(|container| container.args.as_ref()).flatten();
-    let values = args.filter_map(|arg| arg.strip_prefix(flag)?.strip_prefix('='));
-    values.last().map(str::to_owned)
+    let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_deref());
+    let values = args.flat_map(kept::flags).filter_map(|arg| {
+        let value = arg.strip_prefix(flag)?.strip_prefix('=')?;
+        Some(value.to_owned())
+    });
+    values.last()
 }
 
 pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {

@@ -13,7 +13,7 @@ const WEBHOOK: &str = "berth-webhook";
 /// Volume, mount and file of the authority that signs what API servers show to webhooks.
 const VOLUME: &str = "client-ca";
 const FOLDER: &str = "/client-ca";
-const FLAG: &str = "--client-ca=/client-ca/ca.crt";
+pub(super) const FLAG: &str = "--client-ca=/client-ca/ca.crt";
 /// What takes a restriction back.
 pub const ANYWHERE: &str = "anywhere";
 

@@ -142,9 +142,20 @@ async fn a_watch_that_cannot_begin_is_asked_for_less_and_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "kube tells that a list begins before it asks for it, and that resets the pause: it never grows"]
 async fn whoever_cannot_list_asks_less_and_less_often() {
     let api = Scripted::new().always(get(MAPS).refuses(500));
     told(&api, sleep(Duration::from_secs(50))).await;
+    assert_eq!(api.asked().len(), 10);
+    // Nor is a part of a list one.
+    let first = get(MAPS).answers(page("5", "more", &[map("one", "1")]));
+    let api = Scripted::new().always(first).always(get(MAPS).page("more").refuses(500));
+    assert!(told(&api, sleep(Duration::from_secs(50))).await.is_empty());
+    assert_eq!(api.asked().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_known_is_asked_for_once_a_second() {
+    let api = Scripted::new().always(get(MAPS).refuses(404));
+    told(&api, sleep(Duration::from_millis(9_500))).await;
     assert_eq!(api.asked().len(), 10);
 }

@@ -33,6 +33,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A Velero that is there answers within a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(250);
+/// One write of ours.
+const WRITE: Duration = Duration::from_secs(10);
 /// The first Velero that has a queue.
 const LEAST_VERSION: (u64, u64) = (1, 18);
 /// How long Velero may let a backup lie in ReadyToStart: one that was there when Velero started is not seen by it
@@ -148,15 +150,21 @@ impl Gate {
             "spec": {},
         }))
         .map_err(|error| error.to_string())?;
-        let asked = match api.create(&PostParams::default(), &asked).await {
-            Ok(asked) => asked,
-            Err(error) if is_not_found(&error) => {
+        let asked = match timeout(WRITE, api.create(&PostParams::default(), &asked)).await {
+            Ok(Ok(asked)) => asked,
+            Ok(Err(error)) if is_not_found(&error) => {
                 return Err(
                     "Velero is not installed in this cluster: its ServerStatusRequest is unknown".to_owned()
                 );
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 return Err(format!("Velero cannot be asked whether it is there: {}", chain(&error)));
+            }
+            Err(_) => {
+                return Err(format!(
+                    "Velero cannot be asked whether it is there: the API server took no request within {} s",
+                    WRITE.as_secs()
+                ));
             }
         };
         let name = asked.name_any();
@@ -172,7 +180,7 @@ impl Gate {
         };
         let version = timeout(PATIENCE, answered).await;
         // Velero removes it after a minute, if it is there.
-        let _ = api.delete(&name, &DeleteParams::default()).await;
+        let _ = timeout(WRITE, api.delete(&name, &DeleteParams::default())).await;
         let Ok(version) = version else {
             return Err(format!(
                 "no Velero server answers in namespace {namespace}: start one with --disable-controllers=backup-queue, or run with --executor=berth"
@@ -204,8 +212,16 @@ impl Gate {
             let params =
                 PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
             info!(name = %item.entry.name, "still ReadyToStart: waking Velero");
-            if let Err(error) = api.patch(&item.entry.name, &params, &Patch::Merge(patch)).await {
-                warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
+            match timeout(WRITE, api.patch(&item.entry.name, &params, &Patch::Merge(patch))).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
+                }
+                Err(_) => {
+                    warn!(name = %item.entry.name, "failed to wake Velero: the API server takes too long");
+                    // The others would wait as long, one after another, and whether we are alone is to be seen first.
+                    return;
+                }
             }
         }
     }

@@ -40,6 +40,12 @@ pub fn is_refusal(error: &Error) -> bool {
     }
 }
 
+/// Will the same write be refused again in a moment, too? An error of the API server's own may pass.
+pub fn is_lasting(error: &Error) -> bool {
+    let is_own = matches!(error, Error::Api(status) if status.code == 500);
+    is_too_large(error) || (is_refusal(error) && !is_own)
+}
+
 /// Is the object too large for the store, or the request for the API server?
 pub fn is_too_large(error: &Error) -> bool {
     match error {
@@ -87,7 +93,31 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
+
+    #[test]
+    fn what_is_about_the_object_is_told_from_what_passes() {
+        for (code, message, refusal, lasting) in [
+            (400, "", true, true),
+            (403, "", true, true),
+            (413, "", true, true),
+            (422, "", true, true),
+            (500, "", true, false),
+            (500, "etcdserver: request is too large", true, true),
+            (503, "", false, false),
+            // Whoever asks is not known, or asks too much: any other object would fare the same.
+            (401, "", false, false),
+            (404, "", false, false),
+            (408, "", false, false),
+            (409, "", false, false),
+            (429, "", false, false),
+        ] {
+            let error = Error::Api(Status::failure(message, "").with_code(code).boxed());
+            assert_eq!((is_refusal(&error), is_lasting(&error)), (refusal, lasting), "{code} {message}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_refused_three_times_is_out_of_the_line_and_tried_again_ever_more_seldom() {

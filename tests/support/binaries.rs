@@ -1,6 +1,8 @@
 //! The real programs, found or built by `tests/control-plane/get`.
 
 use std::collections::BTreeMap;
+use std::env::var_os;
+use std::fs::{File, create_dir_all};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,6 +54,23 @@ pub fn get<const N: usize>(names: [&str; N]) -> anyhow::Result<[PathBuf; N]> {
         );
     }
     paths.try_into().map_err(|_| anyhow::anyhow!("as many paths as names"))
+}
+
+/// A file to lock, for what there is one of on this machine. In the cache folder: in one for all, somebody else may own it.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn lock_file(name: &str) -> anyhow::Result<File> {
+    let set = |variable: &str| var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("BERTH_CACHE")
+        .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("berth")))
+        .or_else(|| set("HOME").map(|folder| folder.join(".cache/berth")))
+        .context("set HOME or BERTH_CACHE")?;
+    let path = cache.join(format!(".lock-{name}"));
+    let file = create_dir_all(&cache).and_then(|()| File::options().create(true).append(true).open(&path));
+    file.with_context(|| {
+        format!("failed to open {}: set BERTH_CACHE to a folder that can be written", path.display())
+    })
 }
 
 /// Ends a build that is under way.

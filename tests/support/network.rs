@@ -4,7 +4,6 @@
 //! throw-away folder.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::binaries::lock_file;
 use super::process::in_own_session;
 
 /// Bridge and pods have 10.213.N.0/24.
@@ -58,12 +58,7 @@ impl Network {
     }
 
     fn make_bridge(&mut self) -> anyhow::Result<()> {
-        let lock = std::env::temp_dir().join("berth-network.lock");
-        let lock = File::options()
-            .create(true)
-            .append(true)
-            .open(&lock)
-            .with_context(|| format!("failed to open {}", lock.display()))?;
+        let lock = lock_file("network")?;
         // Until it is closed: nobody else takes what we find free.
         lock.lock()?;
         let taken = taken()?;

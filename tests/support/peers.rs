@@ -331,9 +331,7 @@ impl Drop for Velero {
 
 /// Between processes and between threads alike: every turn opens the file anew.
 fn take_turn() -> anyhow::Result<File> {
-    let path = std::env::temp_dir().join("berth-stock-velero.lock");
-    let file = File::options().create(true).append(true).open(&path);
-    let file = file.with_context(|| format!("failed to open {}", path.display()))?;
+    let file = binaries::lock_file("stock-velero")?;
     wait_for("the turn of this stock Velero", TURN, || match file.try_lock() {
         Ok(()) => Ok(Some(())),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),

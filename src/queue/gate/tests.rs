@@ -10,6 +10,7 @@ const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookcon
 const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/serverstatusrequests";
 const REQUEST: &str = "/apis/velero.io/v1/namespaces/velero/serverstatusrequests/berth-x";
 const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
+const OTHER: &str = "/apis/velero.io/v1/namespaces/velero/backups/two";
 
 #[test]
 fn releases_are_compared_and_builds_without_one_pass() {
@@ -147,21 +148,29 @@ async fn a_velero_without_a_queue_stops_everything_and_one_with_it_nothing() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_backup_that_velero_does_not_see_is_touched_after_half_a_minute_and_again() {
-    let ready = json!({
+fn ready(name: &str) -> Value {
+    json!({
         "apiVersion": "velero.io/v1", "kind": "Backup",
-        "metadata": {"name": "one", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
+        "metadata": {"name": name, "namespace": "velero", "uid": name, "resourceVersion": "7"},
         "spec": {}, "status": {"phase": "ReadyToStart"},
-    });
-    let api = Scripted::new()
+    })
+}
+
+/// Velero is there, and nobody else is.
+fn beside_velero() -> Scripted {
+    Scripted::new()
         .always(get(WEBHOOKS).refuses(404))
         .always(get(DEFINITION).answers(definition()))
         .always(post(REQUESTS).answers(request(None)))
         .always(get(REQUEST).answers(request(Some("v1.18.0"))))
         .always(delete(REQUEST).answers(json!({"kind": "Status", "status": "Success"})))
-        .next(patch(BACKUP).answers(ready.clone()))
-        .next(patch(BACKUP).answers(ready.clone()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_velero_does_not_see_is_touched_after_half_a_minute_and_again() {
+    let ready = ready("one");
+    let api =
+        beside_velero().next(patch(BACKUP).answers(ready.clone())).next(patch(BACKUP).answers(ready.clone()));
     let gate = gate(&api, Executor::Velero);
     gate.store.observe(Change::All(vec![serde_json::from_value(ready).unwrap()]));
     let begun = Instant::now();
@@ -182,7 +191,28 @@ async fn a_backup_that_velero_does_not_see_is_touched_after_half_a_minute_and_ag
     let keys: Vec<_> = touch["metadata"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(
         (keys, &touch["metadata"]["uid"]),
-        (vec!["annotations".to_owned(), "uid".to_owned()], &json!("u"))
+        (vec!["annotations".to_owned(), "uid".to_owned()], &json!("one"))
     );
     assert!(touch["metadata"]["annotations"][keys::NUDGED_AT].is_string(), "{touch}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_takes_no_write_keeps_nobody_from_seeing_who_is_alone() {
+    let api = Scripted::new()
+        .always(get(WEBHOOKS).refuses(404))
+        .always(get(DEFINITION).answers(definition()))
+        .always(post(REQUESTS).never_answers());
+    let why = kept(gate(&api, Executor::Velero), 16).await.unwrap();
+    assert!(why.why.contains("took no request within 10 s") && why.can_queue, "{why:?}");
+    assert_eq!(asked(&api, &format!("GET {WEBHOOKS}")), 2);
+
+    // However many are to be woken, after the first that is not answered it looks again.
+    let api = beside_velero().always(patch(BACKUP).never_answers()).always(patch(OTHER).never_answers());
+    let gate = gate(&api, Executor::Velero);
+    let backups = ["one", "two"].map(|name| serde_json::from_value::<Backup>(ready(name)).unwrap());
+    gate.store.observe(Change::All(backups.into()));
+    assert_eq!(kept(gate, 46).await, None);
+    // Six times until half a minute is over, then after the time-out and a pause.
+    assert_eq!(asked(&api, &format!("GET {WEBHOOKS}")), 8);
+    assert_eq!(api.asked().iter().filter(|one| one.starts_with("PATCH")).count(), 2);
 }

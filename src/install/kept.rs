@@ -1,0 +1,343 @@
+//! Flags that somebody added to a Deployment of berth by hand: an installation that comes later leaves them there.
+
+use anyhow::{Context as _, bail};
+use berth_core::violation::tellable;
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::cluster::containers;
+use super::{Installed, Reference, reviews};
+use crate::args::Args;
+
+/// Annotation of a Deployment: the arguments that berth itself put there, as a JSON array. All others are somebody else's,
+/// whatever an earlier version rendered.
+const RENDERED: &str = "berth.dev/installed-args";
+/// What `berth install` decides by its own flags or by what is installed, whatever a Deployment says besides.
+const DECIDED: [&str; 7] = [
+    "--namespace",
+    "--executor",
+    "--certificates",
+    "--concurrent-backups",
+    "--item-block-worker-count",
+    "--hub-kubeconfig",
+    "--seed",
+];
+/// More than these nobody adds by hand.
+const MOST: usize = 256;
+const MOST_BYTES: usize = 32 * 1024;
+
+/// What of a Deployment's arguments is not berth's, each flag with its value as one argument.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Added {
+    /// Stays.
+    kept: Vec<String>,
+    /// `berth install` says something else.
+    replaced: Vec<String>,
+}
+
+/// Adds to the Deployments of an installation what somebody added to those that are there. Gives what is to be said of it.
+///
+/// # Errors
+/// When pods would not start with it, with the way out.
+pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Result<Vec<String>> {
+    let mut told = Vec::new();
+    for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        let reference = Reference::of(object).context("a Deployment without a name")?;
+        let container = object
+            .pointer_mut("/spec/template/spec/containers/0")
+            .context("a Deployment without a container")?;
+        let rendered: Vec<String> =
+            serde_json::from_value(container["args"].clone()).context("a container without arguments")?;
+        if let Some(live) = installed.and_then(|installed| installed.deployment(&reference.name)) {
+            let name = container["name"].as_str().unwrap_or_default();
+            let (args, added) = match together(live, name, &rendered) {
+                Ok(together) => together,
+                Err(why) => bail!(
+                    "berth {} cannot start with the arguments of {reference}: {why}. Nothing was changed. Take out of them what it does not know, and run this again: kubectl edit deployment {} --namespace {}",
+                    env!("CARGO_PKG_VERSION"),
+                    reference.name,
+                    reference.namespace.as_deref().unwrap_or_default()
+                ),
+            };
+            for (flags, what) in [
+                (&added.kept, "keeps what somebody added"),
+                (&added.replaced, "loses what `berth install` says otherwise"),
+            ] {
+                let flags: Vec<_> = flags.iter().map(|flag| tellable(flag)).collect();
+                if !flags.is_empty() {
+                    told.push(format!("{reference} {what}: {}", flags.join(" ")));
+                }
+            }
+            container["args"] = json!(args);
+        }
+        object["metadata"]["annotations"][RENDERED] = json!(json!(rendered).to_string());
+    }
+    Ok(told)
+}
+
+/// All arguments of that container, and which of them are not berth's; or why it cannot start with them.
+fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(Vec<String>, Added), String> {
+    let args = containers(live).find(|one| one.name == container).and_then(|one| one.args.as_deref());
+    let args = args.unwrap_or_default();
+    let bytes: usize = args.iter().map(String::len).sum();
+    if args.len() > MOST || bytes > MOST_BYTES {
+        return Err(format!(
+            "there are {} of {bytes} bytes, and {MOST} of {MOST_BYTES} are kept at most",
+            args.len()
+        ));
+    }
+    let recorded: Option<Vec<String>> =
+        live.annotations().get(RENDERED).and_then(|text| serde_json::from_str(text).ok());
+    let recorded = recorded.filter(|args| args.len() <= MOST);
+    // What kustomize, Helm or an earlier version installed says nothing of it.
+    let added = beside(args, recorded.as_deref().unwrap_or(rendered), rendered);
+    let args = [rendered, added.kept.as_slice()].concat();
+    match fault(&args) {
+        Some(fault) => Err(fault),
+        None => Ok((args, added)),
+    }
+}
+
+/// What of `live` is neither what berth put there (`ours`) nor what it decides now.
+fn beside(live: &[String], ours: &[String], rendered: &[String]) -> Added {
+    let (mut ours, rendered) = (flags(ours), flags(rendered));
+    let mut added = Added::default();
+    for flag in flags(live) {
+        if let Some(at) = ours.iter().position(|one| *one == flag) {
+            ours.swap_remove(at);
+        } else if !is_decided(&flag, &rendered) {
+            added.kept.push(flag);
+        } else if !rendered.contains(&flag) {
+            added.replaced.push(flag);
+        }
+    }
+    added
+}
+
+fn is_decided(flag: &str, rendered: &[String]) -> bool {
+    let name = name_of(flag);
+    // Where nothing says who callers must be, a file of somebody else's does.
+    let is_authority = name == name_of(reviews::FLAG)
+        && (flag == reviews::FLAG || rendered.iter().any(|one| name_of(one) == name));
+    is_authority || DECIDED.contains(&name) || flag.starts_with("-n")
+}
+
+fn name_of(flag: &str) -> &str {
+    flag.split('=').next().unwrap_or_default()
+}
+
+/// Each flag with its value as one argument, `--flag=value`, without the command before them.
+pub(super) fn flags(args: &[String]) -> Vec<String> {
+    let mut flags: Vec<String> = Vec::new();
+    for arg in args.iter().skip_while(|arg| !arg.starts_with('-')) {
+        match flags.last_mut() {
+            Some(flag) if !arg.starts_with('-') && !flag.contains('=') => {
+                flag.push('=');
+                flag.push_str(arg);
+            }
+            _ => flags.push(arg.clone()),
+        }
+    }
+    flags
+}
+
+/// Why a pod would not start with these, in one line.
+fn fault(args: &[String]) -> Option<String> {
+    let mut args = args.to_vec();
+    loop {
+        let error =
+            Args::try_parse_from(["berth"].into_iter().chain(args.iter().map(String::as_str))).err()?;
+        let value = match (error.kind(), error.get(ContextKind::InvalidValue)) {
+            (ErrorKind::ValueValidation | ErrorKind::InvalidValue, Some(ContextValue::String(value))) => {
+                value.as_str()
+            }
+            _ => "",
+        };
+        let before = args.len();
+        // What a variable holds is known in the pod alone.
+        args.retain(|arg| !(value.contains("$(") && arg.contains(value)));
+        if args.len() == before {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            return Some(tellable(line.trim_start_matches("error: ")).into_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Executor;
+    use crate::install::Certificates;
+
+    const RENDERED_NOW: [&str; 4] =
+        ["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=55m", "--concurrent-backups=3"];
+
+    fn texts(args: &[&str]) -> Vec<String> {
+        args.iter().map(|&arg| arg.to_owned()).collect()
+    }
+
+    fn deployment(name: &str, args: &[String], recorded: Option<&str>) -> Deployment {
+        let annotations = recorded.map(|recorded| json!({RENDERED: recorded}));
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "velero", "annotations": annotations},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [
+                {"name": "sidecar", "args": ["--theirs"]}, {"name": "berth", "args": args},
+            ]}}},
+        }))
+        .unwrap()
+    }
+
+    fn installed(deployment: Deployment) -> Installed {
+        Installed {
+            executor: Executor::Berth,
+            certificates: Certificates::SelfManaged,
+            member: None,
+            deployments: vec![deployment],
+        }
+    }
+
+    fn objects() -> Vec<Value> {
+        vec![json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "berth-controller", "namespace": "velero"},
+            "spec": {"template": {"spec": {"containers": [{"name": "berth", "args": RENDERED_NOW}]}}},
+        })]
+    }
+
+    /// The arguments after an installation, and what it said; or what it refused.
+    fn after(live: &[&str], recorded: Option<&str>) -> Result<(Vec<String>, Vec<String>), String> {
+        let installed = installed(deployment("berth-controller", &texts(live), recorded));
+        let mut objects = objects();
+        let told = keep(&mut objects, Some(&installed)).map_err(|error| format!("{error:#}"))?;
+        let object = &objects[0];
+        let record = object["metadata"]["annotations"][RENDERED].as_str().unwrap_or_default();
+        assert_eq!(record, json!(RENDERED_NOW).to_string());
+        let args = &object["spec"]["template"]["spec"]["containers"][0]["args"];
+        Ok((serde_json::from_value(args.clone()).unwrap(), told))
+    }
+
+    #[test]
+    fn both_spellings_of_a_flag_are_read() {
+        for (args, expected) in [
+            (&["garden", "agent", "--a=1", "--b", "2", "--c"][..], &["--a=1", "--b=2", "--c"][..]),
+            (&["webhook", "-n", "here", "--a", "x=1"], &["-n=here", "--a=x=1"]),
+            (&["--a=1", "stray"], &["--a=1", "stray"]),
+            (&["controller"], &[]),
+            (&[], &[]),
+        ] {
+            assert_eq!(flags(&texts(args)), expected, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_added_stays_and_what_berth_put_there_goes() {
+        let recorded =
+            json!(["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=40m", "--retired"]);
+        let recorded = recorded.to_string();
+        for (more, kept) in [
+            (
+                &["--bucket-quota", "aws=100", "--fair-share"][..],
+                &["--bucket-quota=aws=100", "--fair-share"][..],
+            ),
+            (
+                &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
+                &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
+            ),
+            // The last one of a kind counts.
+            (&["--drain-timeout=20m"], &["--drain-timeout=20m"]),
+            (&["--health-address=$(POD_IP):8085"], &["--health-address=$(POD_IP):8085"]),
+            // Decided, as it is installed.
+            (&["--concurrent-backups=3"], &[]),
+            (&[], &[]),
+        ] {
+            let before = ["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=40m", "--retired"];
+            let (args, told) = after(&[&before[..], more].concat(), Some(&recorded)).unwrap();
+            assert_eq!(args, [&RENDERED_NOW[..], kept].concat(), "{more:?}");
+            assert_eq!(told.len(), usize::from(!kept.is_empty()), "{told:?}");
+            assert!(kept.iter().all(|flag| told[0].contains(flag)), "{told:?}");
+            // A second time the same.
+            let live: Vec<&str> = args.iter().map(String::as_str).collect();
+            let again = after(&live, Some(&json!(RENDERED_NOW).to_string()));
+            assert_eq!(again, Ok((args.clone(), told)), "{more:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_installed_without_a_record_is_told_by_what_is_rendered_now() {
+        for recorded in [None, Some("no JSON"), Some("{}")] {
+            let live = ["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=55m", "--fair-share"];
+            let (args, told) = after(&live, recorded).unwrap();
+            assert_eq!(args, [&RENDERED_NOW[..], &["--fair-share"]].concat());
+            assert_eq!(
+                told,
+                ["deployment/berth-controller in velero keeps what somebody added: --fair-share"]
+            );
+        }
+    }
+
+    #[test]
+    fn what_an_installation_decides_wins_and_is_named() {
+        let live = ["controller", "-n", "other", "--concurrent-backups", "4", "--executor=velero"];
+        let (args, told) = after(&live, None).unwrap();
+        assert_eq!(args, RENDERED_NOW);
+        assert_eq!(
+            told,
+            [
+                "deployment/berth-controller in velero loses what `berth install` says otherwise: -n=other --concurrent-backups=4 --executor=velero"
+            ]
+        );
+        let of =
+            |live: &str, rendered: &[&str]| beside(&texts(&["webhook", live]), &[], &texts(rendered)).kept;
+        assert_eq!(of("--client-ca=/theirs/ca.crt", &["webhook"]), ["--client-ca=/theirs/ca.crt"]);
+        assert!(of("--client-ca=/theirs/ca.crt", &["webhook", reviews::FLAG]).is_empty());
+        // Its volume goes with the installation.
+        assert!(of(reviews::FLAG, &["webhook"]).is_empty());
+    }
+
+    #[test]
+    fn pods_that_would_not_start_are_refused_by_name() {
+        for (flag, named) in [
+            ("--no-such-flag=1", "unexpected argument '--no-such-flag'"),
+            ("--no-such-flag=$(VARIABLE)", "unexpected argument '--no-such-flag'"),
+            ("--bucket-quota=many", "invalid value 'many' for '--bucket-quota"),
+            ("--fair-share=$(X)", "unexpected value"),
+            ("--no\u{1b}[2J", "--no"),
+        ] {
+            let refused = after(&["controller", flag], None).unwrap_err();
+            for words in
+                [named, "Nothing was changed", "kubectl edit deployment berth-controller --namespace velero"]
+            {
+                assert!(refused.contains(words), "{words}: {refused}");
+            }
+            assert!(!refused.contains('\u{1b}'), "{refused}");
+        }
+    }
+
+    #[test]
+    fn so_many_are_refused() {
+        let many: Vec<String> = (0..MOST).map(|i| format!("--bucket-quota=p{i}=1")).collect();
+        let long = ["--fair-share-label=".to_owned() + &"x".repeat(MOST_BYTES)];
+        for flags in [many.as_slice(), &long] {
+            let live: Vec<&str> =
+                ["controller"].into_iter().chain(flags.iter().map(String::as_str)).collect();
+            let refused = after(&live, None).unwrap_err();
+            assert!(refused.contains("are kept at most") && refused.len() < 600, "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_first_installation_keeps_nothing_and_notes_what_is_its_own() {
+        let other = installed(deployment("berth-webhook", &texts(&["webhook", "--fair-share"]), None));
+        for installed in [None, Some(&other)] {
+            let mut objects = objects();
+            assert_eq!(keep(&mut objects, installed).unwrap(), Vec::<String>::new());
+            let object = &objects[0];
+            assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["args"], json!(RENDERED_NOW));
+            assert!(object["metadata"]["annotations"][RENDERED].is_string());
+        }
+    }
+}
