@@ -5,6 +5,7 @@
 //! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
+pub mod asked;
 pub mod collect;
 pub mod discovery;
 pub mod executor;

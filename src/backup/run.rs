@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
+use super::asked::Asked;
 use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
 use super::list::{ListError, Lister};
@@ -192,11 +193,10 @@ impl Engine {
         log: &BackupLog,
     ) -> Result<ResourceList, Failure> {
         let spec = &record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
-        tell_what_is_left_out(spec, log);
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let uploading = tokio::spawn(upload(Arc::clone(layout.store()), layout.archive(), taken_parts));
@@ -244,6 +244,7 @@ impl Engine {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
+                counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, log);
                 Ok(list)
             }
@@ -325,40 +326,14 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert
     }
 }
 
-/// A claim without its data is a hole, unless the backup asked for it.
+/// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
 fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
     let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
-    if claims > 0 && spec.snapshot_volumes != Some(false) {
+    if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
         );
         log.warning(&About::Velero, "persistentvolumeclaims", &message);
-    }
-}
-
-/// What this version does not do yet is said in the backup itself.
-fn tell_what_is_left_out(spec: &BackupSpec, log: &BackupLog) {
-    let hooks =
-        spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
-    if hooks {
-        log.warning(&About::Velero, "", "spec.hooks: hooks are not run by this version of berth");
-    }
-    if spec.resource_policy.is_some() {
-        log.warning(
-            &About::Velero,
-            "",
-            "spec.resourcePolicy: policies are not applied by this version of berth",
-        );
-    }
-    let volumes = spec.snapshot_volumes == Some(true)
-        || spec.snapshot_move_data == Some(true)
-        || spec.default_volumes_to_fs_backup == Some(true);
-    if volumes {
-        log.warning(
-            &About::Velero,
-            "",
-            "the data of volumes is not backed up by this version of berth, only their objects",
-        );
     }
 }
 

@@ -48,6 +48,7 @@ struct Caches {
     key: Arc<CurrentKey>,
     events: Events,
     cannot_queue: watch::Sender<Option<String>>,
+    executor: Executor,
     placing: Placing,
     ledger: InForce,
     garden: SharedBuckets,
@@ -115,6 +116,10 @@ impl Known for Shared {
 
     fn cannot_queue(&self) -> Option<String> {
         self.0.cannot_queue.borrow().clone()
+    }
+
+    fn runs_backups(&self) -> bool {
+        self.0.executor == Executor::Berth
     }
 
     fn queue(&self, newcomer: &Entry, now: Timestamp) -> View {
@@ -195,6 +200,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         key: Arc::default(),
         events,
         cannot_queue,
+        executor: common.executor,
         placing,
         ledger: InForce::default(),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
