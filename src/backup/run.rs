@@ -131,7 +131,7 @@ impl Engine {
         }
         let running = BackupPhase::InProgress;
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let store = match self.opener.open(&prepared.location).await {
+        let store = match self.opener.patient().open(&prepared.location).await {
             Ok(store) => store,
             Err(error) => return self.fail(record, running, &Failure::Open(error)).await,
         };

@@ -10,13 +10,13 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStore};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::Opener;
+use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{Listed, is_conflict, is_not_found, list};
 use crate::telemetry::chain;
@@ -119,7 +119,7 @@ impl Checker {
     async fn look(&self, location: &BackupStorageLocation) -> anyhow::Result<()> {
         let store: Arc<DynObjectStore> = self.opener.open(location).await?;
         let prefix = location.spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/');
-        let found = store.list_with_delimiter(Some(&Path::from(prefix))).await?;
+        let found = store.list_with_delimiter(Some(&place(prefix))).await?;
         let tops = found.common_prefixes.iter().filter_map(|path| path.filename());
         let strange: Vec<&str> = tops.filter(|top| !TOP_LEVEL.contains(top)).take(3).collect();
         anyhow::ensure!(
