@@ -93,7 +93,6 @@ async fn lead(
     let store = Arc::new(Store::new(queue::Settings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
-        waits_for_stores: args.common.executor.waits_for_stores(),
     }));
     let keeper = Keeper {
         client: client(),

@@ -191,7 +191,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let settings = Settings {
         slots: usize::from(common.concurrent_backups),
         order: common.order(),
-        waits_for_stores: common.executor.waits_for_stores(),
     };
     let cannot_queue = watch::Sender::new(None);
     let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };

@@ -56,7 +56,7 @@ pub enum OpenError {
     Secret { name: String, key: String, why: String },
     #[error("failed to read Secret {0}")]
     ReadSecret(String, #[source] Box<kube::Error>),
-    #[error("folder {0} is not there, though it was once: mount what it lies on, or make it")]
+    #[error("folder {0} is not there: mount what it lies on, or make it")]
     Missing(String),
     #[error("folder {0} cannot be used")]
     Folder(String, #[source] std::io::Error),
