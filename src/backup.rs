@@ -11,6 +11,7 @@ pub mod discovery;
 pub mod executor;
 pub mod list;
 pub mod log;
+pub mod metrics;
 pub mod prepare;
 pub mod run;
 mod settle;

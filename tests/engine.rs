@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::archive::{entries, items, side, side_text};
 use crate::queue::{ended, start};
-use crate::support::{Berth, backup};
+use crate::support::{Berth, PATIENCE, backup, wait_for};
 
 fn object(kind: &str, namespace: &str, name: &str, more: Value) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
@@ -304,5 +304,19 @@ fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
     assert!(error.contains("namespace not-there does not exist"), "{results}");
     for (i, words) in [(0, "2 pods (asking/db-0, asking/db-1)"), (1, "1 pod (asking/web)")] {
         assert!(results["errors"]["velero"][i].as_str().unwrap().contains(words), "{results}");
+    }
+    let counted = wait_for("the end to be counted", PATIENCE, || {
+        let metrics = berth.controller.metrics()?;
+        // What is written last.
+        Ok(metrics.contains("velero_backup_items_errors{schedule=\"\"} 3").then_some(metrics))
+    });
+    let counted = counted.unwrap();
+    for line in [
+        "attempt_total{schedule=\"\"} 1",
+        "success_total{schedule=\"\"} 0",
+        "last_status{schedule=\"\"} 0",
+        "partial_failure_total{schedule=\"\"} 1",
+    ] {
+        assert!(counted.contains(&format!("velero_backup_{line}")), "{line}: {counted}");
     }
 }

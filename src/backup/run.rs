@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec};
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -23,6 +24,7 @@ use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog, gzip_json};
+use super::metrics::BackupMetrics;
 use super::prepare::Prepared;
 use super::status::{Record, WriteError};
 use super::survey::Cluster;
@@ -49,6 +51,7 @@ pub struct Engine {
     pub page_size: u32,
     pub list_retry: Duration,
     pub default_ttl: Duration,
+    pub metrics: BackupMetrics,
 }
 
 /// Why a run ended early.
@@ -100,8 +103,13 @@ impl Engine {
     /// When it could not be written.
     pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
         let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let is_ours = record.phase() == BackupPhase::ReadyToStart.as_str();
         self.try_run(name, &mut record, &signals).await?;
-        Ok(record.backup().ok())
+        let backup = record.backup().ok();
+        if let Some(ended) = backup.as_ref().filter(|_| is_ours) {
+            self.metrics.ended(ended, Timestamp::now());
+        }
+        Ok(backup)
     }
 
     async fn try_run(&self, name: &str, record: &mut Record, signals: &Signals) -> Result<(), WriteError> {
@@ -130,6 +138,7 @@ impl Engine {
             Err(error) => return Err(error),
         }
         let running = BackupPhase::InProgress;
+        self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let store = match self.opener.patient().open(&prepared.location).await {
             Ok(store) => store,
@@ -244,6 +253,7 @@ impl Engine {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
+                self.metrics.stored(schedule(record), bytes);
                 counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, log);
                 Ok(list)
@@ -297,6 +307,10 @@ impl Engine {
         layout.put_metadata(metadata).await.map_err(Failure::Store)?;
         Ok(status)
     }
+}
+
+fn schedule(record: &Record) -> Option<&str> {
+    record.object().labels().get(keys::SCHEDULE).map(String::as_str)
 }
 
 /// The status of a backup that failed.

@@ -188,10 +188,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let events_dropped = Counter::default();
     registry.register("berth_events_dropped", "Events not sent: too many at once", events_dropped.clone());
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
-    let settings = Settings {
-        slots: usize::from(common.concurrent_backups),
-        order: common.order(),
-    };
+    let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
     let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
