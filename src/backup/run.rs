@@ -35,6 +35,8 @@ use crate::telemetry::chain;
 
 /// How long the closing write is tried: the archive is stored already.
 const CLOSING: Duration = Duration::from_secs(600);
+/// How long what a failed backup left is being removed, from a store that may be what failed.
+const REMOVAL: Duration = Duration::from_secs(60);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Gzip members between the workers and the store.
@@ -166,8 +168,14 @@ impl Engine {
                 record.end(&status, running, CLOSING).await
             }
             Err(failure) => {
-                if let Err(error) = layout.remove().await {
-                    warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
+                match tokio::time::timeout(REMOVAL, layout.remove()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
+                    }
+                    Err(_) => {
+                        warn!(%name, "what the failed backup left in its location could not be removed in time");
+                    }
                 }
                 if matches!(failure, Failure::Deleted) {
                     return Err(WriteError::Gone);

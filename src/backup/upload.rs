@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -17,6 +18,7 @@ const PART: usize = 8 * 1024 * 1024;
 const LARGE_AFTER: usize = 5000;
 const LARGE_PART: usize = 64 * 1024 * 1024;
 const PARTS_AT_ONCE: usize = 2;
+const ABORT: Duration = Duration::from_secs(60);
 
 /// What the archive's makers send.
 pub enum Part {
@@ -69,7 +71,7 @@ pub async fn upload(
         (Ok(()), Some(multipart)) => multipart.complete(waiting.rest).await?,
         (Err(error), multipart) => {
             if let Some(mut multipart) = multipart {
-                let _ = multipart.upload.abort().await;
+                multipart.abort().await;
             }
             return Err(error);
         }
@@ -175,9 +177,14 @@ impl Multipart {
         };
         let result = finished.await;
         if result.is_err() {
-            let _ = self.upload.abort().await;
+            self.abort().await;
         }
         result
+    }
+
+    /// Not for as long as the store is tried otherwise: it may be what failed.
+    async fn abort(&mut self) {
+        let _ = tokio::time::timeout(ABORT, self.upload.abort()).await;
     }
 }
 
