@@ -120,11 +120,6 @@ impl Executor {
             Self::Velero => "velero",
         }
     }
-
-    /// Velero fails a backup whose location is Unavailable when it is started; berth's engine tries.
-    pub fn waits_for_stores(self) -> bool {
-        self == Self::Velero
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]

@@ -5,11 +5,13 @@
 //! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
+pub mod asked;
 pub mod collect;
 pub mod discovery;
 pub mod executor;
 pub mod list;
 pub mod log;
+pub mod metrics;
 pub mod prepare;
 pub mod run;
 mod settle;

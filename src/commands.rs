@@ -57,6 +57,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
+/// The packers of every run that flags allow wait in such threads for as long as it lasts, and folders and names of hosts still
+/// have those that tokio gives them. They are made when they are wanted.
+const BLOCKING: usize = 1000 * 256 + 512;
+
 fn serve_common(
     common: &CommonArgs,
     command: impl Future<Output = anyhow::Result<()>>,
@@ -70,7 +74,8 @@ fn serve(
     command: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     telemetry::init(format, level)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let result = runtime.block_on(command);
     // Blocking workers whose run was given up end by themselves; nobody waits for them.
     runtime.shutdown_background();

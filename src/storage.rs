@@ -8,6 +8,7 @@ mod credentials;
 mod layout;
 mod open;
 mod roots;
+mod rotation;
 
 pub use check::Checker;
 pub use layout::{Layout, Side};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::archive::{entries, items, side, side_text};
 use crate::queue::{ended, start};
-use crate::support::{Berth, backup};
+use crate::support::{Berth, PATIENCE, backup, wait_for};
 
 fn object(kind: &str, namespace: &str, name: &str, more: Value) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
@@ -274,20 +274,49 @@ fn many_and_large_objects_come_through_a_small_page_and_several_workers() {
 }
 
 #[test]
-fn a_namespace_that_is_named_but_missing_is_an_error_in_the_backup() {
+fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
     let berth = start("missing", 1);
-    let (done, folder) = run(
+    let container = json!([{"name": "main", "image": "example.com/db"}]);
+    let annotated = |name: &str, key: &str| {
+        let metadata = json!({"annotations": {key: "data"}});
+        object("Pod", "asking", name, json!({"metadata": metadata, "spec": {"containers": container}}))
+    };
+    create(
         &berth,
-        "partly",
-        json!({"includedNamespaces": ["default", "not-there"], "hooks": {"resources": [{"name": "h"}]}}),
+        &[
+            object("Namespace", "", "asking", json!({})),
+            annotated("db-0", "pre.hook.backup.velero.io/command"),
+            annotated("db-1", "post.hook.backup.velero.io/command"),
+            annotated("web", "backup.velero.io/backup-volumes"),
+        ],
     );
+    let hooks = json!({"includedNamespaces": ["asking"], "hooks": {"resources": [{"name": "h"}]}});
+    let refused = berth.kubectl().create(berth.namespace(), &[backup("refused", hooks)]).unwrap();
+    assert!(!refused.status.success() && refused.stderr.contains("spec.hooks: "), "{}", refused.stderr);
+    let (done, folder) = run(&berth, "partly", json!({"includedNamespaces": ["asking", "not-there"]}));
     let status = done.status.unwrap();
     assert_eq!(
         (status.phase, status.errors, status.warnings),
-        (Some(BackupPhase::PartiallyFailed), Some(1), Some(1))
+        (Some(BackupPhase::PartiallyFailed), Some(3), None)
     );
     let results = side(&folder, "partly-results.gz");
     let error = results["errors"]["namespaces"]["not-there"][0].as_str().unwrap();
     assert!(error.contains("namespace not-there does not exist"), "{results}");
-    assert!(results["warnings"]["velero"][0].as_str().unwrap().contains("spec.hooks"), "{results}");
+    for (i, words) in [(0, "2 pods (asking/db-0, asking/db-1)"), (1, "1 pod (asking/web)")] {
+        assert!(results["errors"]["velero"][i].as_str().unwrap().contains(words), "{results}");
+    }
+    let counted = wait_for("the end to be counted", PATIENCE, || {
+        let metrics = berth.controller.metrics()?;
+        // What is written last.
+        Ok(metrics.contains("velero_backup_items_errors{schedule=\"\"} 3").then_some(metrics))
+    });
+    let counted = counted.unwrap();
+    for line in [
+        "attempt_total{schedule=\"\"} 1",
+        "success_total{schedule=\"\"} 0",
+        "last_status{schedule=\"\"} 0",
+        "partial_failure_total{schedule=\"\"} 1",
+    ] {
+        assert!(counted.contains(&format!("velero_backup_{line}")), "{line}: {counted}");
+    }
 }

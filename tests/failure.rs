@@ -236,32 +236,66 @@ fn location(name: &str, path: &Path) -> Value {
     })
 }
 
+/// Its status, once it has this phase.
+fn location_becomes(berth: &Berth, name: &str, phase: &str) -> Value {
+    let seen = wait_for(&format!("location {name} to be {phase}"), PATIENCE, || {
+        let text = berth.kubectl().run(&["get", "bsl", name, "-n", berth.namespace(), "-o", "json"])?;
+        let mut found: Value = serde_json::from_str(&text)?;
+        let status = found["status"].take();
+        Ok((status["phase"] == phase).then_some(status))
+    });
+    seen.unwrap()
+}
+
 #[test]
-fn a_location_that_cannot_be_written_fails_the_backup_and_shows_nothing() {
+fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_it_wait() {
     let berth = start("unwritable", 1);
     let folder = berth.plane().folder().join("unwritable-locations");
     std::fs::create_dir_all(folder.join("b")).unwrap();
     // A file stands where the folder of backups should be.
     std::fs::write(folder.join("b/backups"), "in the way").unwrap();
     std::fs::write(folder.join("file"), "no folder").unwrap();
-    let locations = [location("in-the-way", &folder), location("no-folder", &folder.join("file"))];
-    assert!(berth.kubectl().create(berth.namespace(), &locations).unwrap().status.success());
+    let mut away = location("no-folder", &folder.join("file"));
+    away["spec"]["validationFrequency"] = json!("1s");
+    assert!(
+        berth
+            .kubectl()
+            .create(berth.namespace(), &[location("in-the-way", &folder), away])
+            .unwrap()
+            .status
+            .success()
+    );
+    location_becomes(&berth, "in-the-way", "Available");
+    let status = location_becomes(&berth, "no-folder", "Unavailable");
+    assert!(status["message"].as_str().unwrap().contains("cannot be used"), "{status}");
     let of = |name: &str| backup(name, json!({"includedNamespaces": ["default"], "storageLocation": name}));
-    berth.kubectl().create(berth.namespace(), &[of("in-the-way"), of("no-folder")]).unwrap();
-    let done = ended(&berth, &["in-the-way", "no-folder"]);
-    for (name, words) in
-        [("in-the-way", "the storage location failed"), ("no-folder", "the storage location cannot be used")]
-    {
-        assert_eq!(done[name].phase(), BackupPhase::Failed, "{name}");
-        assert!(reason(&done[name]).starts_with(words), "{}", reason(&done[name]));
-    }
-    let seen = wait_for("the location to be Unavailable", PATIENCE, || {
-        let text =
-            berth.kubectl().run(&["get", "bsl", "no-folder", "-n", berth.namespace(), "-o", "json"])?;
-        let found: Value = serde_json::from_str(&text)?;
-        Ok((found["status"]["phase"] == "Unavailable").then_some(found))
+    let queue = |name: &str| {
+        let answer = berth.kubectl().create(berth.namespace(), &[of(name)]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+    };
+    queue("no-folder");
+    // It is behind the other one, and in nobody's way.
+    queue("in-the-way");
+    let done = ended(&berth, &["in-the-way"]);
+    assert_eq!(done["in-the-way"].phase(), BackupPhase::Failed);
+    assert!(
+        reason(&done["in-the-way"]).starts_with("the storage location failed"),
+        "{}",
+        reason(&done["in-the-way"])
+    );
+    let args =
+        ["get", "backups.velero.io", "no-folder", "-n", berth.namespace(), "-o", "jsonpath={.status.phase}"];
+    assert_eq!(berth.kubectl().run(&args).unwrap(), "Queued");
+    std::fs::remove_file(folder.join("file")).unwrap();
+    // Nobody makes it: what is missing may be a mount.
+    let missing = wait_for("the folder to be missed", PATIENCE, || {
+        let status = location_becomes(&berth, "no-folder", "Unavailable");
+        let message = status["message"].as_str().unwrap_or_default().to_owned();
+        Ok(message.contains("is not there").then_some(message))
     });
-    assert!(seen.unwrap()["status"]["message"].as_str().unwrap().contains("cannot be used"));
+    assert!(missing.unwrap().contains("mount what it lies on"));
+    std::fs::create_dir_all(folder.join("file/b")).unwrap();
+    assert_eq!(ended(&berth, &["no-folder"])["no-folder"].phase(), BackupPhase::Completed);
 }
 
 /// The controller may use what lies below the folder of its control plane.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::keys;
 use berth_api::place::Source;
+use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::limits;
@@ -265,6 +266,9 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         return Ok(Verdict::allow());
     }
     let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
+    if desk.known().runs_backups() {
+        found.append(unserved(&incoming.spec));
+    }
     let size = question.object.map_or(0, |object| object.get().len());
     if size > limits::OBJECT {
         let most = limits::OBJECT;

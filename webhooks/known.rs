@@ -71,6 +71,8 @@ pub trait Known: KnownMovers + KnownGarden {
     fn ready(&self) -> bool;
     /// Why no Backup can be queued in this cluster, whatever is done.
     fn cannot_queue(&self) -> Option<String>;
+    /// Does berth's own engine run what is queued? It does not serve all that Velero does.
+    fn runs_backups(&self) -> bool;
     /// Waiting and running backups: at least those on which depends what this newcomer is told.
     fn queue(&self, newcomer: &Entry, now: Timestamp) -> View;
     /// Has the watch shown a Backup with this time mark, whatever became of it?

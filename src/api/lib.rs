@@ -13,6 +13,7 @@ pub mod order;
 pub mod parse;
 pub mod place;
 pub mod quantity;
+pub mod unserved;
 pub mod velero;
 
 pub use duration::GoDuration;

@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::archive::{Batch, Item};
+use super::asked::Asked;
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
 use crate::telemetry::{chain, few};
@@ -42,6 +43,8 @@ pub struct Counters {
     /// Objects known of so far: taken, or announced by the server.
     pub total: AtomicU64,
     pub done: Arc<AtomicU64>,
+    /// What pods among them ask for in vain.
+    pub asked: Asked,
 }
 
 /// What a backup takes and where from; shared by its lists.
@@ -319,6 +322,7 @@ impl<'c, 'a> Pending<'c, 'a> {
             return Ok(());
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
+        self.collector.counters.asked.note(&self.taken.kind, &found);
         self.size += found.json.len();
         self.items.push(Item {
             namespace: found.namespace,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec};
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -18,10 +19,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
+use super::asked::Asked;
 use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog, gzip_json};
+use super::metrics::BackupMetrics;
 use super::prepare::Prepared;
 use super::status::{Record, WriteError};
 use super::survey::Cluster;
@@ -32,6 +35,8 @@ use crate::telemetry::chain;
 
 /// How long the closing write is tried: the archive is stored already.
 const CLOSING: Duration = Duration::from_secs(600);
+/// How long what a failed backup left is being removed, from a store that may be what failed.
+const REMOVAL: Duration = Duration::from_secs(60);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Gzip members between the workers and the store.
@@ -48,6 +53,7 @@ pub struct Engine {
     pub page_size: u32,
     pub list_retry: Duration,
     pub default_ttl: Duration,
+    pub metrics: BackupMetrics,
 }
 
 /// Why a run ended early.
@@ -99,8 +105,13 @@ impl Engine {
     /// When it could not be written.
     pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
         let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let is_ours = record.phase() == BackupPhase::ReadyToStart.as_str();
         self.try_run(name, &mut record, &signals).await?;
-        Ok(record.backup().ok())
+        let backup = record.backup().ok();
+        if let Some(ended) = backup.as_ref().filter(|_| is_ours) {
+            self.metrics.ended(ended, Timestamp::now());
+        }
+        Ok(backup)
     }
 
     async fn try_run(&self, name: &str, record: &mut Record, signals: &Signals) -> Result<(), WriteError> {
@@ -129,8 +140,9 @@ impl Engine {
             Err(error) => return Err(error),
         }
         let running = BackupPhase::InProgress;
+        self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let store = match self.opener.open(&prepared.location).await {
+        let store = match self.opener.patient().open(&prepared.location).await {
             Ok(store) => store,
             Err(error) => return self.fail(record, running, &Failure::Open(error)).await,
         };
@@ -156,8 +168,14 @@ impl Engine {
                 record.end(&status, running, CLOSING).await
             }
             Err(failure) => {
-                if let Err(error) = layout.remove().await {
-                    warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
+                match tokio::time::timeout(REMOVAL, layout.remove()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
+                    }
+                    Err(_) => {
+                        warn!(%name, "what the failed backup left in its location could not be removed in time");
+                    }
                 }
                 if matches!(failure, Failure::Deleted) {
                     return Err(WriteError::Gone);
@@ -192,11 +210,10 @@ impl Engine {
         log: &BackupLog,
     ) -> Result<ResourceList, Failure> {
         let spec = &record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
-        tell_what_is_left_out(spec, log);
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let uploading = tokio::spawn(upload(Arc::clone(layout.store()), layout.archive(), taken_parts));
@@ -244,6 +261,8 @@ impl Engine {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
+                self.metrics.stored(schedule(record), bytes);
+                counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, log);
                 Ok(list)
             }
@@ -298,6 +317,10 @@ impl Engine {
     }
 }
 
+fn schedule(record: &Record) -> Option<&str> {
+    record.object().labels().get(keys::SCHEDULE).map(String::as_str)
+}
+
 /// The status of a backup that failed.
 pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
     json!({
@@ -325,40 +348,14 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert
     }
 }
 
-/// A claim without its data is a hole, unless the backup asked for it.
+/// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
 fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
     let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
-    if claims > 0 && spec.snapshot_volumes != Some(false) {
+    if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
         );
         log.warning(&About::Velero, "persistentvolumeclaims", &message);
-    }
-}
-
-/// What this version does not do yet is said in the backup itself.
-fn tell_what_is_left_out(spec: &BackupSpec, log: &BackupLog) {
-    let hooks =
-        spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref()).is_some_and(|list| !list.is_empty());
-    if hooks {
-        log.warning(&About::Velero, "", "spec.hooks: hooks are not run by this version of berth");
-    }
-    if spec.resource_policy.is_some() {
-        log.warning(
-            &About::Velero,
-            "",
-            "spec.resourcePolicy: policies are not applied by this version of berth",
-        );
-    }
-    let volumes = spec.snapshot_volumes == Some(true)
-        || spec.snapshot_move_data == Some(true)
-        || spec.default_volumes_to_fs_backup == Some(true);
-    if volumes {
-        log.warning(
-            &About::Velero,
-            "",
-            "the data of volumes is not backed up by this version of berth, only their objects",
-        );
     }
 }
 

@@ -52,7 +52,11 @@ impl Engine {
                 }
             };
             warn!(%name, phase = %status["phase"], "found running while nobody runs it");
-            return record.end(&status, BackupPhase::InProgress, OPENING).await;
+            record.end(&status, BackupPhase::InProgress, OPENING).await?;
+            if let Ok(backup) = record.backup() {
+                self.metrics.ended(&backup, Timestamp::now());
+            }
+            return Ok(());
         }
     }
 

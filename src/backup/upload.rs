@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -10,11 +11,14 @@ use object_store::{DynObjectStore, MultipartUpload, ObjectStoreExt, PutPayload};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Smallest part. S3 wants 5 MiB or more, and at most 10,000 of them.
+/// Size of every part but the last. S3 wants 5 MiB or more, and Cloudflare's R2 wants all of one size: a part ends where it is
+/// full, be that in the middle of a gzip member.
 const PART: usize = 8 * 1024 * 1024;
-/// After this many parts they grow, so that 10,000 parts make about 1 TiB.
-const GROW_AFTER: usize = 1000;
+/// S3 takes 10,000 parts. Behind this one (39 GiB) they are larger, so that an archive may have 350 GiB, though not in R2.
+const LARGE_AFTER: usize = 5000;
+const LARGE_PART: usize = 64 * 1024 * 1024;
 const PARTS_AT_ONCE: usize = 2;
+const ABORT: Duration = Duration::from_secs(60);
 
 /// What the archive's makers send.
 pub enum Part {
@@ -42,32 +46,16 @@ pub async fn upload(
     path: Path,
     mut parts: mpsc::Receiver<Part>,
 ) -> Result<u64, UploadError> {
-    let mut waiting: Vec<Bytes> = Vec::new();
-    let (mut waiting_size, mut size) = (0, 0);
+    let mut waiting = Waiting::default();
+    let mut size = 0;
     let mut multipart: Option<Multipart> = None;
     let result = loop {
         match parts.recv().await {
             Some(Part::Bytes(bytes)) => {
-                waiting_size += bytes.len();
                 size += bytes.len() as u64;
                 waiting.push(bytes);
-                let wanted = multipart.as_ref().map_or(PART, Multipart::part_size);
-                if waiting_size < wanted {
-                    continue;
-                }
-                let open = match multipart.take() {
-                    Some(open) => Ok(open),
-                    None => Multipart::start(&store, &path).await,
-                };
-                waiting_size = 0;
-                match open {
-                    Ok(open) => {
-                        let open = multipart.insert(open);
-                        if let Err(error) = open.put(std::mem::take(&mut waiting)).await {
-                            break Err(error);
-                        }
-                    }
-                    Err(error) => break Err(error),
+                if let Err(error) = put_full(&store, &path, &mut waiting, &mut multipart).await {
+                    break Err(error);
                 }
             }
             Some(Part::End) => break Ok(()),
@@ -78,17 +66,70 @@ pub async fn upload(
     drop(parts);
     match (result, multipart) {
         (Ok(()), None) => {
-            store.put(&path, waiting.into_iter().collect()).await.map_err(UploadError::Store)?
+            store.put(&path, waiting.rest.into_iter().collect()).await.map_err(UploadError::Store)?
         }
-        (Ok(()), Some(multipart)) => multipart.complete(waiting).await?,
+        (Ok(()), Some(multipart)) => multipart.complete(waiting.rest).await?,
         (Err(error), multipart) => {
             if let Some(mut multipart) = multipart {
-                let _ = multipart.upload.abort().await;
+                multipart.abort().await;
             }
             return Err(error);
         }
     };
     Ok(size)
+}
+
+/// What no part holds yet.
+#[derive(Default)]
+struct Waiting {
+    rest: VecDeque<Bytes>,
+    size: usize,
+}
+
+impl Waiting {
+    fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.size += bytes.len();
+            self.rest.push_back(bytes);
+        }
+    }
+
+    /// Exactly so many bytes, once they are there.
+    fn take(&mut self, size: usize) -> Option<VecDeque<Bytes>> {
+        if self.size < size {
+            return None;
+        }
+        let (mut part, mut lacking) = (VecDeque::new(), size);
+        while let Some(mut bytes) = self.rest.pop_front() {
+            if bytes.len() > lacking {
+                self.rest.push_front(bytes.split_off(lacking));
+            }
+            lacking -= bytes.len();
+            part.push_back(bytes);
+            if lacking == 0 {
+                break;
+            }
+        }
+        self.size -= size;
+        Some(part)
+    }
+}
+
+/// Every part that is full goes.
+async fn put_full(
+    store: &Arc<DynObjectStore>,
+    path: &Path,
+    waiting: &mut Waiting,
+    multipart: &mut Option<Multipart>,
+) -> Result<(), UploadError> {
+    while let Some(part) = waiting.take(multipart.as_ref().map_or(PART, Multipart::part_size)) {
+        let open = match multipart.take() {
+            Some(open) => open,
+            None => Multipart::start(store, path).await?,
+        };
+        multipart.insert(open).put(part).await?;
+    }
+    Ok(())
 }
 
 struct Multipart {
@@ -104,10 +145,10 @@ impl Multipart {
     }
 
     fn part_size(&self) -> usize {
-        PART * (1 + self.parts / GROW_AFTER * 4)
+        if self.parts < LARGE_AFTER { PART } else { LARGE_PART }
     }
 
-    async fn put(&mut self, bytes: Vec<Bytes>) -> Result<(), UploadError> {
+    async fn put(&mut self, bytes: VecDeque<Bytes>) -> Result<(), UploadError> {
         while self.under_way.len() >= PARTS_AT_ONCE {
             self.settle().await?;
         }
@@ -124,7 +165,7 @@ impl Multipart {
         }
     }
 
-    async fn complete(mut self, rest: Vec<Bytes>) -> Result<object_store::PutResult, UploadError> {
+    async fn complete(mut self, rest: VecDeque<Bytes>) -> Result<object_store::PutResult, UploadError> {
         let finished = async {
             if !rest.is_empty() {
                 self.put(rest).await?;
@@ -136,8 +177,41 @@ impl Multipart {
         };
         let result = finished.await;
         if result.is_err() {
-            let _ = self.upload.abort().await;
+            self.abort().await;
         }
         result
+    }
+
+    /// Not for as long as the store is tried otherwise: it may be what failed.
+    async fn abort(&mut self) {
+        let _ = tokio::time::timeout(ABORT, self.upload.abort()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_of_one_size_whatever_arrives() {
+        let mut waiting = Waiting::default();
+        let (mut parts, mut sent, mut next) = (Vec::new(), Vec::new(), 0_u8);
+        for length in [3, 10, 0, 1, 29, 7, 4] {
+            let bytes: Vec<u8> = (0..length)
+                .map(|_| {
+                    next += 1;
+                    next
+                })
+                .collect();
+            sent.extend_from_slice(&bytes);
+            waiting.push(bytes.into());
+            while let Some(part) = waiting.take(8) {
+                parts.push(part.iter().map(Bytes::len).sum::<usize>());
+                sent.drain(..8).zip(part.iter().flatten()).for_each(|(a, b)| assert_eq!(a, *b));
+            }
+        }
+        assert_eq!(parts, [8; 6]);
+        assert_eq!(waiting.size, 6);
+        assert!(waiting.rest.iter().flatten().eq(sent.iter()));
     }
 }

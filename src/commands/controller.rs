@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use crate::args::{ControllerArgs, Executor};
 use crate::backup::discovery::Discovery;
+use crate::backup::metrics::BackupMetrics;
 use crate::backup::run::Engine;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
@@ -45,6 +46,11 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let metrics = QueueMetrics::new(&mut registry);
     let mover_metrics = MoverMetrics::new(&mut registry);
     let garden_metrics = GardenMetrics::new(&mut registry);
+    let backup_metrics = match args.common.executor {
+        Executor::Berth => BackupMetrics::new(&mut registry),
+        // It counts them itself.
+        Executor::Velero => BackupMetrics::default(),
+    };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
@@ -61,7 +67,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let metrics = (&metrics, &mover_metrics, &garden_metrics);
+        let metrics = (&metrics, &mover_metrics, &garden_metrics, &backup_metrics);
         let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
@@ -71,18 +77,21 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             candidate.release().await;
             break;
         }
+        backup_metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
+type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics);
+
 /// Everything that only one may do. Ends after `stop`, when the running backups have ended; dropped at once
 /// when leadership is lost. Nothing survives it: the next leader begins from one list.
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics): (&QueueMetrics, &MoverMetrics, &GardenMetrics),
+    (metrics, mover_metrics, garden_metrics, backup_metrics): Metrics<'_>,
     hub: &Settings,
     notes: &Notes,
     pulse: Pulse,
@@ -93,7 +102,6 @@ async fn lead(
     let store = Arc::new(Store::new(queue::Settings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
-        waits_for_stores: args.common.executor.waits_for_stores(),
     }));
     let keeper = Keeper {
         client: client(),
@@ -143,7 +151,9 @@ async fn lead(
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
         match args.common.executor {
-            Executor::Berth => execute(args, clients, &store, events.clone(), stop.clone()).await,
+            Executor::Berth => {
+                execute(args, clients, &store, events.clone(), backup_metrics, stop.clone()).await;
+            }
             Executor::Velero => stop.cancelled().await,
         }
     };
@@ -194,6 +204,7 @@ async fn execute(
     clients: &Clients,
     store: &Arc<Store>,
     events: Events,
+    metrics: &BackupMetrics,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
@@ -208,6 +219,7 @@ async fn execute(
         page_size: args.client_page_size,
         list_retry: args.list_retry_timeout,
         default_ttl: args.default_backup_ttl,
+        metrics: metrics.clone(),
     };
     let executor = backup::executor::Executor {
         engine,
@@ -219,6 +231,7 @@ async fn execute(
     tokio::select! {
         () = executor.run() => {}
         () = checker.run() => {}
+        () = metrics.keep(&clients.call, namespace) => {}
     }
 }
 

@@ -48,6 +48,7 @@ struct Caches {
     key: Arc<CurrentKey>,
     events: Events,
     cannot_queue: watch::Sender<Option<String>>,
+    executor: Executor,
     placing: Placing,
     ledger: InForce,
     garden: SharedBuckets,
@@ -117,6 +118,10 @@ impl Known for Shared {
         self.0.cannot_queue.borrow().clone()
     }
 
+    fn runs_backups(&self) -> bool {
+        self.0.executor == Executor::Berth
+    }
+
     fn queue(&self, newcomer: &Entry, now: Timestamp) -> View {
         self.0.store.view_facing(newcomer, now, ESTIMATE_MOST)
     }
@@ -183,11 +188,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let events_dropped = Counter::default();
     registry.register("berth_events_dropped", "Events not sent: too many at once", events_dropped.clone());
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
-    let settings = Settings {
-        slots: usize::from(common.concurrent_backups),
-        order: common.order(),
-        waits_for_stores: common.executor.waits_for_stores(),
-    };
+    let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
     let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
@@ -195,6 +196,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         key: Arc::default(),
         events,
         cannot_queue,
+        executor: common.executor,
         placing,
         ledger: InForce::default(),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),

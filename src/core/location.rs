@@ -27,12 +27,12 @@ pub enum Closed {
 }
 
 /// What a [`View`](crate::queue::View) calls the locations whose backups are to wait: their names, and the empty one if
-/// it is the default that is meant. With `waits_for_stores`, those whose store cannot be used just now are among them.
-pub fn closed(locations: &[Location], waits_for_stores: bool) -> HashMap<String, Closed> {
+/// it is the default that is meant. Whoever runs a backup whose store cannot be used just now lets it fail: it waits instead.
+pub fn closed(locations: &[Location]) -> HashMap<String, Closed> {
     let why = |location: &Location| match &location.unavailable {
         _ if location.held => Some(Closed::Held),
-        Some(why) if waits_for_stores => Some(Closed::Unavailable { why: why.clone() }),
-        _ => None,
+        Some(why) => Some(Closed::Unavailable { why: why.clone() }),
+        None => None,
     };
     let mut closed: HashMap<String, Closed> =
         locations.iter().filter_map(|location| Some((location.name.clone(), why(location)?))).collect();
@@ -49,4 +49,26 @@ pub fn choose<'l>(locations: &'l [Location], wanted: &str) -> Option<&'l Locatio
         return marked.or_else(|| locations.iter().find(|location| location.name == DEFAULT_LOCATION));
     }
     locations.iter().find(|location| location.name == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backups_of_a_location_that_is_held_or_away_wait_by_its_name_and_by_none() {
+        let location = |name: &str, is_default: bool| Location {
+            name: name.to_owned(),
+            is_default,
+            read_only: false,
+            held: false,
+            unavailable: None,
+        };
+        let away = Location { unavailable: Some("no route".to_owned()), ..location("away", true) };
+        let held = Location { held: true, ..away.clone() };
+        let why = || Closed::Unavailable { why: "no route".to_owned() };
+        let expected = HashMap::from([("away".to_owned(), why()), (String::new(), why())]);
+        assert_eq!(closed(&[away, location("there", false)]), expected);
+        assert_eq!(closed(&[held]).get("away"), Some(&Closed::Held), "somebody has to release it");
+    }
 }

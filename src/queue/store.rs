@@ -71,8 +71,6 @@ pub struct Settings {
     /// `--concurrent-backups`.
     pub slots: usize,
     pub order: Order,
-    /// Whoever runs backups fails one whose store cannot be used just now: it waits instead.
-    pub waits_for_stores: bool,
 }
 
 /// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
@@ -241,7 +239,7 @@ impl Store {
 
     /// A view without Backups.
     fn frame(&self, stopped: Option<String>, now: Timestamp) -> View {
-        let Settings { slots, order, waits_for_stores } = &self.settings;
+        let Settings { slots, order } = &self.settings;
         let handicaps = match &order.share {
             Some(share) => handicaps(self.state.read().uses(share.workers, now), share, now),
             None => HashMap::new(),
@@ -250,7 +248,7 @@ impl Store {
             slots: *slots,
             order: order.clone(),
             handicaps,
-            closed_locations: location::closed(&self.locations(), *waits_for_stores),
+            closed_locations: location::closed(&self.locations()),
             stopped,
             unwritable: self.refusals.out_of_line(),
             ..View::default()

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use berth_api::keys::FIELD_MANAGER;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStore};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::Opener;
+use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{Listed, is_conflict, is_not_found, list};
 use crate::telemetry::chain;
@@ -25,10 +26,12 @@ use crate::telemetry::chain;
 const TICK: Duration = Duration::from_secs(2);
 /// One check.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// So many at a time: those that do not answer delay no other.
+const CHECKS_AT_ONCE: usize = 16;
 /// What may lie beside `backups` (source: Velero's object store layout).
 const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plugins", "kopia"];
 
-/// Checks locations, one after the other. Runs only while this process leads.
+/// Checks locations. Runs only while this process leads.
 pub struct Checker {
     client: Client,
     namespace: String,
@@ -57,13 +60,21 @@ impl Checker {
                     }
                     told = unreadable;
                     checked.retain(|name, _| items.iter().any(|location| location.name_any() == *name));
+                    let mut due = Vec::new();
                     for location in &items {
                         let spec = serde_json::to_value(&location.spec).unwrap_or_default();
-                        let changed = checked.insert(location.name_any(), spec.clone()) != Some(spec);
-                        if changed || self.is_due(location, Timestamp::now()) {
-                            self.check(location).await;
+                        let before = checked.insert(location.name_any(), spec.clone());
+                        let is_elsewhere = before.as_ref().is_some_and(|before| *before != spec);
+                        if before.is_none() || is_elsewhere || self.is_due(location, Timestamp::now()) {
+                            due.push((location, is_elsewhere));
                         }
                     }
+                    let checks = futures::stream::iter(due);
+                    checks
+                        .for_each_concurrent(CHECKS_AT_ONCE, |(location, is_elsewhere)| {
+                            self.check(location, is_elsewhere)
+                        })
+                        .await;
                 }
                 Err(error) => warn!(error = chain(&error), "failed to list the storage locations"),
             }
@@ -73,12 +84,15 @@ impl Checker {
 
     fn is_due(&self, location: &BackupStorageLocation, now: Timestamp) -> bool {
         let status = location.status.clone().unwrap_or_default();
-        let (Some(last), Some(_)) = (status.last_validation_time, status.phase) else { return true };
+        let (Some(last), Some(phase)) = (status.last_validation_time, status.phase) else { return true };
+        let is_away = phase == Phase::Unavailable;
         let frequency = match &location.spec.validation_frequency {
             None => self.frequency,
-            // 0 means once; what cannot be read means the default.
+            // 0 means once; what cannot be read means the default. For one that is Unavailable backups wait: never longer.
             Some(text) => match text.get() {
+                Ok(None) if is_away => self.frequency,
                 Ok(None) => return false,
+                Ok(Some(frequency)) if is_away => frequency.min(self.frequency),
                 Ok(Some(frequency)) => frequency,
                 Err(_) => self.frequency,
             },
@@ -86,9 +100,10 @@ impl Checker {
         now.duration_since(last.0) >= SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX)
     }
 
-    async fn check(&self, location: &BackupStorageLocation) {
+    /// `is_elsewhere`: it leads to another place than it did.
+    async fn check(&self, location: &BackupStorageLocation, is_elsewhere: bool) {
         let name = location.name_any();
-        let found = timeout(PATIENCE, self.look(location)).await;
+        let found = timeout(PATIENCE, self.look(location, is_elsewhere)).await;
         let message = match found {
             Ok(Ok(())) => String::new(),
             Ok(Err(error)) => with_way_out(chain(&*error), location),
@@ -116,10 +131,13 @@ impl Checker {
         }
     }
 
-    async fn look(&self, location: &BackupStorageLocation) -> anyhow::Result<()> {
+    async fn look(&self, location: &BackupStorageLocation, is_elsewhere: bool) -> anyhow::Result<()> {
+        // What was found where it was before says nothing of where it is now.
+        let status = location.status.clone().filter(|_| !is_elsewhere);
+        let location = &BackupStorageLocation { status, ..location.clone() };
         let store: Arc<DynObjectStore> = self.opener.open(location).await?;
         let prefix = location.spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/');
-        let found = store.list_with_delimiter(Some(&Path::from(prefix))).await?;
+        let found = store.list_with_delimiter(Some(&place(prefix))).await?;
         let tops = found.common_prefixes.iter().filter_map(|path| path.filename());
         let strange: Vec<&str> = tops.filter(|top| !TOP_LEVEL.contains(top)).take(3).collect();
         anyhow::ensure!(

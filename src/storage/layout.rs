@@ -52,7 +52,8 @@ impl Layout {
 
     fn folder(&self) -> Path {
         let parts = self.prefix.iter().flat_map(|p| p.split('/')).chain(["backups", &self.backup]);
-        parts.collect()
+        let text = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+        place(&text)
     }
 
     pub fn archive(&self) -> Path {
@@ -94,6 +95,12 @@ impl Layout {
     }
 }
 
+/// Keys are what Velero makes of the same prefix: `a~b` is `a~b`, and not what one would write into a URL. What is no path at all
+/// (`..`) is.
+pub(super) fn place(text: &str) -> Path {
+    Path::parse(text).unwrap_or_else(|_| Path::from(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +110,11 @@ mod tests {
         let store: Arc<DynObjectStore> = Arc::new(object_store::local::LocalFileSystem::new());
         let plain = Layout::new(store.clone(), None, "b1");
         assert_eq!(plain.archive().as_ref(), "backups/b1/b1.tar.gz");
-        let deep = Layout::new(store, Some("/team/a/"), "b1");
+        let deep = Layout::new(store.clone(), Some("/team/a/"), "b1");
         assert_eq!(deep.metadata().as_ref(), "team/a/backups/b1/velero-backup.json");
+        for (prefix, folder) in [("a~b #[%]{ü}", "a~b #[%]{ü}"), ("a//b", "a/b"), ("../a", "%2E%2E/a")] {
+            let layout = Layout::new(store.clone(), Some(prefix), "b1");
+            assert_eq!(layout.metadata().as_ref(), format!("{folder}/backups/b1/velero-backup.json"));
+        }
     }
 }

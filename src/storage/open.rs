@@ -12,18 +12,33 @@ use berth_api::velero::backup_storage_location::SecretKey;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
-use object_store::aws::{AmazonS3Builder, Checksum};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::{Roots, clouds, credentials};
+use super::credentials::{self, Keys};
+use super::rotation::Rotating;
+use super::{Roots, clouds};
 
 /// Where Velero's installer puts the credentials of locations that name none.
 const DEFAULT_SECRET: (&str, &str) = ("cloud-credentials", "cloud");
-/// One request, a large part included.
+/// One request, a large part included. (A time-out of reading would count from the request's first byte, too.)
 const REQUEST: Duration = Duration::from_secs(120);
+/// What a request may take with all its attempts, where somebody waits for the answer.
+const ANSWER: Duration = Duration::from_secs(60);
+/// And where a run of an hour would be lost: several attempts of a large part, each on a connection that somebody has cut without
+/// a word. Less than the quarter of an hour that a signature is good for.
+const PATIENT: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(5);
+/// Settings of Velero's plugin for S3 that would be missing without a word, and what does the same here.
+const NOT_SERVED: [(&str, &str); 4] = [
+    ("customerKeyEncryptionFile", ENCRYPTION),
+    ("customerKeyEncryptionSecret", ENCRYPTION),
+    ("tagging", "give the bucket tags or a lifecycle rule by prefix, and leave it out here"),
+    ("credentialsFile", "name the Secret and its key in spec.credential"),
+];
+const ENCRYPTION: &str = "encrypt by serverSideEncryption, by kmsKeyId, or by the bucket's own setting";
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -41,6 +56,8 @@ pub enum OpenError {
     Secret { name: String, key: String, why: String },
     #[error("failed to read Secret {0}")]
     ReadSecret(String, #[source] Box<kube::Error>),
+    #[error("folder {0} is not there: mount what it lies on, or make it")]
+    Missing(String),
     #[error("folder {0} cannot be used")]
     Folder(String, #[source] std::io::Error),
     #[error("the settings of the location do not make a store")]
@@ -58,12 +75,22 @@ pub struct Opener {
     client: Client,
     namespace: String,
     roots: Roots,
+    retry: RetryConfig,
 }
 
 impl Opener {
     /// `roots`: where folders may be stores.
     pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
-        Self { client, namespace: namespace.to_owned(), roots }
+        let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: ANSWER };
+        Self { client, namespace: namespace.to_owned(), roots, retry }
+    }
+
+    /// For whoever would rather wait for a store that is away for minutes than begin again.
+    #[must_use]
+    pub fn patient(&self) -> Self {
+        // Time ends it, and no count: what is refused at once is tried many times.
+        let retry = RetryConfig { max_retries: 1000, retry_timeout: PATIENT, ..self.retry.clone() };
+        Self { retry, ..self.clone() }
     }
 
     /// # Errors
@@ -76,13 +103,13 @@ impl Opener {
             "aws" | "velero.io/aws" => self.s3(location, config).await,
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, retry())
+                clouds::azure(config, bucket, file, options, self.retry.clone())
             }
             "gcp" | "velero.io/gcp" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, retry())
+                clouds::google(config, bucket, file, options, self.retry.clone())
             }
-            FILESYSTEM_PROVIDER => folder(&self.folder_path(config, bucket)?),
+            FILESYSTEM_PROVIDER => folder(&self.folder_path(config, bucket)?, is_new(location)),
             other => Err(OpenError::Provider(other.to_owned())),
         }
     }
@@ -118,39 +145,56 @@ impl Opener {
         config: &BTreeMap<String, String>,
     ) -> Result<Arc<DynObjectStore>, OpenError> {
         let get = |key: &str| config.get(key).map(String::as_str).filter(|v| !v.is_empty());
-        let is = |key: &str| get(key).is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let is = |key: &str| get(key).map(|v| v.eq_ignore_ascii_case("true"));
+        if let Some((key, way_out)) = NOT_SERVED.into_iter().find(|one| get(one.0).is_some()) {
+            return Err(OpenError::NotServed(key, way_out));
+        }
         let mut options = self.options(location).await?;
-        options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify"));
-        let mut builder = match self.cloud_file(location).await? {
-            Some(file) => {
-                let keys = credentials::parse(&file.text, get("profile").unwrap_or("default"))
-                    .map_err(|error| file.fault(error.to_string()))?;
-                let builder = AmazonS3Builder::new()
-                    .with_access_key_id(keys.access_key_id)
-                    .with_secret_access_key(keys.secret_access_key);
-                keys.session_token.into_iter().fold(builder, AmazonS3Builder::with_token)
+        options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify") == Some(true));
+        let mut builder = match self.s3_keys(location).await? {
+            Some(keys) => {
+                let keys = Rotating::new(self.clone(), location.clone(), keys);
+                AmazonS3Builder::new().with_credentials(Arc::new(keys))
             }
             // Web identity, pod identity or instance metadata, as the environment says.
             None => AmazonS3Builder::from_env(),
         };
-        let path_style = is("s3ForcePathStyle") || get("s3Url").is_some();
+        let bucket = &location.spec.object_storage.bucket;
+        // Few that speak S3 know the bucket by the host.
+        let path_style = is("s3ForcePathStyle").unwrap_or(get("s3Url").is_some());
         builder = builder
-            .with_bucket_name(&location.spec.object_storage.bucket)
+            .with_bucket_name(bucket)
             .with_region(get("region").unwrap_or("us-east-1"))
             .with_virtual_hosted_style_request(!path_style)
-            .with_retry(retry());
+            .with_retry(self.retry.clone());
         if let Some(url) = get("s3Url") {
-            builder = builder.with_endpoint(url.trim_end_matches('/'));
+            builder = builder.with_endpoint(endpoint(url, bucket, path_style));
             options = options.with_allow_http(url.starts_with("http://"));
         }
-        if let Some(key) = get("kmsKeyId") {
-            builder = builder.with_sse_kms_encryption(key);
-        }
+        // A key wins, as with Velero.
+        builder = match (get("kmsKeyId"), get("serverSideEncryption")) {
+            (Some(key), _) => builder.with_sse_kms_encryption(key),
+            (None, Some(how)) => {
+                let setting: AmazonS3ConfigKey =
+                    "aws_server_side_encryption".parse().map_err(OpenError::Build)?;
+                builder.with_config(setting, how)
+            }
+            (None, None) => builder,
+        };
         if get("checksumAlgorithm").is_some_and(|c| c.eq_ignore_ascii_case("sha256")) {
             builder = builder.with_checksum_algorithm(Checksum::SHA256);
         }
         let store = builder.with_client_options(options).build().map_err(OpenError::Build)?;
         Ok(Arc::new(store))
+    }
+
+    /// `None`: as the environment says.
+    pub(super) async fn s3_keys(&self, location: &BackupStorageLocation) -> Result<Option<Keys>, OpenError> {
+        let Some(file) = self.cloud_file(location).await? else { return Ok(None) };
+        let profile = location.spec.config.as_ref().and_then(|config| config.get("profile"));
+        let profile = profile.map(String::as_str).filter(|name| !name.is_empty()).unwrap_or("default");
+        let keys = credentials::parse(&file.text, profile);
+        keys.map(Some).map_err(|error| file.fault(error.to_string()))
     }
 
     async fn options(&self, location: &BackupStorageLocation) -> Result<ClientOptions, OpenError> {
@@ -218,8 +262,18 @@ impl CloudFile {
     }
 }
 
-fn retry() -> RetryConfig {
-    RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: Duration::from_secs(60) }
+/// One that knows buckets by the host wants the bucket in it.
+fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
+    let url = url.trim_end_matches('/');
+    match url.split_once("://") {
+        Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+/// Has nobody ever looked at it?
+fn is_new(location: &BackupStorageLocation) -> bool {
+    location.status.as_ref().is_none_or(|status| status.last_validation_time.is_none())
 }
 
 fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {
@@ -232,8 +286,60 @@ fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {
     Ok(bucket)
 }
 
-fn folder(folder: &Path) -> Result<Arc<DynObjectStore>, OpenError> {
-    std::fs::create_dir_all(folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
+/// It is made where `is_new` says that it cannot be there. Later, what is missing is what it lay on.
+fn folder(folder: &Path, is_new: bool) -> Result<Arc<DynObjectStore>, OpenError> {
+    let cannot = |error| OpenError::Folder(folder.display().to_string(), error);
+    if is_new {
+        std::fs::create_dir_all(folder).map_err(cannot)?;
+    } else if !folder.try_exists().map_err(cannot)? {
+        return Err(OpenError::Missing(folder.display().to_string()));
+    }
     let store = LocalFileSystem::new_with_prefix(folder).map_err(OpenError::Build)?;
-    Ok(Arc::new(store.with_automatic_cleanup(true)))
+    // A backup that is Completed survives a loss of power.
+    Ok(Arc::new(store.with_automatic_cleanup(true).with_fsync(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::Scripted;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn location(config: &Value, status: &Value) -> BackupStorageLocation {
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "l"},
+            "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "config": config}, "status": status,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_setting_that_is_not_served_is_refused_with_the_way_out() {
+        let opener = Opener::new(Scripted::new().client("velero"), "velero", Roots::default());
+        for (key, way_out) in NOT_SERVED {
+            let error = opener.open(&location(&json!({key: "x"}), &json!({}))).await.unwrap_err().to_string();
+            assert_eq!(error, format!("spec.config.{key} is not served: {way_out}"));
+        }
+    }
+
+    #[test]
+    fn a_bucket_stands_in_the_host_where_somebody_says_so() {
+        assert_eq!(endpoint("https://s3.example/", "b", true), "https://s3.example");
+        assert_eq!(endpoint("https://s3.example/", "b", false), "https://b.s3.example");
+    }
+
+    #[test]
+    fn a_folder_is_made_for_a_new_location_and_missed_for_one_that_was_there() {
+        let root = tempfile::tempdir().unwrap();
+        let at = root.path().join("stores/b");
+        let missing = folder(&at, false).unwrap_err().to_string();
+        assert!(missing.ends_with("mount what it lies on, or make it") && !at.exists(), "{missing}");
+        for is_new in [true, false] {
+            assert!(folder(&at, is_new).is_ok() && at.exists());
+        }
+        let status = |status: Value| is_new(&location(&json!({}), &status));
+        assert!(status(json!({})) && status(json!({"phase": "Unavailable"})));
+        assert!(!status(json!({"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"})));
+    }
 }

@@ -91,9 +91,9 @@ fn largest(spec: &Value) -> anyhow::Result<String> {
     let mut review: Value = serde_json::from_str(&review(NAMESPACE, "largest", true)?)?;
     let object = review.pointer_mut("/request/object").context("review.json has no object")?;
     object["spec"] = spec.clone();
-    object["spec"]["orderedResources"] = json!({"pods": ""});
+    object["spec"]["metadata"] = json!({"labels": {"filler": ""}});
     let size = serde_json::to_string(&*object)?.len();
     let left = limits::OBJECT.checked_sub(size).context("the Backup is too large as it is")?;
-    object["spec"]["orderedResources"]["pods"] = json!("p".repeat(left));
+    object["spec"]["metadata"]["labels"]["filler"] = json!("p".repeat(left));
     Ok(serde_json::to_string(&review)?)
 }

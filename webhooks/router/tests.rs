@@ -24,6 +24,8 @@ struct Cluster {
     order: Order,
     foreign: Mutex<Vec<String>>,
     cannot_queue: Mutex<Option<String>>,
+    /// Velero runs what is queued.
+    beside_velero: AtomicBool,
     movers: movers::Movers,
     garden: garden::Garden,
 }
@@ -34,6 +36,9 @@ impl Known for Arc<Cluster> {
     }
     fn cannot_queue(&self) -> Option<String> {
         self.cannot_queue.lock().clone()
+    }
+    fn runs_backups(&self) -> bool {
+        !self.beside_velero.load(Ordering::Relaxed)
     }
     fn queue(&self, _: &Entry, _: Timestamp) -> View {
         View { backups: self.backups.lock().clone(), order: self.order.clone(), ..View::default() }
@@ -277,6 +282,21 @@ async fn a_location_that_cannot_be_written_is_told() {
         (&far["allowed"], &far["warnings"][0]),
         (&json!(true), &json!("berth: location far is unavailable just now: no route"))
     );
+}
+
+#[tokio::test]
+async fn what_the_engine_does_not_serve_is_refused_where_it_runs_the_backups_and_only_there() {
+    let (cluster, router) = desk();
+    let spec = json!({"snapshotMoveData": true, "hooks": {"resources": [{"name": "h"}]}});
+    let wanted = review("CREATE", backup("b", spec), None, false);
+    let refused = ask(&router, VALIDATE_PATH, wanted.clone()).await;
+    assert_eq!(refused["allowed"], false);
+    let said = refused["status"]["message"].as_str().unwrap_or_default();
+    for words in ["spec.snapshotMoveData: ", "spec.hooks: ", "--executor=velero"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    cluster.beside_velero.store(true, Ordering::Relaxed);
+    assert_eq!(ask(&router, VALIDATE_PATH, wanted).await["allowed"], true);
 }
 
 #[tokio::test]

@@ -46,6 +46,7 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         // What nobody has scripted is not asked for again.
         list_retry: Duration::ZERO,
         default_ttl: LONG,
+        metrics: BackupMetrics::default(),
     }
 }
 

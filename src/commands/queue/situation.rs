@@ -105,7 +105,6 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
         order: told(keys::QUEUE_ORDER)
             .and_then(|text| berth_api::order::from_json(&text).ok())
             .unwrap_or_default(),
-        waits_for_stores: velero_runs,
     };
     let unwritable = told(keys::UNWRITABLE).unwrap_or_default();
     let unwritable = unwritable.split(',').filter(|uid| !uid.is_empty()).map(str::to_owned).collect();

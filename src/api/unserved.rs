@@ -1,0 +1,83 @@
+//! What a Backup may ask for and berth's own engine does not do. What is asked for and not given is never a mere warning:
+//! admission refuses it, and where it got in all the same (by the hand of somebody whom no webhook answered, or from before a
+//! change of the executor) it costs the backup its phase. None of it concerns backups that Velero runs.
+
+use berth_core::violation::{Field, Violations};
+
+use crate::velero::BackupSpec;
+
+/// What every one of these faults ends with.
+pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth install --executor=velero)";
+
+/// Everything that the engine does not do, each with its field path and the way out.
+pub fn unserved(spec: &BackupSpec) -> Violations {
+    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref());
+    let to_files = spec.default_volumes_to_fs_backup.or(spec.default_volumes_to_restic) == Some(true);
+    let volumes = "berth's engine stores objects, and not the data of volumes";
+    let asked = [
+        ("snapshotVolumes", spec.snapshot_volumes == Some(true), volumes),
+        ("snapshotMoveData", spec.snapshot_move_data == Some(true), volumes),
+        ("defaultVolumesToFsBackup", to_files, volumes),
+        (
+            "volumeSnapshotLocations",
+            spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty()),
+            volumes,
+        ),
+        ("datamover", spec.datamover.as_ref().is_some_and(|name| !name.is_empty()), volumes),
+        ("hooks", hooks.is_some_and(|list| !list.is_empty()), "berth's engine runs no hooks"),
+        ("resourcePolicy", spec.resource_policy.is_some(), "berth's engine applies no resource policies"),
+        (
+            "orderedResources",
+            spec.ordered_resources.as_ref().is_some_and(|order| !order.is_empty()),
+            "berth's engine stores objects in no order",
+        ),
+    ];
+    let (at, mut found) = (Field::root("spec"), Violations::default());
+    for (field, is_asked, why) in asked {
+        found.require(!is_asked, &at.child(field), format!("{why}: {WAY_OUT}"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(spec: serde_json::Value) -> Vec<String> {
+        let spec: BackupSpec = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
+        unserved(&spec).iter().map(|one| one.field.to_string()).collect()
+    }
+
+    #[test]
+    fn each_request_that_is_not_served_is_named_with_its_field() {
+        for (field, value) in [
+            ("snapshotVolumes", serde_json::json!(true)),
+            ("snapshotMoveData", serde_json::json!(true)),
+            ("defaultVolumesToFsBackup", serde_json::json!(true)),
+            ("volumeSnapshotLocations", serde_json::json!(["default"])),
+            ("datamover", serde_json::json!("velero")),
+            ("hooks", serde_json::json!({"resources": [{"name": "h"}]})),
+            ("resourcePolicy", serde_json::json!({"kind": "ConfigMap", "name": "p"})),
+            ("orderedResources", serde_json::json!({"pods": "a/b"})),
+        ] {
+            assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
+        }
+        assert_eq!(
+            fields(serde_json::json!({"defaultVolumesToRestic": true})),
+            ["spec.defaultVolumesToFsBackup"]
+        );
+    }
+
+    /// As Velero's command line and its server write it where nothing is asked for.
+    #[test]
+    fn what_asks_for_nothing_is_served() {
+        let spec = serde_json::json!({
+            "snapshotVolumes": false, "snapshotMoveData": false, "defaultVolumesToFsBackup": false,
+            "volumeSnapshotLocations": [], "datamover": "", "hooks": {"resources": []}, "orderedResources": {},
+            "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
+        });
+        for spec in [spec, serde_json::json!({"hooks": {}, "metadata": {}}), serde_json::json!({})] {
+            assert_eq!(fields(spec), [""; 0]);
+        }
+    }
+}

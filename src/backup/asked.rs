@@ -1,0 +1,206 @@
+//! What pods ask for by annotations, and this engine does not do: counted as they are taken, told once they all are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::unserved::{WAY_OUT, unserved};
+use berth_api::velero::BackupSpec;
+use berth_core::selection::ResourceType;
+use memchr::memmem;
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use super::list::Found;
+use super::log::{About, BackupLog};
+
+/// In the key of each of these annotations; few pods have one.
+const MARK: &[u8] = b"backup.velero.io/";
+const HOOKS: [&str; 3] = [
+    "pre.hook.backup.velero.io/command",
+    "post.hook.backup.velero.io/command",
+    // As the first of them was called once.
+    "hook.backup.velero.io/command",
+];
+const VOLUMES: &str = "backup.velero.io/backup-volumes";
+/// Pods of a request that are named.
+const NAMED: usize = 5;
+
+#[derive(Default)]
+pub struct Asked(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    hooks: Pods,
+    volumes: Pods,
+}
+
+#[derive(Default)]
+struct Pods {
+    count: usize,
+    /// The first few, by name.
+    named: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Pod {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    phase: Option<String>,
+}
+
+impl Asked {
+    /// Looks at an object that is taken.
+    pub fn note(&self, kind: &ResourceType, found: &Found) {
+        let is_pod = kind.group.is_empty() && kind.resource == "pods";
+        if !is_pod || memmem::find(&found.json, MARK).is_none() {
+            return;
+        }
+        // What cannot be read as a pod asks for nothing that anybody could do.
+        let Ok(pod) = serde_json::from_slice::<Pod>(&found.json) else { return };
+        // Velero does neither to one that has ended.
+        let phase = pod.status.and_then(|status| status.phase);
+        if phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed")) {
+            return;
+        }
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        let asks = |key: &str| annotations.get(key).is_some_and(|value| !value.is_empty());
+        let (hooks, volumes) = (HOOKS.into_iter().any(asks), asks(VOLUMES));
+        let name = || format!("{}/{}", found.namespace.as_deref().unwrap_or_default(), found.name);
+        let mut requests = self.0.lock();
+        if hooks {
+            requests.hooks.add(name());
+        }
+        if volumes {
+            requests.volumes.add(name());
+        }
+    }
+
+    /// An error for each kind of request: of the spec, and of the pods.
+    pub fn tell(&self, spec: &BackupSpec, log: &BackupLog) {
+        for one in unserved(spec).iter() {
+            log.error(&About::Velero, "", &one.to_string());
+        }
+        let requests = self.0.lock();
+        for (pods, asked, lacking) in [
+            (
+                &requests.hooks,
+                "commands that are run before or after they are stored (annotations pre.hook.backup.velero.io/command and post.hook.…)",
+                "berth's engine runs no hooks, and what they make consistent may not be so here",
+            ),
+            (
+                &requests.volumes,
+                "the data of their volumes (annotation backup.velero.io/backup-volumes)",
+                "berth's engine stores objects, and not the data of volumes",
+            ),
+        ] {
+            if pods.count > 0 {
+                let who = pods.told();
+                let message = format!("{who} asked for {asked}: {lacking}: {WAY_OUT}");
+                log.error(&About::Velero, "pods", &message);
+            }
+        }
+    }
+}
+
+impl Pods {
+    fn add(&mut self, name: String) {
+        self.count += 1;
+        self.named.insert(name);
+        if self.named.len() > NAMED {
+            self.named.pop_last();
+        }
+    }
+
+    fn told(&self) -> String {
+        let named = self.named.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = match self.count.saturating_sub(self.named.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let pods = if self.count == 1 { "pod" } else { "pods" };
+        format!("{} {pods} ({named}{more})", self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn kind(resource: &str) -> ResourceType {
+        ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Pod".into(),
+            resource: resource.into(),
+            singular: "pod".into(),
+            short_names: Vec::new(),
+            namespaced: true,
+        }
+    }
+
+    fn note(asked: &Asked, resource: &str, name: &str, annotations: Value, phase: &str) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "annotations": annotations}, "status": {"phase": phase},
+        });
+        let found = Found::parse(pod.to_string().into()).unwrap_or_else(|e| unreachable!("{e}"));
+        asked.note(&kind(resource), &found);
+    }
+
+    fn told(asked: &Asked, spec: &Value) -> Vec<String> {
+        let log = BackupLog::new("velero/b".into());
+        asked.tell(&serde_json::from_value(spec.clone()).unwrap(), &log);
+        assert_eq!(log.counts().warnings, 0);
+        let (_, results) = log.files().unwrap();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&results[..]).read_to_string(&mut text).unwrap();
+        let results: Value = serde_json::from_str(&text).unwrap();
+        let errors = results["errors"]["velero"].as_array().cloned().unwrap_or_default();
+        errors.iter().map(|one| one.as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn pods_that_ask_are_counted_and_a_few_of_them_named() {
+        let asked = Asked::default();
+        let pre = json!({"pre.hook.backup.velero.io/command": "[\"pg_dump\"]"});
+        for i in 0..8 {
+            note(&asked, "pods", &format!("db-{i}"), pre.clone(), "Running");
+        }
+        note(&asked, "pods", "done", pre.clone(), "Succeeded");
+        note(&asked, "configmaps", "not-a-pod", pre, "Running");
+        note(&asked, "pods", "half", json!({"pre.hook.backup.velero.io/timeout": "5s"}), "Running");
+        let volumes = json!({"backup.velero.io/backup-volumes": "data", "other": "backup.velero.io/"});
+        note(&asked, "pods", "web", volumes, "Running");
+        note(&asked, "pods", "none", json!({"backup.velero.io/backup-volumes": ""}), "Running");
+        let told = told(&asked, &json!({}));
+        assert_eq!(told.len(), 2, "{told:?}");
+        for (line, words) in [
+            (0, "8 pods (shop/db-0, shop/db-1, shop/db-2, shop/db-3, shop/db-4 and 3 more)"),
+            (1, "1 pod (shop/web)"),
+        ] {
+            assert!(told[line].contains(words) && told[line].contains("--executor=velero"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn each_field_that_asks_is_an_error_of_its_own() {
+        let told =
+            told(&Asked::default(), &json!({"snapshotVolumes": true, "orderedResources": {"pods": "a/b"}}));
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("spec.snapshotVolumes: "), "{told:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Keys of S3 that are read again while a store is open: a backup may run longer than the session token lives with which it
+//! began, and whoever puts new keys into the Secret cannot know what runs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::velero::BackupStorageLocation;
+use futures::future::BoxFuture;
+use object_store::CredentialProvider;
+use object_store::aws::AwsCredential;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use super::Opener;
+use super::credentials::Keys;
+use crate::telemetry::chain;
+
+/// No request is signed with keys that were read longer ago than this. It is how long old keys must still be good after new
+/// ones stand in the Secret: what a store has refused is not tried again, because stores do not say whether a key has expired
+/// or never was one.
+const AGE: Duration = Duration::from_secs(10);
+const CALL: Duration = Duration::from_secs(5);
+
+/// The keys of a location's Secret, at most [`AGE`] old.
+pub(super) struct Rotating {
+    opener: Opener,
+    location: BackupStorageLocation,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    keys: Arc<AwsCredential>,
+    read: Instant,
+}
+
+impl Rotating {
+    /// `keys`: as they were read just now.
+    pub fn new(opener: Opener, location: BackupStorageLocation, keys: Keys) -> Self {
+        let known = Known { keys: Arc::new(keys.into()), read: Instant::now() };
+        Self { opener, location, known: Mutex::new(known) }
+    }
+
+    async fn current(&self) -> Arc<AwsCredential> {
+        let mut known = self.known.lock().await;
+        if known.read.elapsed() >= AGE {
+            let name = self.location.metadata.name.as_deref().unwrap_or_default();
+            // Those that are known may be good all the same; the store knows.
+            match timeout(CALL, self.opener.s3_keys(&self.location)).await {
+                Ok(Ok(Some(keys))) => known.keys = Arc::new(keys.into()),
+                Ok(Ok(None)) => {
+                    warn!(%name, "the Secret of the storage location is gone: its last keys are used")
+                }
+                Ok(Err(error)) => {
+                    warn!(%name, error = chain(&error), "the Secret of the storage location cannot be read: its last keys are used");
+                }
+                Err(_) => {
+                    warn!(%name, "the Secret of the storage location could not be read in time: its last keys are used")
+                }
+            }
+            known.read = Instant::now();
+        }
+        Arc::clone(&known.keys)
+    }
+}
+
+impl From<Keys> for AwsCredential {
+    fn from(keys: Keys) -> Self {
+        Self { key_id: keys.access_key_id, secret_key: keys.secret_access_key, token: keys.session_token }
+    }
+}
+
+impl fmt::Debug for Rotating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rotating(…)")
+    }
+}
+
+// As `async_trait` writes it, by which that trait is made.
+impl CredentialProvider for Rotating {
+    type Credential = AwsCredential;
+
+    fn get_credential<'s, 'f>(&'s self) -> BoxFuture<'f, object_store::Result<Arc<AwsCredential>>>
+    where
+        's: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move { Ok(self.current().await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use berth_test_scripted::{Scripted, get};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::storage::Roots;
+    use crate::storage::credentials::parse;
+
+    const SECRET: &str = "/api/v1/namespaces/velero/secrets/keys";
+
+    fn file(id: &str) -> String {
+        format!("[default]\naws_access_key_id={id}\naws_secret_access_key=s\naws_session_token=t\n")
+    }
+
+    fn secret(id: &str) -> Value {
+        let data = base64::engine::general_purpose::STANDARD.encode(file(id));
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": {"cloud": data}})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_keys_are_used_soon_and_the_last_ones_while_nobody_gives_others() {
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "away"},
+            "spec": {
+                "provider": "aws", "objectStorage": {"bucket": "b"}, "credential": {"name": "keys", "key": "cloud"},
+            },
+        }))
+        .unwrap();
+        let api = Scripted::new().next(get(SECRET).answers(secret("second"))).next(get(SECRET).refuses(503));
+        let opener = Opener::new(api.client("velero"), "velero", Roots::default());
+        let keys = Rotating::new(opener, location, parse(&file("first"), "default").unwrap());
+        let mut used = Vec::new();
+        for pause in [0, 9, 1, 5, 10] {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            used.push(keys.get_credential().await.unwrap().key_id.clone());
+        }
+        assert_eq!(used, ["first", "first", "second", "second", "second"]);
+        assert_eq!(format!("{keys:?}"), "Rotating(…)");
+    }
+}
