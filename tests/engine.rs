@@ -338,7 +338,8 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
     crate::support::wait_for("the type to be unreadable", patience, || {
         let list = "/apis/broken.example.com/v2/namespaces/gone-types/gadgets";
         let answer = kubectl.answer_by_process(&["get", "--raw", list], "")?;
-        let is_broken = answer.stderr.contains("conversion webhook") || answer.stderr.contains("initializing");
+        let is_broken =
+            answer.stderr.contains("conversion webhook") || answer.stderr.contains("initializing");
         Ok(is_broken.then_some(()))
     })
     .unwrap();
