@@ -217,7 +217,8 @@ pub struct ControllerArgs {
     /// How long backups are kept that do not say.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
-    /// How long a list that fails is retried before the backup fails.
+    /// How long a read that fails is tried again. Then the backup goes on without that type, and is PartiallyFailed; it fails
+    /// where the API server itself is gone.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub list_retry_timeout: Duration,
     /// Objects asked for with one request.

@@ -1,8 +1,8 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
-//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]), and hands
-//! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
+//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
+//! tried again by [`reading`]), and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
 pub mod asked;
@@ -13,6 +13,7 @@ pub mod list;
 pub mod log;
 pub mod metrics;
 pub mod prepare;
+pub mod reading;
 pub mod run;
 mod settle;
 pub mod split;

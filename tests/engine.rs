@@ -320,3 +320,79 @@ fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
         assert!(counted.contains(&format!("velero_backup_{line}")), "{line}: {counted}");
     }
 }
+
+/// On a control plane of its own: every backup of everything meets these types.
+#[test]
+fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
+    let mut options = crate::support::Options::new(crate::admission::program(), "gone");
+    options.controller_args = vec!["--list-retry-timeout=2s".into()];
+    let berth = Berth::start(crate::support::ControlPlane::start().unwrap(), options).unwrap();
+    let version = |name: &str, is_stored: bool| {
+        json!({"name": name, "served": true, "storage": is_stored,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.broken.example.com"},
+        "spec": {"group": "broken.example.com", "scope": "Namespaced", "versions": [version("v1", true), version("v2", false)],
+            "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"}},
+    });
+    let service = json!({"spec": {"ports": [{"port": 443}]}});
+    let api_service = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.dead.example.com"},
+        "spec": {"group": "dead.example.com", "version": "v1", "service": {"name": "nobody", "namespace": "gone-types"},
+            "groupPriorityMinimum": 1000, "versionPriority": 10, "insecureSkipTLSVerify": true},
+    });
+    create(
+        &berth,
+        &[
+            object("Namespace", "", "gone-types", json!({})),
+            object("ConfigMap", "gone-types", "kept", json!({})),
+            object("Service", "gone-types", "nobody", service),
+            definition,
+            api_service,
+        ],
+    );
+    let kubectl = berth.kubectl();
+    kubectl.run(&["wait", "--for=condition=Established", "crd/gadgets.broken.example.com"]).unwrap();
+    let mut gadget = object("Gadget", "gone-types", "g", json!({}));
+    gadget["apiVersion"] = json!("broken.example.com/v1");
+    create(&berth, &[gadget]);
+    // Nobody listens there.
+    let client = json!({"url": "https://127.0.0.1:1/convert"});
+    let conversion = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client}});
+    let patch = json!({"spec": {"conversion": conversion}}).to_string();
+    kubectl.run(&["patch", "crd", "gadgets.broken.example.com", "--type=merge", "-p", &patch]).unwrap();
+    let patience = crate::support::PATIENCE;
+    crate::support::wait_for("the type to be unreadable", patience, || {
+        let list = "/apis/broken.example.com/v2/namespaces/gone-types/gadgets";
+        let answer = kubectl.answer_by_process(&["get", "--raw", list], "")?;
+        let is_broken =
+            answer.stderr.contains("conversion webhook") || answer.stderr.contains("initializing");
+        Ok(is_broken.then_some(()))
+    })
+    .unwrap();
+    crate::support::wait_for("the types of the group to be missed", patience, || {
+        let answer = kubectl.answer_by_process(&["api-resources"], "")?;
+        Ok(answer.stderr.contains("stale GroupVersion discovery: dead.example.com/v1").then_some(()))
+    })
+    .unwrap();
+    let (done, folder) = run(&berth, "rest", json!({}));
+    let status = done.status.unwrap();
+    assert_eq!((status.phase, status.errors), (Some(BackupPhase::PartiallyFailed), Some(2)), "{status:?}");
+    let found = items(&folder.join("rest.tar.gz"));
+    for wanted in [
+        "configmaps/namespaces/gone-types/kept",
+        "apiservices.apiregistration.k8s.io/cluster/v1.dead.example.com",
+        "customresourcedefinitions.apiextensions.k8s.io/cluster/gadgets.broken.example.com",
+    ] {
+        assert!(found.contains(&wanted.to_owned()), "{wanted}");
+    }
+    let log = side_text(&folder, "rest-logs.gz");
+    let told = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(
+        told(&["level=error", "dead.example.com/v1", "`kubectl get apiservice v1.dead.example.com`"]),
+        "{log}"
+    );
+    assert!(told(&["level=error", "failed to list gadgets.broken.example.com", "`kubectl get"]), "{log}");
+}

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::archive::{Batch, Item};
 use super::asked::Asked;
-use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use crate::telemetry::{chain, few};
 
@@ -22,9 +22,26 @@ const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
 /// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
 pub const FEW_NAMESPACES: usize = 4;
-/// Lists under way at one time. A consistent list waits for the server's cache of that type, up to 100 ms while
-/// anything is being written: side by side the types of a small backup wait once, not one after the other.
-const LISTS_AT_ONCE: usize = 32;
+/// Groups with a dot in their names that the API server serves itself: their types have no definition.
+const BUILT_IN: [&str; 17] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+];
 
 /// A namespace of the cluster, as it was when the backup began.
 #[derive(Clone)]
@@ -71,12 +88,14 @@ struct Taken {
     namespaces: HashSet<String>,
     /// It may not be read.
     forbidden: bool,
+    /// How many objects could not be read, and why not the first of them.
+    unreadable: Option<(u64, serde_json::Error)>,
 }
 
 impl Taken {
     fn of(kind: &Arc<ResourceType>) -> Self {
         let kind = Arc::clone(kind);
-        Self { kind, names: BTreeSet::new(), namespaces: HashSet::new(), forbidden: false }
+        Self { kind, names: BTreeSet::new(), namespaces: HashSet::new(), forbidden: false, unreadable: None }
     }
 }
 
@@ -95,7 +114,7 @@ impl Collector<'_> {
             .collect();
         let taken: Vec<Taken> = futures::stream::iter(chosen)
             .map(|kind| self.take_type(kind))
-            .buffer_unordered(LISTS_AT_ONCE)
+            .buffer_unordered(REQUESTS_AT_ONCE)
             .try_collect()
             .await?;
         self.tell_forbidden(&taken);
@@ -121,12 +140,26 @@ impl Collector<'_> {
             match self.take_selected(&kind, &selector.query(), &mut taken).await {
                 Ok(()) => {}
                 Err(error) if error.is_about_type() => {
-                    let message = format!("failed to list: {}", chain(&error));
+                    let message = format!(
+                        "failed to list {}, objects of it are missing: {}; {}",
+                        kind.qualified(),
+                        chain(&error),
+                        error.way_out(&kind)
+                    );
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                     taken.forbidden |= error.is_forbidden();
+                    // Another selector would wait as long for the same.
+                    break;
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if let Some((count, why)) = &taken.unreadable {
+            let (name, why) = (kind.qualified(), why.to_string().chars().take(200).collect::<String>());
+            let message = format!(
+                "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
+            );
+            self.log.error(&About::Cluster, &kind.qualified(), &message);
         }
         if !taken.names.is_empty() {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
@@ -202,8 +235,10 @@ impl Collector<'_> {
         taken: &mut Taken,
     ) -> Result<(), ListError> {
         let mut pending = Pending::new(self, taken);
-        self.lister.page(kind, namespace, selector, progress, &mut pending).await?;
-        pending.flush().await
+        let read = self.lister.page(kind, namespace, selector, progress, &mut pending).await;
+        // What has come is counted and named already, whatever became of the rest.
+        pending.flush().await?;
+        read
     }
 
     /// Adds what the server says is still to come to the total; it is counted again as it comes.
@@ -262,19 +297,32 @@ impl Collector<'_> {
         let kind = Arc::new(kind.clone());
         let mut found_here = Taken::of(&kind);
         let mut batch = Pending::new(self, &mut found_here);
-        for one in taken.iter().filter(|one| !one.names.is_empty() && one.kind.group.contains('.')) {
-            match self.lister.get(&kind, &one.kind.qualified()).await {
+        let custom = |one: &&Taken| {
+            let group = one.kind.group.as_str();
+            !one.names.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
+        };
+        let names: Vec<String> = taken.iter().filter(custom).map(|one| one.kind.qualified()).collect();
+        let (lister, definition) = (&self.lister, &kind);
+        let mut definitions = futures::stream::iter(names)
+            .map(|name| async move {
+                let found = lister.get(definition, &name).await;
+                (name, found)
+            })
+            .buffer_unordered(REQUESTS_AT_ONCE);
+        while let Some((name, found)) = definitions.next().await {
+            match found {
                 Ok(Some(found)) => batch.add(found).await?,
-                // A type of the API server itself.
+                // A type that is served by another server.
                 Ok(None) => {}
-                Err(error) => {
+                Err(error) if error.is_about_type() => {
                     let message = format!(
-                        "failed to get the definition of {}: {}",
-                        one.kind.qualified(),
-                        chain(&error)
+                        "failed to get the definition of {name}, it is missing: {}; {}",
+                        chain(&error),
+                        error.way_out(&kind)
                     );
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                 }
+                Err(error) => return Err(error),
             }
         }
         batch.flush().await?;
@@ -346,5 +394,10 @@ impl<'c, 'a> Pending<'c, 'a> {
 impl Taker for Pending<'_, '_> {
     async fn take(&mut self, found: Found) -> Result<(), ListError> {
         self.add(found).await
+    }
+
+    fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
+        self.taken.unreadable.get_or_insert((0, error)).0 += 1;
+        Ok(())
     }
 }

@@ -154,6 +154,7 @@ impl Tally {
     fn failed(&self, name: &str, uid: &str, error: &WriteError) {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
+            WriteError::NotBegun(why) => warn!(%name, %why, "the backup has not begun: trying again"),
             error => warn!(%name, error = chain(error), "the Backup could not be written"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };

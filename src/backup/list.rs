@@ -1,66 +1,50 @@
-//! One type listed in one place, page after page, item by item as the bytes arrive.
+//! One type listed in one place, page after page. A page is read to its end before it is handed on, so that a slow store
+//! holds no connection to the API server; how much is read ahead is bounded.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use berth_core::selection::ResourceType;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::Response;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::api::ListParams;
 use kube::client::Body;
-use kube::core::{Request, Status};
+use kube::core::Request;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
-use tracing::debug;
 
-use super::split::{SplitError, Splitter};
+use super::reading::Patience;
+use super::split::{ListHead, Splitter};
+
+pub use super::reading::ListError;
 
 /// Until the first byte of an answer, and between any two frames of it.
 const SILENCE: Duration = Duration::from_secs(30);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    /// The server answered, and the answer is no.
-    #[error("the API server refused: {} {}", .0.code, .0.message)]
-    Refused(Box<Status>),
-    /// Worth trying again: nobody answered, or not to the end.
-    #[error("the API server did not answer")]
-    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer could not be read")]
-    Answer(#[from] SplitError),
-    #[error("an object could not be read")]
-    Object(#[source] serde_json::Error),
-    #[error("the request could not be made")]
-    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the archive takes no more")]
-    NobodyTakes,
-}
-
-impl ListError {
-    fn is_passing(&self) -> bool {
-        match self {
-            Self::Refused(status) => matches!(status.code, 408 | 410 | 429 | 500..=599),
-            Self::Unreachable(_) | Self::Answer(_) => true,
-            Self::Object(_) | Self::Request(_) | Self::NobodyTakes => false,
-        }
-    }
-
-    /// Is it a right that is missing?
-    pub fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Refused(status) if status.code == 403)
-    }
-
-    /// Does it concern this type alone? Then the backup goes on without it, and says so.
-    pub fn is_about_type(&self) -> bool {
-        matches!(self, Self::Refused(status) if (400..500).contains(&status.code))
-            || matches!(self, Self::Object(_))
-    }
-}
+/// A whole answer. The API server itself ends a list after a minute.
+const ANSWER: Duration = Duration::from_secs(120);
+/// How long whether the API server itself is well is asked again.
+const PROBE: Duration = Duration::from_secs(10);
+/// Requests of this process under way at one time, of all runs. A consistent list waits for the server's cache of that type, up
+/// to 100 ms while anything is being written: side by side the types of a small backup wait once, not one after the other.
+pub const REQUESTS_AT_ONCE: usize = 32;
+/// Bytes of pages that one run has read and not handed on yet.
+const READ_AHEAD: usize = 32 * 1024 * 1024;
+/// Of one page. A larger one is asked for again with fewer objects.
+const PAGE: usize = 8 * 1024 * 1024;
+/// What a list takes of that until its pages are known to be larger. A power of two, as is a whole page.
+const FIRST_PAGE: usize = 256 * 1024;
+/// Objects of a page, however few of them were asked for: what is known of each takes room, too.
+const PAGE_ITEMS: usize = 100_000;
+/// Of a refusal.
+const REFUSAL: usize = 64 * 1024;
+/// So often one list goes on by another token, or begins anew, because the one that it had has expired.
+const EXPIRIES: u32 = 100;
 
 /// An object on its way: its bytes, and what a rule may ask about it.
 pub struct Found {
@@ -120,15 +104,27 @@ impl Found {
 /// Who takes the objects of a list, one after the other.
 pub trait Taker: Send {
     fn take(&mut self, found: Found) -> impl Future<Output = Result<(), ListError>> + Send;
+
+    /// One of the objects is none. Ends the list, unless its taker can do without.
+    ///
+    /// # Errors
+    /// What ends it.
+    fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
+        Err(ListError::Object(error))
+    }
 }
 
-/// How to list.
+/// How to read. Clones are of the same run.
 #[derive(Clone)]
 pub struct Lister {
-    pub client: Client,
+    client: Client,
     pub page_size: u32,
-    /// How long a page that fails is tried again.
-    pub retry: Duration,
+    /// How long a read that fails is tried again.
+    retry: Duration,
+    /// Those of the process.
+    requests: Arc<Semaphore>,
+    /// What may be read ahead, in bytes.
+    room: Arc<Semaphore>,
 }
 
 /// A list under way: where it stands after a page.
@@ -138,17 +134,52 @@ pub struct Progress {
     continue_token: String,
     /// Objects behind what was taken, where the server knows.
     pub remaining: u64,
+    /// Objects to ask for, where they are so large that it is fewer than usual.
+    limit: Option<u32>,
+    /// Bytes that its pages take, as far as that is known.
+    size: usize,
+    expired: u32,
 }
 
 impl Progress {
     pub fn is_done(&self) -> bool {
         self.begun && self.continue_token.is_empty()
     }
+
+    /// On to the next page.
+    fn turn(&mut self, head: ListHead) -> Result<(), ListError> {
+        if !head.continue_token.is_empty() && head.continue_token == self.continue_token {
+            return Err(ListError::Astray);
+        }
+        self.begun = true;
+        self.continue_token = head.continue_token;
+        self.remaining = head.remaining.unwrap_or(0);
+        Ok(())
+    }
+
+    /// The page's snapshot is gone: the server gives a token for going on with today's objects, or the list begins anew.
+    fn expire(&mut self, token: Option<String>) -> Result<(), ListError> {
+        self.continue_token = token.unwrap_or_default();
+        self.expired += 1;
+        if self.expired > EXPIRIES { Err(ListError::Astray) } else { Ok(()) }
+    }
+}
+
+/// What one request brought.
+struct Page {
+    items: Vec<Result<Found, serde_json::Error>>,
+    head: ListHead,
+    /// Given back when all of it is handed on.
+    room: OwnedSemaphorePermit,
 }
 
 impl Lister {
-    /// One page: hands each object to `taker`. `None` for `namespace`: the whole cluster. A page that was cut
-    /// off is asked for again, so an object may be handed on twice.
+    /// Of a new run.
+    pub fn new(client: Client, page_size: u32, retry: Duration, requests: Arc<Semaphore>) -> Self {
+        Self { client, page_size, retry, requests, room: Arc::new(Semaphore::new(READ_AHEAD)) }
+    }
+
+    /// One page: hands each object to `taker`. `None` for `namespace`: the whole cluster. An object may be handed on twice.
     ///
     /// # Errors
     /// What lasted longer than the time for retries.
@@ -161,24 +192,25 @@ impl Lister {
         taker: &mut impl Taker,
     ) -> Result<(), ListError> {
         let mut patience = Patience::new(self.retry);
-        loop {
-            match self.try_page(kind, namespace, selector, progress, taker).await {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    if let ListError::Refused(status) = &error
-                        && status.code == 410
-                    {
-                        // The page's snapshot is gone: the server gives a token for going on with today's
-                        // objects, or we begin again.
-                        let token = status.metadata.as_ref().and_then(|m| m.continue_.clone());
-                        progress.continue_token = token.unwrap_or_default();
-                    }
-                    patience.wait(kind, error).await?;
-                }
+        let page = loop {
+            let error = match self.try_page(kind, namespace, selector, progress, taker).await {
+                Ok(Some(page)) => break page,
+                Ok(None) => continue,
+                Err(error) => error,
+            };
+            if let ListError::Refused(status) = &error
+                && status.code == 410
+            {
+                progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
             }
-        }
+            self.again(&mut patience, &kind.qualified(), error).await?;
+        };
+        hand_on(page.items, taker).await?;
+        drop(page.room);
+        progress.turn(page.head)
     }
 
+    /// `None`: it takes more room than was thought, and is to be asked for again.
     async fn try_page(
         &self,
         kind: &ResourceType,
@@ -186,36 +218,53 @@ impl Lister {
         selector: &str,
         progress: &mut Progress,
         taker: &mut impl Taker,
-    ) -> Result<(), ListError> {
+    ) -> Result<Option<Page>, ListError> {
+        let limit = progress.limit.unwrap_or(self.page_size);
         let params = ListParams {
-            limit: Some(self.page_size),
+            limit: Some(limit),
             continue_token: Some(progress.continue_token.clone()).filter(|t| !t.is_empty()),
             label_selector: Some(selector.to_owned()).filter(|s| !s.is_empty()),
             ..ListParams::default()
         };
         let request =
             Request::new(path(kind, namespace)).list(&params).map_err(|e| ListError::Request(e.into()))?;
-        let answer = within(self.client.send(request.map(Body::from))).await?;
-        if !answer.status().is_success() {
-            let code = answer.status().as_u16();
-            let body = within(answer.into_body().collect_bytes()).await?;
-            return Err(refusal(code, &body));
-        }
-        let mut body = answer.into_body();
+        // Waited for before there is a connection to hold, and never by whoever holds some of it already.
+        let mut room = acquire(&self.room, progress.size.max(FIRST_PAGE)).await?;
+        let request_slot = acquire(&self.requests, 1).await?;
+        let mut body = self.send(request.map(Body::from)).await?.into_body();
         let mut splitter = Splitter::default();
-        while let Some(frame) = within_option(body.frame()).await? {
-            let Ok(bytes) = frame.into_data() else { continue };
+        let mut items = Vec::new();
+        let (mut size, mut begun, mut is_handed_on) = (0, Instant::now(), false);
+        while let Some(bytes) = next_data(&mut body, begun).await? {
+            size += bytes.len();
             splitter.push(&bytes);
             while let Some(json) = splitter.next_item()? {
-                let found = Found::parse(json).map_err(ListError::Object)?;
-                taker.take(found).await?;
+                items.push(Found::parse(json));
+            }
+            let asked_for = usize::try_from(limit).unwrap_or(usize::MAX);
+            if size <= PAGE && items.len() <= PAGE_ITEMS.max(asked_for) {
+                if size > room.num_permits() {
+                    progress.size = size.next_power_of_two();
+                    match try_acquire(&self.room, progress.size - room.num_permits()) {
+                        Some(more) => room.merge(more),
+                        None => return Ok(None),
+                    }
+                }
+            } else if items.is_empty() && (limit == 1 || is_handed_on) {
+                return Err(ListError::TooLarge(PAGE));
+            } else if limit > 1 && items.len() <= asked_for && !is_handed_on {
+                let fit = u32::try_from(items.len() / 2).unwrap_or(u32::MAX);
+                progress.limit = Some(fit.clamp(1, limit / 2));
+                return Ok(None);
+            } else {
+                // A server that gives everything at once, whatever it is asked for: there is no room for that.
+                hand_on(std::mem::take(&mut items), taker).await?;
+                (size, begun, is_handed_on) = (0, Instant::now(), true);
             }
         }
         let head = splitter.finish()?;
-        progress.begun = true;
-        progress.continue_token = head.continue_token;
-        progress.remaining = head.remaining.unwrap_or(0);
-        Ok(())
+        drop(request_slot);
+        Ok(Some(Page { items, head, room }))
     }
 
     /// One object by name; `None` when there is none.
@@ -227,74 +276,138 @@ impl Lister {
         loop {
             match self.try_get(kind, name).await {
                 Ok(found) => return Ok(found),
-                Err(error) => patience.wait(kind, error).await?,
+                Err(error) => self.again(&mut patience, &kind.qualified(), error).await?,
             }
         }
     }
 
     async fn try_get(&self, kind: &ResourceType, name: &str) -> Result<Option<Found>, ListError> {
         let request = http::Request::get(format!("{}/{name}", path(kind, None))).body(Body::empty());
-        let answer = within(self.client.send(request.map_err(|e| ListError::Request(e.into()))?)).await?;
-        let code = answer.status().as_u16();
-        let body = within(answer.into_body().collect_bytes()).await?;
-        match code {
-            200 => Found::parse(body).map(Some).map_err(ListError::Object),
-            404 => Ok(None),
-            _ => Err(refusal(code, &body)),
+        let _request_slot = acquire(&self.requests, 1).await?;
+        let answer = self.send(request.map_err(|e| ListError::Request(e.into()))?).await;
+        let mut body = match answer {
+            Ok(answer) => answer.into_body(),
+            Err(error) if error.code() == Some(404) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let json = collect(&mut body, PAGE).await?;
+        if json.len() > PAGE {
+            return Err(ListError::TooLarge(PAGE));
+        }
+        Found::parse(json.freeze()).map(Some).map_err(ListError::Object)
+    }
+
+    /// Any other read, as patiently.
+    ///
+    /// # Errors
+    /// What lasted longer than the time for retries.
+    pub async fn patiently<T, F>(&self, what: &str, attempt: impl Fn() -> F) -> Result<T, ListError>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        let mut patience = Patience::new(self.retry);
+        loop {
+            let error = match timeout(ANSWER, attempt()).await {
+                Ok(Ok(read)) => return Ok(read),
+                Ok(Err(error)) => ListError::from(error),
+                Err(elapsed) => ListError::Unreachable(elapsed.into()),
+            };
+            self.again(&mut patience, what, error).await?;
         }
     }
-}
 
-/// What the API server said, be it a Status or the text of something in front of it.
-fn refusal(code: u16, body: &[u8]) -> ListError {
-    let status = serde_json::from_slice(body).unwrap_or_else(|_| {
-        let text = String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned();
-        Status { message: text, ..Status::default() }
-    });
-    ListError::Refused(Box::new(Status { code, ..status }))
-}
-
-/// How long one request is tried.
-struct Patience {
-    begun: Instant,
-    lasts: Duration,
-    pause: Duration,
-}
-
-impl Patience {
-    fn new(lasts: Duration) -> Self {
-        Self { begun: Instant::now(), lasts, pause: FIRST_PAUSE }
-    }
-
-    /// Waits before the next attempt. The error itself, when there is to be none.
-    async fn wait(&mut self, kind: &ResourceType, error: ListError) -> Result<(), ListError> {
-        if !error.is_passing() || self.begun.elapsed() + self.pause >= self.lasts {
+    /// Waits for the next attempt. When the time for them is over, there is one more if the API server itself is well: should
+    /// that fail, too, it is known that not the whole API server was away.
+    async fn again(&self, patience: &mut Patience, what: &str, error: ListError) -> Result<(), ListError> {
+        let Err(error) = patience.wait(what, error).await else { return Ok(()) };
+        if !patience.takes_last(&error) {
             return Err(error);
         }
-        debug!(resource = %kind.qualified(), %error, "asking again");
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        Ok(())
+        self.probe().await
+    }
+
+    /// Is the API server well, does it know us, and has it time for us? A list of one namespace takes nothing but itself.
+    async fn probe(&self) -> Result<(), ListError> {
+        let mut patience = Patience::new(self.retry.min(PROBE));
+        loop {
+            let request = http::Request::get("/api/v1/namespaces?limit=1").body(Body::empty());
+            let request = request.map_err(|e| ListError::Request(e.into()))?;
+            let request_slot = acquire(&self.requests, 1).await?;
+            let answer = self.send(request).await.map(drop);
+            drop(request_slot);
+            let Err(error) = answer else { return Ok(()) };
+            match patience.wait("namespaces", error).await {
+                Ok(()) => {}
+                // It is well enough to say no.
+                Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(()),
+                Err(error) if error.code() == Some(401) => return Err(ListError::Token(Box::new(error))),
+                Err(error) => return Err(ListError::Gone(Box::new(error))),
+            }
+        }
+    }
+
+    async fn send(&self, request: http::Request<Body>) -> Result<Response<Body>, ListError> {
+        let answer = match timeout(SILENCE, self.client.send(request)).await {
+            Ok(answer) => answer?,
+            Err(elapsed) => return Err(ListError::Unreachable(elapsed.into())),
+        };
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let (head, mut body) = answer.into_parts();
+        let text = collect(&mut body, REFUSAL).await?;
+        Err(ListError::of_answer(head.status.as_u16(), &head.headers, &text))
     }
 }
 
-async fn within<T, E>(answer: impl Future<Output = Result<T, E>>) -> Result<T, ListError>
-where
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    match timeout(SILENCE, answer).await {
-        Ok(answer) => answer.map_err(|error| ListError::Unreachable(error.into())),
-        Err(elapsed) => Err(ListError::Unreachable(elapsed.into())),
+async fn hand_on(
+    items: Vec<Result<Found, serde_json::Error>>,
+    taker: &mut impl Taker,
+) -> Result<(), ListError> {
+    for item in items {
+        match item {
+            Ok(found) => taker.take(found).await?,
+            Err(error) => taker.unreadable(error)?,
+        }
     }
+    Ok(())
 }
 
-async fn within_option<T, E>(
-    answer: impl Future<Output = Option<Result<T, E>>>,
-) -> Result<Option<T>, ListError>
-where
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    within(async { answer.await.transpose() }).await
+async fn acquire(of: &Arc<Semaphore>, count: usize) -> Result<OwnedSemaphorePermit, ListError> {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    // Nobody closes them.
+    Arc::clone(of).acquire_many_owned(count).await.map_err(|_| ListError::NobodyTakes)
+}
+
+fn try_acquire(of: &Arc<Semaphore>, count: usize) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(of).try_acquire_many_owned(u32::try_from(count).ok()?).ok()
+}
+
+/// All of it, or somewhat more than `most`.
+async fn collect(body: &mut Body, most: usize) -> Result<BytesMut, ListError> {
+    let (mut all, begun) = (BytesMut::new(), Instant::now());
+    while let Some(bytes) = next_data(body, begun).await? {
+        all.extend_from_slice(&bytes);
+        if all.len() > most {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// The next bytes of an answer that has been read since `begun`.
+async fn next_data(body: &mut Body, begun: Instant) -> Result<Option<Bytes>, ListError> {
+    loop {
+        let silence = SILENCE.min(ANSWER.saturating_sub(begun.elapsed()));
+        let frame = match timeout(silence, body.frame()).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(frame)) => frame?,
+            Err(elapsed) => return Err(ListError::Unreachable(elapsed.into())),
+        };
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
 }
 
 /// Where the API server serves a type.
@@ -307,24 +420,4 @@ pub fn path(kind: &ResourceType, namespace: Option<&str>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(json: &'static str) -> Found {
-        Found::parse(Bytes::from_static(json.as_bytes())).unwrap_or_else(|e| unreachable!("{e}"))
-    }
-
-    #[test]
-    fn what_a_rule_asks_is_read_from_the_bytes() {
-        let plain = found(r#"{"metadata":{"name":"a","namespace":"n","labels":null},"data":{"k":"v"}}"#);
-        assert_eq!((plain.name.as_str(), plain.namespace.as_deref()), ("a", Some("n")));
-        assert!(plain.lacks_type && !plain.excluded && !plain.deleting);
-        let custom = found(
-            r#"{"apiVersion":"x/v1","kind":"X","metadata":{"labels":{"velero.io/exclude-from-backup":"true","a":"b"},"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
-        );
-        assert!(!custom.lacks_type && custom.excluded && custom.deleting);
-        assert!(
-            !found(r#"{"metadata":{"name":"a","labels":{"velero.io/exclude-from-backup":"yes"}}}"#).excluded
-        );
-    }
-}
+mod tests;

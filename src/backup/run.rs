@@ -14,7 +14,7 @@ use kube::Client;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -52,6 +52,8 @@ pub struct Engine {
     pub workers: usize,
     pub page_size: u32,
     pub list_retry: Duration,
+    /// Requests of this process that read what is backed up, of all runs.
+    pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
     pub metrics: BackupMetrics,
 }
@@ -85,6 +87,14 @@ pub(super) enum Failure {
     Deleted,
     #[error("{CANCELED}")]
     Canceled,
+}
+
+impl Failure {
+    /// Is the API server gone as a whole? Nothing speaks against another attempt when it is back, then.
+    fn is_of_the_api_server(&self) -> bool {
+        let Self::Cluster(error) = self else { return false };
+        error.downcast_ref().is_some_and(ListError::is_gone)
+    }
 }
 
 /// Ways to end a run from outside.
@@ -121,13 +131,23 @@ impl Engine {
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         log.info("backup begins");
         let ready = BackupPhase::ReadyToStart;
-        let (cluster, prepared) = match self.survey(record, &log).await {
+        let surveyed = tokio::select! {
+            surveyed = self.survey(record, &log) => surveyed,
+            () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+            () = signals.canceled.cancelled() => Err(Failure::Canceled),
+            // It has not begun: whoever leads next runs it.
+            () = signals.stop.cancelled() => return Ok(()),
+        };
+        let (cluster, prepared) = match surveyed {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(violations)) => {
                 let errors = violations.lines();
                 info!(%name, ?errors, "the backup is not valid");
                 let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
                 return record.end(&status, ready, OPENING).await;
+            }
+            Err(failure) if failure.is_of_the_api_server() => {
+                return Err(WriteError::NotBegun(chain(&failure)));
             }
             Err(failure) => return self.fail(record, ready, &failure).await,
         };
@@ -142,7 +162,7 @@ impl Engine {
         let running = BackupPhase::InProgress;
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let store = match self.opener.patient().open(&prepared.location).await {
+        let store = match self.open(&prepared.location).await {
             Ok(store) => store,
             Err(error) => return self.fail(record, running, &Failure::Open(error)).await,
         };
@@ -197,7 +217,7 @@ impl Engine {
     }
 
     pub(super) fn lister(&self) -> Lister {
-        Lister { client: self.client.clone(), page_size: self.page_size, retry: self.list_retry }
+        Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
     }
 
     /// Lists, packs and stores everything; returns what was taken.

@@ -27,6 +27,8 @@ pub enum WriteError {
     Phase(String),
     #[error("the Backup could not be written in time")]
     Time(#[source] Option<kube::Error>),
+    #[error("the Backup stays ReadyToStart: {0}")]
+    NotBegun(String),
     #[error("the API server refused the write")]
     Refused(#[source] kube::Error),
 }

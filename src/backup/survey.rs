@@ -1,6 +1,8 @@
 //! What a backup must know of the cluster before it begins: types, namespaces, its location.
 
-use berth_api::parse;
+use std::sync::Arc;
+
+use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
 use berth_core::selection::ResourceType;
@@ -9,14 +11,18 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
+use object_store::DynObjectStore;
 
 use super::collect::{FEW_NAMESPACES, Namespace};
-use super::list::{Found, ListError, Progress, Taker};
+use super::discovery::Unknown;
+use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
+use super::reading::Patience;
 use super::run::{Engine, Failure};
 use super::status::Record;
 use crate::client::list;
+use crate::storage::OpenError;
 
 /// As it was when the backup began.
 pub struct Cluster {
@@ -32,16 +38,17 @@ impl Engine {
         log: &BackupLog,
     ) -> Result<Result<(Cluster, Prepared), Violations>, Failure> {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+        let lister = self.lister();
         let ask = async {
             tokio::try_join!(
-                self.locations(&backup, log),
-                self.discovery.version(),
-                self.discovery.types(log)
+                lister.patiently("storage locations", || self.locations(&backup, log)),
+                lister.patiently("the server's version", || self.discovery.version()),
+                lister.patiently("the served types", || self.discovery.types(log, self.list_retry))
             )
         };
-        let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup));
-        let (locations, server, types) = ask.map_err(|e| Failure::Cluster(e.into()))?;
-        let namespaces = namespaces.map_err(Failure::List)?;
+        let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup, &lister));
+        let (locations, server, served) = ask.map_err(|e| Failure::Cluster(e.into()))?;
+        let namespaces = namespaces.map_err(|e| Failure::Cluster(e.into()))?;
         let situation = Situation {
             backup: &backup,
             locations: &locations,
@@ -50,8 +57,34 @@ impl Engine {
             default_ttl: self.default_ttl,
             now: Timestamp::now(),
         };
-        let prepared = prepare(&situation);
-        Ok(prepared.map(|prepared| (Cluster { types, namespaces }, prepared)))
+        let prepared = match prepare(&situation) {
+            Ok(prepared) => prepared,
+            Err(violations) => return Ok(Err(violations)),
+        };
+        for unknown in served.unknown {
+            tell_unknown(&prepared.wanted, &unknown, log);
+        }
+        Ok(Ok((Cluster { types: served.types, namespaces }, prepared)))
+    }
+
+    /// Opens a location. As patient as any other read with that of its Secret.
+    pub(super) async fn open(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<Arc<DynObjectStore>, OpenError> {
+        let mut patience = Patience::new(self.list_retry);
+        let opener = self.opener.patient();
+        loop {
+            match opener.open(location).await {
+                Err(OpenError::ReadSecret(name, error)) => {
+                    let Some(pause) = patience.pause_after(&error) else {
+                        return Err(OpenError::ReadSecret(name, error));
+                    };
+                    tokio::time::sleep(pause).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// The one that the backup names, or else all: one of them may be the default.
@@ -72,7 +105,7 @@ impl Engine {
     }
 
     /// Those that the backup may take: the few that it names, or else every one of the cluster.
-    async fn namespaces(&self, backup: &Backup) -> Result<Vec<Namespace>, ListError> {
+    async fn namespaces(&self, backup: &Backup, lister: &Lister) -> Result<Vec<Namespace>, ListError> {
         let kind = ResourceType {
             group: String::new(),
             version: "v1".into(),
@@ -85,7 +118,6 @@ impl Engine {
         let mut namespaces: Vec<Namespace> = Vec::new();
         let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
         if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
-            let lister = self.lister();
             let found = try_join_all(named.literals().map(|name| lister.get(&kind, name))).await?;
             for namespace in found.into_iter().flatten() {
                 namespaces.take(namespace).await?;
@@ -94,12 +126,37 @@ impl Engine {
         }
         let mut progress = Progress::default();
         while !progress.is_done() {
-            self.lister().page(&kind, None, "", &mut progress, &mut namespaces).await?;
+            lister.page(&kind, None, "", &mut progress, &mut namespaces).await?;
         }
         // A page that was asked for twice brings a name twice.
         namespaces.sort_by(|a, b| a.name.cmp(&b.name));
         namespaces.dedup_by(|a, b| a.name == b.name);
         Ok(namespaces)
+    }
+}
+
+/// What may be missing is an error, unless the backup takes other types only.
+fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
+    let Unknown { group, version, why } = unknown;
+    // Nobody knows the types; one by whatever name says whether all of them were asked for.
+    let any = |namespaced| ResourceType {
+        group: group.clone(),
+        version: version.clone(),
+        kind: "Any".into(),
+        resource: "any".into(),
+        singular: "any".into(),
+        short_names: Vec::new(),
+        namespaced,
+    };
+    let all = wanted.namespaces.takes_all();
+    let is_wanted = [true, false].into_iter().any(|namespaced| wanted.resources.takes(&any(namespaced), all));
+    let message = format!(
+        "the types of {group}/{version} are not known, and whatever there is of them is missing: {why}; `kubectl get apiservice {version}.{group}` says more: repair its server, or delete that APIService if nothing serves it any more"
+    );
+    if is_wanted && unknown.may_hold_objects() {
+        log.error(&About::Cluster, "", &message);
+    } else {
+        log.warning(&About::Cluster, "", &message);
     }
 }
 

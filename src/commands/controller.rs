@@ -6,12 +6,13 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_core::garden::hub::Settings;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::{ControllerArgs, Executor};
 use crate::backup::discovery::Discovery;
+use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::run::Engine;
 use crate::certificates::trust::Trust;
@@ -218,6 +219,7 @@ async fn execute(
         workers: usize::from(args.common.item_block_worker_count),
         page_size: args.client_page_size,
         list_retry: args.list_retry_timeout,
+        requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
         metrics: metrics.clone(),
     };

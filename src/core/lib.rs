@@ -5,6 +5,7 @@
 //! - [`namespace`]: which namespaces a backup takes, and whether two backups can meet.
 //! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
 //! - [`selection`]: which resource types and items a backup takes.
+//! - [`reading`]: whether a read that failed is tried again.
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`limits`]: how much a Backup may ask for.
@@ -24,5 +25,6 @@ pub mod location;
 pub mod mover;
 pub mod namespace;
 pub mod queue;
+pub mod reading;
 pub mod selection;
 pub mod violation;

@@ -1,6 +1,7 @@
 //! What the engine may read: everything, or the types that the cluster serves, each by name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -38,13 +39,13 @@ impl Types {
     /// When the API server does not answer.
     pub async fn served(client: &Client) -> anyhow::Result<Self> {
         let log = BackupLog::new(String::new());
-        let types = Discovery::new(client.clone()).types(&log).await;
+        let served = Discovery::new(client.clone()).types(&log, Duration::ZERO).await;
+        let served = served.context("the API's types cannot be listed")?;
         let mut resources: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for kind in types.context("the API's types cannot be listed")? {
+        for kind in served.types {
             resources.entry(kind.group).or_default().insert(kind.resource);
         }
-        let faults = log.counts();
-        Ok(Self { resources, is_whole: faults.warnings == 0 && faults.errors == 0 })
+        Ok(Self { resources, is_whole: log.counts().warnings == 0 && served.unknown.is_empty() })
     }
 
     /// What is said, and, where nothing is, what is installed.

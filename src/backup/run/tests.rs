@@ -14,6 +14,7 @@ use crate::storage::Roots;
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
 const MAPS: &str = "/api/v1/namespaces/app/configmaps";
+const NAMESPACES: &str = "/api/v1/namespaces";
 const LONG: Duration = Duration::from_secs(60);
 
 fn backup(version: &str, phase: &str) -> Value {
@@ -45,6 +46,7 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         page_size: 1,
         // What nobody has scripted is not asked for again.
         list_retry: Duration::ZERO,
+        requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
         metrics: BackupMetrics::default(),
     }
@@ -58,6 +60,10 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::of(backup("7", "ReadyToStart"))
+    }
+
+    fn of(ready: Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let maps = json!({
             "resource": "configmaps", "singularResource": "configmap", "scope": "Namespaced",
@@ -79,7 +85,7 @@ impl Site {
             .always(get("/apis").answers(group("apps", &[])))
             .always(get(LOCATION).answers(location(folder.path())))
             .always(get("/api/v1/namespaces/app").answers(namespace))
-            .next(get(ONE).answers(backup("7", "ReadyToStart")));
+            .next(get(ONE).answers(ready));
         Self { api, folder }
     }
 
@@ -113,6 +119,14 @@ impl Site {
         let mut found = Vec::new();
         walk(self.folder.path(), &mut found);
         found
+    }
+
+    /// Errors and warnings of the backup.
+    fn told(&self) -> String {
+        let results = std::fs::read(self.folder.path().join("bucket/backups/one/one-results.gz")).unwrap();
+        let mut told = String::new();
+        flate2::read::GzDecoder::new(&results[..]).read_to_string(&mut told).unwrap();
+        told
     }
 
     /// Phase and failure reason of each write, without those of the progress.
@@ -187,15 +201,128 @@ async fn a_run_whose_backup_is_deleted_writes_nothing_more_and_leaves_nothing() 
     assert_eq!(site.stored(), [""; 0]);
 }
 
+/// Whether the API server itself is gone is asked by a list of namespaces.
 #[tokio::test]
 async fn a_list_that_breaks_off_for_good_makes_no_backup_with_holes() {
     let site = Site::new()
         .with_pages(get(MAPS).page("more").breaks_after(r#"{"kind":"List","items":[{"metadata":"#));
+    site.api.once(get(NAMESPACES).breaks());
     site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Failed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
     let (_, reason) = &site.written()[1];
     assert!(reason.as_str().unwrap().contains("failed to list what is to be backed up"), "{reason}");
+    assert!(reason.as_str().unwrap().contains("the API server itself"), "{reason}");
     assert_eq!(site.stored(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_for_good_makes_no_backup_with_holes() {
+    let site = Site::new();
+    site.api.once(get(MAPS).refuses(401)).once(get(NAMESPACES).refuses(401));
+    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Failed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
+    let (_, reason) = &site.written()[1];
+    assert!(reason.as_str().unwrap().contains("does not take our token"), "{reason}");
+    assert_eq!(site.stored(), [""; 0]);
+}
+
+/// A server behind the API server, a conversion webhook, a key: whatever it is that fails, the API server is well.
+#[tokio::test]
+async fn a_type_that_cannot_be_read_costs_itself_and_is_named_with_the_way_out() {
+    let ends = [
+        get(MAPS).page("more").refuses(503),
+        get(MAPS).page("more").refuses(401),
+        get(MAPS).page("more").breaks_after(r#"{"kind":"List","items":[{"metadata":"#),
+        get(MAPS).page("more").answers(json!(["no", "list"])),
+    ];
+    for end in ends {
+        let site = Site::new().with_pages(end.clone());
+        // Asked once more when it is known that the API server is well.
+        site.api.once(end).always(get(NAMESPACES).answers(list("5", &[])));
+        site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("PartiallyFailed"));
+        assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
+        let last = site.api.writes().last().unwrap().body["status"].clone();
+        assert_eq!(last["errors"], 1, "{last}");
+        // What the first page brought is stored and counted.
+        assert_eq!(last["progress"], json!({"totalItems": 1, "itemsBackedUp": 1}));
+        let told = site.told();
+        for words in ["failed to list configmaps", "`kubectl get configmaps -A`"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_costs_itself() {
+    let nameless = json!({"metadata": {}, "data": {"a": "b"}});
+    let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[nameless, map("b")])));
+    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("PartiallyFailed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
+    let last = site.api.writes().last().unwrap().body["status"].clone();
+    assert_eq!(last["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
+    assert!(site.told().contains("1 objects of configmaps are missing"), "{}", site.told());
+}
+
+#[tokio::test]
+async fn a_read_that_fails_before_it_begins_is_tried_again_and_leaves_it_ready_where_the_api_server_is_gone()
+{
+    let site = Site::new();
+    site.api.once(get("/version").refuses(503)).once(get(NAMESPACES).answers(list("5", &[])));
+    site.api.always(get(MAPS).answers(list("5", &[])));
+    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Completed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
+
+    let site = Site::new();
+    site.api.once(get("/version").breaks()).once(get(NAMESPACES).breaks());
+    assert!(site.run(Signals::default()).await.is_none());
+    assert!(site.written().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_or_canceled_before_it_begins_stays_ready_or_fails() {
+    for is_canceled in [false, true] {
+        let never = Hold::new();
+        let site = Site::new();
+        site.api.once(get("/version").never_answers().held(&never));
+        if is_canceled {
+            site.api.next(ends_in("Failed"));
+        }
+        let signals = Signals::default();
+        let story = async {
+            never.asked().await;
+            if is_canceled { signals.canceled.cancel() } else { signals.stop.cancel() }
+        };
+        let (ran, ()) = tokio::join!(site.run(signals.clone()), story);
+        let phase = if is_canceled { BackupPhase::Failed } else { BackupPhase::ReadyToStart };
+        assert_eq!(ran.unwrap().phase(), phase);
+        assert_eq!(site.written().len(), usize::from(is_canceled));
+    }
+}
+
+#[tokio::test]
+async fn a_group_whose_types_nobody_knows_is_an_error_unless_others_were_asked_for() {
+    for (types, phase, errors) in [
+        (json!(null), BackupPhase::PartiallyFailed, json!(1)),
+        (json!(["configmaps"]), BackupPhase::Completed, Value::Null),
+    ] {
+        let stale = |group: &str| {
+            let versions = json!([{"version": "v1", "freshness": "Stale", "resources": []}]);
+            json!({"metadata": {"name": group}, "versions": versions})
+        };
+        let groups = json!({"items": [stale("dead.example.com"), stale("metrics.k8s.io")]});
+        let mut ready = backup("7", "ReadyToStart");
+        ready["spec"]["includedNamespaceScopedResources"] = types;
+        let mut running = ready.clone();
+        running["status"]["phase"] = json!("InProgress");
+        running["metadata"]["resourceVersion"] = json!("8");
+        let site = Site::of(ready);
+        let api = &site.api;
+        api.once(get("/apis").answers(groups)).always(get(MAPS).answers(list("5", &[])));
+        api.next(patch(ONE).answers(running)).next(ends_in(phase.as_str()));
+        assert_eq!(site.run(Signals::default()).await.unwrap().phase(), phase);
+        assert_eq!(api.writes().last().unwrap().body["status"]["errors"], errors);
+        assert!(site.told().contains("kubectl get apiservice v1.dead.example.com"), "{}", site.told());
+    }
 }
 
 #[tokio::test]
@@ -236,9 +363,7 @@ async fn a_type_that_may_not_be_read_is_named_with_the_way_out_and_the_rest_is_b
     let writes = site.api.writes();
     let last = &writes.last().unwrap().body["status"];
     assert_eq!((&last["errors"], &last["warnings"]), (&json!(1), &json!(1)), "{last}");
-    let results = std::fs::read(site.folder.path().join("bucket/backups/one/one-results.gz")).unwrap();
-    let mut told = String::new();
-    flate2::read::GzDecoder::new(&results[..]).read_to_string(&mut told).unwrap();
+    let told = site.told();
     for words in ["1 of the 1 types", "missing: configmaps;", "`berth install` again"] {
         assert!(told.contains(words), "{words}: {told}");
     }

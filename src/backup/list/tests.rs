@@ -1,0 +1,163 @@
+use berth_test_scripted::{Hold, Scripted, get, list, page};
+use serde_json::{Value, json};
+
+use super::*;
+
+const MAPS: &str = "/api/v1/configmaps";
+const NAMESPACES: &str = "/api/v1/namespaces";
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn kind(resource: &str) -> ResourceType {
+    ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Kind".into(),
+        resource: resource.into(),
+        singular: String::new(),
+        short_names: Vec::new(),
+        namespaced: true,
+    }
+}
+
+fn object(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "app"}})
+}
+
+/// Some megabytes.
+fn large(name: &str, megabytes: usize) -> Value {
+    let mut large = object(name);
+    large["data"] = json!({"text": "x".repeat(megabytes << 20)});
+    large
+}
+
+fn lister(api: &Scripted, page_size: u32, requests: usize) -> Lister {
+    Lister::new(api.client("app"), page_size, MINUTE, Arc::new(Semaphore::new(requests)))
+}
+
+/// Names, once the hold lets go.
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    hold: Option<Hold>,
+}
+
+impl Taker for Names {
+    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+        if let Some(hold) = self.hold.take() {
+            hold.pass().await;
+        }
+        self.names.push(found.name);
+        Ok(())
+    }
+}
+
+/// The whole list.
+async fn names(lister: &Lister, resource: &str) -> Result<Vec<String>, ListError> {
+    let (mut progress, mut names) = (Progress::default(), Names::default());
+    while !progress.is_done() {
+        lister.page(&kind(resource), None, "", &mut progress, &mut names).await?;
+    }
+    Ok(names.names)
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttling_is_waited_for_as_long_as_the_server_asks() {
+    let slowly = json!({"message": "too many requests", "details": {"retryAfterSeconds": 50}});
+    let api = Scripted::new();
+    for _ in 0..5 {
+        api.next(get(MAPS).refuses_with(429, slowly.clone()));
+    }
+    api.next(get(MAPS).answers(list("5", &[object("a")])));
+    let begun = Instant::now();
+    assert_eq!(names(&lister(&api, 1, 1), "configmaps").await.unwrap(), ["a"]);
+    assert_eq!(begun.elapsed().as_secs(), 250);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_breaks_off_is_handed_on_once_it_is_whole() {
+    let whole = list("5", &[object("a"), object("b")]).to_string();
+    let (begin, _) = whole.split_once("},{").unwrap_or_else(|| unreachable!("{whole}"));
+    let api = Scripted::new()
+        .next(get(MAPS).breaks_after(&format!("{begin}}},")))
+        .next(get(MAPS).answers(list("5", &[object("a"), object("b")])));
+    assert_eq!(names(&lister(&api, 2, 1), "configmaps").await.unwrap(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taker_that_stalls_holds_no_request_to_the_api_server() {
+    let api = Scripted::new()
+        .once(get(MAPS).answers(list("5", &[object("a")])))
+        .once(get("/api/v1/secrets").answers(list("5", &[object("s")])));
+    let (lister, stalled) = (lister(&api, 1, 1), Hold::new());
+    let mut slow = Names { hold: Some(stalled.clone()), ..Names::default() };
+    let mut progress = Progress::default();
+    let maps = kind("configmaps");
+    let reading = lister.page(&maps, None, "", &mut progress, &mut slow);
+    let story = async {
+        stalled.asked().await;
+        assert_eq!(names(&lister, "secrets").await.unwrap(), ["s"]);
+        stalled.let_go();
+    };
+    let (read, ()) = tokio::join!(reading, story);
+    read.unwrap();
+    assert_eq!(slow.names, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
+    let api = Scripted::new()
+        .next(get(MAPS).answers(list("5", &[large("a", 5), large("b", 5)])))
+        .next(get(MAPS).answers(page("5", "more", &[large("a", 5)])))
+        .next(get(MAPS).page("more").answers(list("5", &[large("b", 5)])));
+    assert_eq!(names(&lister(&api, 2, 1), "configmaps").await.unwrap(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_gives_all_at_once_is_taken_as_it_comes() {
+    let api = Scripted::new().next(get(MAPS).answers(list("5", &[large("a", 5), large("b", 5)])));
+    assert_eq!(names(&lister(&api, 1, 1), "configmaps").await.unwrap(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_that_lead_nowhere_end() {
+    let api = Scripted::new()
+        .next(get(MAPS).answers(page("5", "more", &[object("a")])))
+        .next(get(MAPS).page("more").answers(page("5", "more", &[object("a")])));
+    assert!(matches!(names(&lister(&api, 1, 1), "configmaps").await, Err(ListError::Astray)));
+    let expired = Scripted::new()
+        .always(get(MAPS).answers(page("5", "more", &[object("a")])))
+        .always(get(MAPS).page("more").refuses(410));
+    assert!(matches!(names(&lister(&expired, 1, 1), "configmaps").await, Err(ListError::Astray)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_about_its_type_only_where_the_api_server_is_well() {
+    for well in [true, false] {
+        let api = Scripted::new().always(get(MAPS).refuses(500));
+        if well {
+            api.always(get(NAMESPACES).answers(list("5", &[])));
+        } else {
+            api.always(get(NAMESPACES).refuses(500));
+        }
+        let begun = Instant::now();
+        let error = names(&lister(&api, 1, 1), "configmaps").await.unwrap_err();
+        assert_eq!((error.is_about_type(), error.is_gone()), (well, !well), "{error}");
+        assert!(begun.elapsed() > MINUTE / 2 && begun.elapsed() < 2 * MINUTE);
+    }
+}
+
+fn found(json: &'static str) -> Found {
+    Found::parse(Bytes::from_static(json.as_bytes())).unwrap_or_else(|e| unreachable!("{e}"))
+}
+
+#[test]
+fn what_a_rule_asks_is_read_from_the_bytes() {
+    let plain = found(r#"{"metadata":{"name":"a","namespace":"n","labels":null},"data":{"k":"v"}}"#);
+    assert_eq!((plain.name.as_str(), plain.namespace.as_deref()), ("a", Some("n")));
+    assert!(plain.lacks_type && !plain.excluded && !plain.deleting);
+    let custom = found(
+        r#"{"apiVersion":"x/v1","kind":"X","metadata":{"labels":{"velero.io/exclude-from-backup":"true","a":"b"},"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#,
+    );
+    assert!(!custom.lacks_type && custom.excluded && custom.deleting);
+    assert!(!found(r#"{"metadata":{"name":"a","labels":{"velero.io/exclude-from-backup":"yes"}}}"#).excluded);
+}

@@ -1,0 +1,283 @@
+//! Reads of the API server that fail: what that means, how long they are tried again, and what people can do about it.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use berth_core::reading::{Failures, Fault};
+use berth_core::selection::ResourceType;
+use http::{HeaderMap, header};
+use kube::core::Status;
+use kube::core::response::StatusDetails;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::split::SplitError;
+
+/// Of what a server says when it refuses something.
+const LONGEST_MESSAGE: usize = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// The server answered, and the answer is no.
+    #[error("the API server refused: {} {}", .0.code, .0.message)]
+    Refused(Box<Status>),
+    /// Worth trying again: nobody answered, or not to the end.
+    #[error("the API server did not answer")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the answer could not be read")]
+    Answer(#[from] SplitError),
+    #[error("an object could not be read")]
+    Object(#[source] serde_json::Error),
+    #[error("an object is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the pages of the list lead nowhere")]
+    Astray,
+    #[error("the request could not be made")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the archive takes no more")]
+    NobodyTakes,
+    /// A list that needs nothing but the API server itself failed, too.
+    #[error("the API server itself does not serve us any more")]
+    Gone(#[source] Box<ListError>),
+    #[error(
+        "the API server does not take our token any more: look at the service account that berth runs as"
+    )]
+    Token(#[source] Box<ListError>),
+}
+
+impl From<kube::Error> for ListError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused(status),
+            kube::Error::SerdeError(error) => Self::Object(error),
+            kube::Error::HttpError(_) | kube::Error::BuildRequest(_) => Self::Request(error.into()),
+            error => Self::Unreachable(error.into()),
+        }
+    }
+}
+
+impl ListError {
+    /// What the server said, be it a Status or the text of something in front of it.
+    pub(super) fn of_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Self {
+        let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned(),
+            ..Status::default()
+        });
+        status.code = code;
+        if status.message.len() > LONGEST_MESSAGE {
+            status.message = status.message.chars().take(LONGEST_MESSAGE).collect();
+        }
+        let asked = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        if let Some(seconds) = asked
+            && status.details.is_none()
+        {
+            status.details = Some(StatusDetails {
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes: Vec::new(),
+                retry_after_seconds: seconds,
+            });
+        }
+        Self::Refused(Box::new(status))
+    }
+
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Self::Refused(status) => Fault::of_answer(status.code, &status.message),
+            Self::Unreachable(_) | Self::Answer(_) => Fault::Passing,
+            Self::Object(_)
+            | Self::TooLarge(_)
+            | Self::Astray
+            | Self::Request(_)
+            | Self::NobodyTakes
+            | Self::Gone(_)
+            | Self::Token(_) => Fault::Lasting,
+        }
+    }
+
+    /// The pause that the server asks for.
+    fn asked(&self) -> Option<Duration> {
+        let Self::Refused(status) = self else { return None };
+        asked(status)
+    }
+
+    pub(super) fn code(&self) -> Option<u16> {
+        let Self::Refused(status) = self else { return None };
+        Some(status.code)
+    }
+
+    /// Is it a right that is missing?
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// Is the API server itself gone, as far as anybody can tell from here?
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone(_))
+    }
+
+    /// Does it concern this type alone? Then the backup goes on without it, and says so.
+    pub fn is_about_type(&self) -> bool {
+        !matches!(self, Self::NobodyTakes | Self::Gone(_) | Self::Token(_))
+    }
+
+    /// What people can do about a type that cannot be read.
+    pub fn way_out(&self, kind: &ResourceType) -> String {
+        let name = kind.qualified();
+        let message = if let Self::Refused(status) = self { status.message.as_str() } else { "" };
+        let see = format!("`kubectl get {name} -A` shows whether it can be read");
+        match self.code() {
+            Some(403) => "give berth's service account the right to get and list it".to_owned(),
+            Some(401) => format!("what serves it does not believe the API server: {see}"),
+            Some(429) => format!("what serves it has had too many requests for long: {see}"),
+            Some(404) => format!("it is not served any more, or its definition was removed just now: {see}"),
+            _ if message.contains("conversion webhook") => format!(
+                "repair the webhook that spec.conversion of `kubectl get crd {name} -o yaml` names, or delete that definition if nobody needs its objects: {see}"
+            ),
+            None | Some(500..=599) if kind.group.contains('.') => format!(
+                "`kubectl get apiservice {}.{}` says whether its server is there; delete that APIService if nothing serves it any more: {see}",
+                kind.version, kind.group
+            ),
+            _ => format!("{see}; the log of what serves it may say why it cannot"),
+        }
+    }
+}
+
+fn asked(status: &Status) -> Option<Duration> {
+    let seconds = status.details.as_ref().map(|details| details.retry_after_seconds);
+    seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+/// How long one read is tried.
+pub struct Patience {
+    lasts: Duration,
+    count: u32,
+    first: Option<Instant>,
+    first_unthrottled: Option<Instant>,
+    /// The API server itself was found to be well, and this read was to be tried once more.
+    is_last: bool,
+}
+
+impl Patience {
+    pub fn new(lasts: Duration) -> Self {
+        Self { lasts, count: 0, first: None, first_unthrottled: None, is_last: false }
+    }
+
+    /// Waits before the next attempt. The error itself, when there is to be none.
+    ///
+    /// # Errors
+    /// See above.
+    pub async fn wait(&mut self, what: &str, error: ListError) -> Result<(), ListError> {
+        let Some(pause) = self.pause(error.fault(), error.asked()) else { return Err(error) };
+        debug!(%what, %error, "asking again");
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// As [`Self::wait`], for whoever waits in its own way.
+    pub(super) fn pause_after(&mut self, error: &kube::Error) -> Option<Duration> {
+        match error {
+            kube::Error::Api(status) => {
+                self.pause(Fault::of_answer(status.code, &status.message), asked(status))
+            }
+            _ => self.pause(Fault::Passing, None),
+        }
+    }
+
+    fn pause(&mut self, fault: Fault, asked: Option<Duration>) -> Option<Duration> {
+        let now = Instant::now();
+        if self.is_last && fault != Fault::Throttled {
+            return None;
+        }
+        let first = *self.first.get_or_insert(now);
+        if fault != Fault::Throttled {
+            self.first_unthrottled.get_or_insert(now);
+        }
+        let failures = Failures {
+            count: self.count,
+            lasted: now - first,
+            lasted_unthrottled: self.first_unthrottled.map(|at| now - at).unwrap_or_default(),
+        };
+        self.count = self.count.saturating_add(1);
+        let scatter = u32::try_from(RandomState::new().hash_one(self.count) >> 32).unwrap_or_default();
+        failures.pause(fault, self.lasts, asked, scatter)
+    }
+
+    /// Is there to be one more attempt, if the API server itself is well? Once.
+    pub(super) fn takes_last(&mut self, error: &ListError) -> bool {
+        error.fault() != Fault::Lasting && !std::mem::replace(&mut self.is_last, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn kind(group: &str) -> ResourceType {
+        ResourceType {
+            group: group.into(),
+            version: "v1".into(),
+            kind: "Gadget".into(),
+            resource: "gadgets".into(),
+            singular: "gadget".into(),
+            short_names: Vec::new(),
+            namespaced: true,
+        }
+    }
+
+    fn refused(code: u16, headers: &HeaderMap, body: &str) -> ListError {
+        ListError::of_answer(code, headers, body.as_bytes())
+    }
+
+    #[test]
+    fn what_a_server_says_is_read_whatever_it_is_and_kept_short() {
+        let none = HeaderMap::new();
+        let html = refused(502, &none, "<html>bad gateway</html>");
+        assert_eq!(html.to_string(), "the API server refused: 502 <html>bad gateway</html>");
+        let long = json!({"message": "é".repeat(5000), "code": 200}).to_string();
+        let ListError::Refused(status) = refused(500, &none, &long) else { unreachable!() };
+        assert_eq!((status.code, status.message.chars().count()), (500, LONGEST_MESSAGE));
+    }
+
+    #[test]
+    fn a_pause_is_asked_for_in_the_header_or_in_the_status() {
+        let none = HeaderMap::new();
+        let header = HeaderMap::from_iter([(header::RETRY_AFTER, header::HeaderValue::from_static("7"))]);
+        let status = json!({"details": {"retryAfterSeconds": 9}}).to_string();
+        assert_eq!(refused(429, &header, "slowly").asked(), Some(Duration::from_secs(7)));
+        assert_eq!(refused(429, &none, &status).asked(), Some(Duration::from_secs(9)));
+        assert_eq!(refused(429, &none, "slowly").asked(), None);
+    }
+
+    #[test]
+    fn each_way_out_names_what_to_look_at() {
+        let none = HeaderMap::new();
+        let dead = json!({"message": "conversion webhook for x.example.com/v1 failed: refused"}).to_string();
+        for (error, group, words) in [
+            (refused(503, &none, "service unavailable"), "x.example.com", "apiservice v1.x.example.com"),
+            (refused(500, &none, &dead), "x.example.com", "kubectl get crd gadgets.x.example.com"),
+            (refused(500, &none, "cannot decrypt"), "", "kubectl get gadgets -A"),
+            (refused(403, &none, "no"), "", "the right to get and list"),
+            (ListError::Unreachable("cut off".into()), "", "kubectl get gadgets -A"),
+        ] {
+            assert!(error.is_about_type());
+            let way_out = error.way_out(&kind(group));
+            assert!(way_out.contains(words), "{way_out}");
+        }
+        assert!(!ListError::Gone(Box::new(ListError::Unreachable("cut off".into()))).is_about_type());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_takes_longer_than_the_patience_is_repeated_all_the_same() {
+        let mut patience = Patience::new(Duration::from_secs(60));
+        tokio::time::advance(Duration::from_secs(70)).await;
+        let silence = || ListError::Unreachable("cut off".into());
+        assert!(patience.wait("pods", silence()).await.is_ok());
+        tokio::time::advance(Duration::from_secs(70)).await;
+        assert!(patience.wait("pods", silence()).await.is_err());
+        assert!(patience.takes_last(&silence()) && !patience.takes_last(&silence()));
+    }
+}

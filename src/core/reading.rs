@@ -1,0 +1,133 @@
+//! A read of the API server that failed: whether it is tried again, and after what pause.
+
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A server may ask for a longer pause than ours, but for none that lasts for hours.
+const LONGEST_ASKED: Duration = Duration::from_secs(60);
+/// How long a server that has too many requests is waited for: it is well, and nothing of it may be missing for that.
+const THROTTLED: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The server has too many requests at the moment.
+    Throttled,
+    /// The next attempt may go well.
+    Passing,
+    /// The next attempt would fail, too.
+    Lasting,
+}
+
+impl Fault {
+    /// What an answer means that is no success, by its code and the server's words.
+    pub fn of_answer(code: u16, message: &str) -> Self {
+        match code {
+            // The server fails to read the type into its cache, be it that its conversion webhook is gone: that has nothing
+            // to do with how much is asked of it.
+            429 if message.contains("storage is (re)initializing") => Self::Passing,
+            429 => Self::Throttled,
+            // A token that was renewed a moment ago is not known everywhere yet. What has expired begins anew.
+            401 | 408 | 410 | 500..=599 => Self::Passing,
+            _ => Self::Lasting,
+        }
+    }
+}
+
+/// The failures of one read so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Failures {
+    pub count: u32,
+    /// How long ago the first one was.
+    pub lasted: Duration,
+    /// The same of those that were no throttling.
+    pub lasted_unthrottled: Duration,
+}
+
+impl Failures {
+    /// How long to wait before the next attempt; `None`: there is none.
+    ///
+    /// `patience` is counted from the first failure, so an attempt that takes longer than that is repeated, too. `asked`: what
+    /// the server asks for. `scatter`: anything random, so that those who were refused together do not come back together.
+    pub fn pause(
+        self,
+        fault: Fault,
+        patience: Duration,
+        asked: Option<Duration>,
+        scatter: u32,
+    ) -> Option<Duration> {
+        let longest = (FIRST_PAUSE * (1_u32 << self.count.min(6))).min(LONGEST_PAUSE);
+        let own = longest / 2 + longest / 2 * (scatter % 1024) / 1024;
+        let pause = own.max(asked.unwrap_or_default().min(LONGEST_ASKED));
+        let (lasted, lasts) = match fault {
+            Fault::Throttled => (self.lasted, patience.max(THROTTLED)),
+            Fault::Passing => (self.lasted_unthrottled, patience),
+            Fault::Lasting => return None,
+        };
+        (lasted + pause < lasts).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_concerns_the_server_passes_and_what_concerns_the_request_lasts() {
+        for (code, fault) in [
+            (401, Fault::Passing),
+            (403, Fault::Lasting),
+            (404, Fault::Lasting),
+            (406, Fault::Lasting),
+            (408, Fault::Passing),
+            (410, Fault::Passing),
+            (422, Fault::Lasting),
+            (429, Fault::Throttled),
+            (500, Fault::Passing),
+            (503, Fault::Passing),
+            (302, Fault::Lasting),
+        ] {
+            assert_eq!(Fault::of_answer(code, "please try again later"), fault, "{code}");
+        }
+        assert_eq!(Fault::of_answer(429, "storage is (re)initializing"), Fault::Passing);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_are_scattered() {
+        let pause = |count: u32, scatter: u32| {
+            Failures { count, ..Failures::default() }.pause(Fault::Passing, MINUTE, None, scatter)
+        };
+        assert_eq!(pause(0, 0), Some(FIRST_PAUSE / 2));
+        assert!(pause(0, 1023) > pause(0, 0) && pause(0, 1023) <= Some(FIRST_PAUSE));
+        assert_eq!(pause(3, 0), Some(FIRST_PAUSE * 4));
+        assert_eq!(pause(u32::MAX, 0), Some(LONGEST_PAUSE / 2));
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_pause_gets_it_within_limits() {
+        let pause = |asked: u64| {
+            let asked = Some(Duration::from_secs(asked));
+            Failures::default().pause(Fault::Throttled, MINUTE, asked, 0)
+        };
+        assert_eq!(pause(7), Some(Duration::from_secs(7)));
+        assert_eq!(pause(u64::MAX), Some(LONGEST_ASKED));
+    }
+
+    #[test]
+    fn throttling_is_waited_for_much_longer_than_what_fails() {
+        let after = |fault: Fault, seconds: u64, patience: Duration| {
+            let lasted = Duration::from_secs(seconds);
+            let failures = Failures { count: 9, lasted, lasted_unthrottled: lasted };
+            failures.pause(fault, patience, None, 0).is_some()
+        };
+        assert!(after(Fault::Passing, 50, MINUTE) && !after(Fault::Passing, 60, MINUTE));
+        assert!(after(Fault::Throttled, 500, MINUTE) && !after(Fault::Throttled, 600, MINUTE));
+        assert!(after(Fault::Throttled, 900, 20 * MINUTE));
+        assert!(!after(Fault::Lasting, 0, MINUTE) && !after(Fault::Passing, 0, Duration::ZERO));
+        // Throttled for long, it has failed otherwise just now.
+        let failures = Failures { count: 9, lasted: 5 * MINUTE, ..Failures::default() };
+        assert!(failures.pause(Fault::Passing, MINUTE, None, 0).is_some());
+    }
+}
