@@ -222,9 +222,9 @@ fn it_goes_on_where_it_was_killed() {
         runtime.block_on(listing.try_collect::<Vec<_>>()).map(|all| all.len())
     };
     // Killed three times, each time a little further.
-    let mut kills = 0;
+    let (mut kills, further) = (0, [50, 150, 200]);
     for _ in 0..20 {
-        let Some(further) = [50, 150, 200].get(kills) else { break };
+        let Some(further) = further.get(kills) else { break };
         let goal = copied().unwrap() + further;
         let mut child = site.command(&["--at-once=2"]).stdout(Stdio::null()).spawn().unwrap();
         wait_for("some objects to be copied", PATIENCE, || {
@@ -314,7 +314,9 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
         })?;
         // Awake, it is in nobody's hands but its own.
         let (ok, _, stderr) = site.migrate(&[]);
-        signal(&sleeper, "-STOP");
+        if sleeper.try_wait()?.is_none() {
+            signal(&sleeper, "-STOP");
+        }
         if sleeper.try_wait()?.is_none() {
             assert!(!ok && stderr.contains("is migrating from location old already"), "{stderr}");
             return Ok(Some(sleeper));
