@@ -122,8 +122,8 @@ impl Hub {
 
 /// That its location can be used is said to be so.
 fn availability_is(entry: &Value, status: &str) -> bool {
-    let all = entry["status"]["conditions"].as_array().into_iter().flatten();
-    all.into_iter().any(|one| one["type"] == "LocationAvailable" && one["status"] == status)
+    let mut all = entry["status"]["conditions"].as_array().into_iter().flatten();
+    all.any(|one| one["type"] == "LocationAvailable" && one["status"] == status)
 }
 
 /// Its location can be used.
