@@ -12,7 +12,6 @@ mod purge;
 mod secret;
 mod task;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +36,7 @@ use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::telemetry::chain;
 use extension::{Extension, view};
+use secret::Holders;
 use task::{Retries, Task};
 
 pub use purge::Purge;
@@ -74,7 +74,7 @@ impl Executor {
             client: self.call.clone(),
             known: controller.store(),
             retries: Arc::clone(&retries),
-            released: Mutex::default(),
+            holders: Mutex::default(),
             leave: self.leave.clone(),
             events: self.events.clone(),
             roots: self.roots.clone(),
@@ -116,9 +116,9 @@ struct Context<K: Extension> {
     client: Client,
     known: Store<DeserializeGuard<K>>,
     retries: Arc<Retries>,
-    /// UIDs of objects that no longer need their Secret, which the watch may not show yet. Whoever lets go of a Secret holds
-    /// it: of two that go at once one must see that it is the last.
-    released: Mutex<HashSet<String>>,
+    /// Whoever lets go of a Secret holds it: of two that go at once one must see that it is the last, and who comes meanwhile
+    /// puts his finalizer on it after that.
+    holders: Mutex<Holders>,
     leave: Option<Arc<Leave>>,
     events: Events,
     roots: Roots,

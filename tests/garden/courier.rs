@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::site::{
     BUCKETS, ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, PATIENCE, Played, apply, becomes, get, merge,
+    merge_as_found,
 };
 use crate::admission::program;
 use crate::support::{Kubectl, wait_for};
@@ -30,6 +31,16 @@ fn secret(name: &str, id: &str) -> Value {
 
 /// A bucket of that name in the hub, given to a seed.
 pub fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
+    make_bucket_with(hub, name, seed, &json!({}));
+}
+
+/// The same with `more` in its configuration from its first moment: whoever is asked to look again would wait for an
+/// executor, which is played once.
+fn make_bucket_with(hub: &Kubectl, name: &str, seed: &str, more: &Value) {
+    let mut config = json!({"endpoint": "http://127.0.0.1:1", "forcePathStyle": true});
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
     apply(hub, &secret(name, "id-1")).unwrap();
     apply(
         hub,
@@ -38,7 +49,7 @@ pub fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
             "spec": {
                 "provider": PROVIDER, "region": "eu-west-1",
                 "secretRef": {"name": name, "namespace": "garden"},
-                "providerConfig": {"endpoint": "http://127.0.0.1:1", "forcePathStyle": true},
+                "providerConfig": config,
             },
         }),
     )
@@ -59,23 +70,28 @@ fn make_entry(hub: &Kubectl, name: &str, bucket: &str) {
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "ship"}})).unwrap();
 }
 
-/// Plays the executor: the last operation of a member's object.
+/// Plays the executor: the last operation of a member's object, as it stands when that is written.
 fn executed(member: &Kubectl, kind: &str, name: &str, operation: &str, state: &str, more: Value) {
-    let found = get(member, kind, name, "").unwrap().unwrap();
-    // As berth's does: what was asked for is taken up.
-    let asked = json!({"metadata": {"annotations": {"gardener.cloud/operation": null}}});
-    merge(member, (kind, name, ""), &asked).unwrap();
-    let mut status = json!({
-        "observedGeneration": found["metadata"]["generation"],
-        "lastOperation": {
-            "type": operation, "state": state, "progress": 100, "description": format!("{operation} {state}"),
-            "lastUpdateTime": Timestamp::now(),
-        },
+    let what = format!("{kind}/{name} to stand still");
+    let written = wait_for(&what, PATIENCE, || {
+        let Some(found) = get(member, kind, name, "")? else { return Ok(None) };
+        // As berth's does: what was asked for is taken up.
+        let asked = json!({"metadata": {"annotations": {"gardener.cloud/operation": null}}});
+        let Some(found) = merge_as_found(member, (kind, name), &found, &asked)? else { return Ok(None) };
+        let mut status = json!({
+            "observedGeneration": found["metadata"]["generation"],
+            "lastOperation": {
+                "type": operation, "state": state, "progress": 100, "description": format!("{operation} {state}"),
+                "lastUpdateTime": Timestamp::now(),
+            },
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            status[key] = value.clone();
+        }
+        // Whoever carries may have written it meanwhile: what it asks for now is taken up, too.
+        merge_as_found(member, (kind, name), &found, &json!({"status": status}))
     });
-    for (key, value) in more.as_object().unwrap() {
-        status[key] = value.clone();
-    }
-    merge(member, (kind, name, ""), &json!({"status": status})).unwrap();
+    written.unwrap();
 }
 
 /// Plays the executor letting go of an object: only the courier's finalizer stays.
@@ -112,9 +128,7 @@ fn scoped_keys(entry: &Value, id: &str) -> Value {
 fn where_locations_have_keys_of_their_own_an_entry_never_gets_the_buckets() {
     let (hub, member) = played();
     let name = "courier-scoped";
-    make_bucket(hub, name, "ship");
-    merge(hub, (HUB_BUCKETS, name, ""), &json!({"spec": {"providerConfig": {"locationKeys": "scoped"}}}))
-        .unwrap();
+    make_bucket_with(hub, name, "ship", &json!({"locationKeys": "scoped"}));
     becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
     executed(member, BUCKETS, name, "Create", "Succeeded", json!({}));
     make_entry(hub, name, name);
@@ -165,8 +179,10 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
     all.into_iter().find(|one| one["type"] == kind).unwrap_or(&Value::Null)
 }
 
+/// Empty where there is none.
 fn decoded(secret: &Value, key: &str) -> String {
-    String::from_utf8(STANDARD.decode(secret["data"][key].as_str().unwrap()).unwrap()).unwrap()
+    let text = secret["data"][key].as_str().unwrap_or_default();
+    String::from_utf8(STANDARD.decode(text).unwrap()).unwrap()
 }
 
 #[test]
@@ -243,6 +259,9 @@ fn rotated_keys_arrive_everywhere() {
     in_good_days(hub, member, name);
     let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
     merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
+    // The courier has seen that.
+    let available = |object: &Value| condition(object, "LocationAvailable")["status"] == "True";
+    becomes(hub, (HUB_ENTRIES, name, HUB_NS), "its location available", available).unwrap();
     let was = get(member, LOCATIONS, name, "velero").unwrap().unwrap();
 
     apply(hub, &secret(name, "id-2")).unwrap();
@@ -552,7 +571,7 @@ fn an_entry_is_let_go_when_no_backup_writes_there_and_written_to_by_the_hubs_wor
     // It comes back: nothing was copied, nothing was lost, and another one may be writing.
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"spec": {"seedName": "ship"}})).unwrap();
     becomes(hub, (HUB_ENTRIES, name, HUB_NS), "seen to come", |entry| {
-        entry["status"]["conditions"][0]["reason"] == "ReadOnly"
+        condition(entry, "LocationAvailable")["reason"] == "ReadOnly"
     })
     .unwrap();
     let location = get(member, LOCATIONS, name, "velero").unwrap().unwrap();

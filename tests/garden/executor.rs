@@ -9,8 +9,9 @@ use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde_json::{Value, json};
 
+use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::Keys;
-use crate::support::wait_for;
+use crate::support::{Process, wait_for};
 use site::{
     BUCKET_FINALIZER, BUCKETS, ENTRIES, ENTRY_FINALIZER, PATIENCE, Site, asked, finalizers, is_healthy,
     retain, runtime,
@@ -397,15 +398,28 @@ fn versions_and_markers_go_and_what_is_locked_waits_with_a_date() {
     );
 
     // Its admin shortens it, to some seconds: then it goes by itself.
-    // A store keeps whole seconds.
-    let soon = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + 10).unwrap();
+    let mut soon = until;
     for version in &left {
-        runtime().block_on(retain(site, "locked", version, soon)).unwrap();
+        // A time that is over when it is asked for is refused.
+        soon = wait_for("the lock to be shortened", PATIENCE, || {
+            // A store keeps whole seconds.
+            let soon = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + 10)?;
+            let retained = runtime().block_on(retain(site, "locked", version, soon));
+            match retained {
+                Ok(()) => Ok(Some(soon)),
+                Err(_) if jiff::Timestamp::now() >= soon => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+        .unwrap();
     }
     site.annotate(ENTRIES, "vault", "gardener.cloud/operation=reconcile");
     let is_sooner = |entry: Option<&Value>| {
         let until = entry.and_then(|entry| entry["status"]["providerStatus"]["retainedUntil"].as_str());
-        entry.is_none() || until.is_some_and(|until| until.parse::<jiff::Timestamp>().unwrap() < in_two_days)
+        let is_today = |until: &str| {
+            in_two_days.duration_since(until.parse().unwrap()) > jiff::SignedDuration::from_hours(24)
+        };
+        entry.is_none() || until.is_some_and(is_today)
     };
     site.waits("to wait for seconds only", ENTRIES, "vault", is_sooner);
     site.is_gone(ENTRIES, "vault");
@@ -503,15 +517,22 @@ fn folders_are_buckets_too_and_other_providers_are_not_touched() {
 fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
     let site = Site::start().unwrap();
     let _report = site.plane.report_on_panic();
-    let mut agents = [site.start_agent("one").unwrap(), site.start_agent("two").unwrap()];
+    let mut agents = ["one", "two"].map(|name| site.start_agent(name, &[SHORT_LEASE]).unwrap());
     site.make_bucket("crashing");
-    site.make_entry("survivor", "crashing");
+    // One that is gone before anybody looks says nothing.
+    let mut crashes = (0..5).map(|round| crash(&site, &mut agents, &format!("survivor-{round}")));
+    assert!(crashes.any(|crashes| crashes > 0), "none was caught in the midst of it");
+}
+
+/// How often the agents were killed while they removed an entry.
+fn crash(site: &Site, agents: &mut [Process; 2], name: &str) -> usize {
     const COUNT: usize = 12_000;
-    site.fill("crashing", "survivor/", COUNT);
+    site.make_entry(name, "crashing");
+    site.fill("crashing", &format!("{name}/"), COUNT);
     let patch = json!({"metadata": {"finalizers": [ENTRY_FINALIZER, "example.com/reader"]}}).to_string();
-    site.kubectl().run(&["patch", ENTRIES, "survivor", "--type=merge", "-p", &patch]).unwrap();
-    site.delete(ENTRIES, "survivor");
-    let folder = site.s3.file("../crashing/survivor");
+    site.kubectl().run(&["patch", ENTRIES, name, "--type=merge", "-p", &patch]).unwrap();
+    site.delete(ENTRIES, name);
+    let folder = site.s3.file(&format!("../crashing/{name}"));
     let files = || {
         let parts = std::fs::read_dir(folder.join("etcd-main")).into_iter().flatten().flatten();
         parts.map(|part| std::fs::read_dir(part.path()).into_iter().flatten().count()).sum::<usize>()
@@ -532,10 +553,10 @@ fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
         agents[(crashes + 1) % 2].restart().unwrap();
         crashes += 1;
     }
-    assert!(crashes > 0, "it was not caught in the midst of it");
     let is_let_go = |entry: Option<&Value>| entry.is_some_and(|e| finalizers(e) == ["example.com/reader"]);
-    let entry = site.waits("to be let go", ENTRIES, "survivor", is_let_go).unwrap();
+    let entry = site.waits("to be let go", ENTRIES, name, is_let_go).unwrap();
     assert_eq!(entry["status"]["providerStatus"]["objects"], COUNT, "after {crashes} crashes: {entry:#}");
     assert_eq!(entry["status"]["providerStatus"]["bytes"], 7 * COUNT);
-    assert_eq!(site.count("crashing", "survivor"), 0);
+    assert_eq!(site.count("crashing", name), 0);
+    crashes
 }

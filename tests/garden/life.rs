@@ -31,7 +31,7 @@ impl Hub {
         let plane = start_hub().unwrap();
         let s3 = S3::start(&plane, name).unwrap();
         let mut command = in_own_session(&program());
-        command.args(["controller", "--namespace=velero", SHORT_LEASE]).args(flags);
+        command.args(["controller", "--namespace=velero"]).args(flags);
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
         let log = plane.folder().join("hub-controller.log");
@@ -94,6 +94,12 @@ impl Hub {
         self.kubectl().run(&["delete", HUB_ENTRIES, entry, "-n", HUB_NS, "--wait=false"]).unwrap();
     }
 
+    /// From now on its grace is that of a cluster for testing.
+    fn is_for_testing(&self, entry: &str) {
+        let purpose = "garden.berth.dev/purpose=testing";
+        self.kubectl().run(&["annotate", HUB_ENTRIES, entry, "-n", HUB_NS, purpose]).unwrap();
+    }
+
     /// As people see it.
     fn shown(&self, what: &str) -> String {
         let mut command = std::process::Command::new(program());
@@ -114,21 +120,31 @@ impl Hub {
     }
 }
 
+/// That its location can be used is said to be so.
+fn availability_is(entry: &Value, status: &str) -> bool {
+    let mut all = entry["status"]["conditions"].as_array().into_iter().flatten();
+    all.any(|one| one["type"] == "LocationAvailable" && one["status"] == status)
+}
+
 /// Its location can be used.
 fn is_usable(entry: &Value) -> bool {
-    entry["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "LocationAvailable" && condition["status"] == "True")
+    availability_is(entry, "True")
+}
+
+fn has_succeeded(entry: &Value) -> bool {
+    entry["status"]["lastOperation"]["state"] == "Succeeded"
 }
 
 /// A member cluster with a berth that backs up.
 fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
+    member_with(hub, seed, &[])
+}
+
+fn member_with(hub: &Hub, seed: &str, more: &[&str]) -> (Berth, Process) {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
     define_member(berth.plane()).unwrap();
     hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed).unwrap();
+    let agent = start_agent(&hub.plane, berth.plane(), seed, more).unwrap();
     (berth, agent)
 }
 
@@ -148,7 +164,9 @@ fn files(folder: &std::path::Path) -> usize {
 
 #[test]
 fn from_a_profile_to_a_backup_and_to_nothing_again() {
-    let hub = Hub::start("life", &["--deletion-grace-period=8s", "--bucket-idle-delay=1s"]);
+    // Long enough for all that is to be seen of it, however long that takes.
+    let grace = "--deletion-grace-period=aws=1h,aws/testing=1s";
+    let hub = Hub::start("life", &[grace, "--bucket-idle-delay=1s"]);
     let _report = hub.plane.report_on_panic();
     let (berth, mut agent) = member(&hub, "ship");
     for entry in ["ship--1", "ship--2"] {
@@ -170,18 +188,15 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
 
     // Wrong keys: told with a code, and all is well again with the right ones.
     hub.keys(&hub.s3.keys.id, "wrong");
-    let told = hub.entry("ship--1", "unusable", |entry| {
-        entry["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .any(|condition| condition["type"] == "LocationAvailable" && condition["status"] == "False")
-    });
-    let text = told.to_string();
-    assert!(text.contains("ERR_INFRA_UNAUTH") && !text.contains("wrong"), "{told:#}");
+    for entry in ["ship--1", "ship--2"] {
+        let told = hub.entry(entry, "unusable for its keys", |entry| {
+            availability_is(entry, "False") && entry.to_string().contains("ERR_INFRA_UNAUTH")
+        });
+        assert!(!told.to_string().contains("wrong"), "{told:#}");
+    }
     hub.keys(&hub.s3.keys.id, &hub.s3.keys.secret);
     for entry in ["ship--1", "ship--2"] {
-        hub.entry(entry, "usable", is_usable);
+        hub.entry(entry, "usable", |entry| is_usable(entry) && has_succeeded(entry));
     }
 
     hub.delete("ship--1");
@@ -204,12 +219,13 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
         assert!(line(entry).contains(part), "{entry} is not {part}:\n{shown}");
     }
     assert!(files(&folder.join("ship--1")) > 1, "in grace");
+    hub.is_for_testing("ship--1");
     hub.entry("ship--1", "gone", Value::is_null);
     assert_eq!(files(&folder.join("ship--1")), 0);
     assert_eq!(files(&folder.join("ship--2")), others, "nothing else is touched");
     for (kind, namespace) in [(LOCATIONS, "velero"), ("backups.velero.io", "velero"), (ENTRIES, "")] {
         let name = if kind.starts_with("backups.") { "first" } else { "ship--1" };
-        assert!(get(berth.kubectl(), kind, name, namespace).unwrap().is_none(), "{kind}");
+        becomes(berth.kubectl(), (kind, name, namespace), "gone", Value::is_null).unwrap();
     }
     let record = hub.tombstone("ship--1");
     assert_eq!(
@@ -219,6 +235,7 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     assert!(record["objects"].as_str().unwrap().parse::<u64>().unwrap() > 1, "{record:#}");
 
     // Its seed leaves, and so does the last entry: nobody wants the bucket any more.
+    hub.is_for_testing("ship--2");
     hub.delete("ship--2");
     hub.entry("ship--2", "gone", Value::is_null);
     hub.kubectl().run(&["delete", "seeds.garden.berth.dev", "ship"]).unwrap();
@@ -244,7 +261,7 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     super::site::define_velero(&other).unwrap();
     define_member(&other).unwrap();
     hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug").unwrap();
+    let mut tug = start_agent(&hub.plane, &other, "tug", &[]).unwrap();
 
     // One that moves takes its data with it, and is written to by one cluster at any time.
     hub.enter("moving--1", "ship");
@@ -260,9 +277,7 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
         hub.kubectl().run(&args).unwrap();
         becomes(to, (LOCATIONS, "moving--1", "velero"), "written to", is("ReadWrite")).unwrap();
         assert_eq!(mode(from)["spec"]["accessMode"], "ReadOnly", "the one before writes no more");
-        hub.entry("moving--1", seed, |entry| {
-            entry["status"]["seed"] == seed && entry["status"]["lastOperation"]["state"] == "Succeeded"
-        });
+        hub.entry("moving--1", seed, |entry| entry["status"]["seed"] == seed && has_succeeded(entry));
     };
     on((berth.kubectl(), other.kubectl()), "tug");
     assert_eq!(files(&folder), before);
@@ -297,7 +312,7 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry() {
     super::site::define_velero(&other).unwrap();
     define_member(&other).unwrap();
     hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug").unwrap();
+    let mut tug = start_agent(&hub.plane, &other, "tug", &[]).unwrap();
 
     // As it was asked to: it comes to nothing of it.
     agent.kill().unwrap();
@@ -313,7 +328,7 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry() {
 
     // Another cluster's by now.
     hub.enter("ship--1", "tug");
-    let again = hub.entry("ship--1", "placed", |e| e["status"]["lastOperation"]["state"] == "Succeeded");
+    let again = hub.entry("ship--1", "placed", has_succeeded);
     assert_eq!(again["spec"]["bucketName"], record["bucket"]);
     let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("ship--1/velero/backups/new");
     std::fs::create_dir_all(&folder).unwrap();
@@ -328,9 +343,10 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry() {
 
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
-    let mut hub = Hub::start("killed", &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);
+    let flags = ["--deletion-grace-period=2s", "--bucket-quota=aws=3", SHORT_LEASE];
+    let mut hub = Hub::start("killed", &flags);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
+    let (berth, mut agent) = member_with(&hub, "ship", &[SHORT_LEASE]);
     hub.enter("bystander", "ship");
     hub.entry("bystander", "usable", is_usable);
     back_up(&berth, "kept", "bystander");

@@ -1,6 +1,7 @@
 //! From a bucket of a cluster's own into its directory of a shared one, with a real S3-protocol server.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -133,7 +134,11 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Objects as a file-level repository has them: many and small.
 async fn fill(store: &Arc<DynObjectStore>, count: usize) {
-    for i in 0..count {
+    fill_more(store, 0..count).await;
+}
+
+async fn fill_more(store: &Arc<DynObjectStore>, which: Range<usize>) {
+    for i in which {
         let path = Path::from(format!("kopia/default/p{i:05}"));
         store.put(&path, PutPayload::from(format!("contents of {i}"))).await.unwrap();
     }
@@ -207,8 +212,9 @@ fn it_goes_on_where_it_was_killed() {
     site.share();
     site.available(ENTRY);
     let (own, runtime) = (site.s3.store().unwrap(), runtime());
-    runtime.block_on(fill(&own, 600));
-    let before = runtime.block_on(contents(&own, ""));
+    let mut filled = 600;
+    runtime.block_on(fill(&own, filled));
+    let mut before = runtime.block_on(contents(&own, ""));
     let shared = site.shared();
     let prefix = format!("{ENTRY}/velero");
     let copied = || {
@@ -216,28 +222,39 @@ fn it_goes_on_where_it_was_killed() {
         runtime.block_on(listing.try_collect::<Vec<_>>()).map(|all| all.len())
     };
     // Killed three times, each time a little further.
-    let mut kills = 0;
-    for goal in [50, 200, 400] {
+    let (mut kills, further) = (0, [50, 150, 200]);
+    for _ in 0..20 {
+        let Some(further) = further.get(kills) else { break };
+        let goal = copied().unwrap() + further;
         let mut child = site.command(&["--at-once=2"]).stdout(Stdio::null()).spawn().unwrap();
         wait_for("some objects to be copied", PATIENCE, || {
-            anyhow::ensure!(child.try_wait()?.is_none(), "it ended before it could be killed");
-            Ok((copied()? >= goal).then_some(()))
+            let is_over = child.try_wait()?.is_some();
+            Ok((is_over || copied()? >= goal).then_some(()))
         })
         .unwrap();
         child.kill().unwrap();
-        child.wait().unwrap();
-        kills += 1;
+        let status = child.wait().unwrap();
+        // By a signal there is no code.
+        assert!(matches!(status.code(), None | Some(0)), "{status}");
+        if status.code().is_none() && copied().unwrap() < filled {
+            kills += 1;
+            continue;
+        }
+        // It was at its end before anybody looked: there is more to do.
+        site.lead_back();
+        runtime.block_on(fill_more(&own, filled..filled + 600));
+        filled += 600;
+        before = runtime.block_on(contents(&own, ""));
     }
-    assert_eq!(kills, 3);
-    assert!(copied().unwrap() < 600, "it was in the middle");
+    assert_eq!(kills, 3, "in the middle");
     // Meanwhile some go, and some come.
-    let gone = Path::from("kopia/default/p00599");
-    runtime.block_on(own.delete(&gone)).unwrap();
+    let gone = format!("kopia/default/p{:05}", filled - 1);
+    runtime.block_on(own.delete(&Path::from(gone.as_str()))).unwrap();
     runtime.block_on(own.put(&Path::from("kopia/default/new"), PutPayload::from("new"))).unwrap();
     let (ok, stdout, stderr) = site.migrate(&[]);
     assert!(ok, "{stdout}{stderr}");
     let mut wanted = before;
-    wanted.remove("kopia/default/p00599");
+    wanted.remove(&gone);
     wanted.insert("kopia/default/new".to_owned(), b"new".to_vec());
     assert!(runtime.block_on(contents(&shared, &prefix)) == wanted);
 }
@@ -279,23 +296,37 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
     site.share();
     site.available(ENTRY);
     let (own, runtime) = (site.s3.store().unwrap(), runtime());
-    // So many that it is still at it when another one has looked twice.
-    runtime.block_on(fill(&own, 3000));
-    let before = runtime.block_on(contents(&own, ""));
     let shared = site.shared();
     let prefix = format!("{ENTRY}/velero");
-    let mut sleeper =
-        site.command(&["--at-once=1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("some objects to be copied", PATIENCE, || {
-        anyhow::ensure!(sleeper.try_wait()?.is_none(), "it ended before it could sleep");
-        let copied = runtime.block_on(contents(&shared, &prefix)).len();
-        Ok((copied >= 50).then_some(()))
-    })
-    .unwrap();
-    // Awake, it is in nobody's hands but its own.
-    let (ok, _, stderr) = site.migrate(&[]);
-    assert!(!ok && stderr.contains("is migrating from location old already"), "{stderr}");
-    signal(&sleeper, "-STOP");
+    let mut filled = 0;
+    let asleep = wait_for("a run to sleep in the midst of it", PATIENCE, || {
+        // So many that it is still at it when another one has looked twice.
+        runtime.block_on(fill_more(&own, filled..filled + 3000));
+        let goal = filled + 50;
+        filled += 3000;
+        let mut sleeper =
+            site.command(&["--at-once=1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        wait_for("some objects to be copied", PATIENCE, || {
+            let is_over = sleeper.try_wait()?.is_some();
+            let listing = shared.list(Some(&Path::from(prefix.as_str())));
+            let copied = runtime.block_on(listing.try_collect::<Vec<_>>())?.len();
+            Ok((is_over || copied >= goal).then_some(()))
+        })?;
+        // Awake, it is in nobody's hands but its own.
+        let (ok, _, stderr) = site.migrate(&[]);
+        if sleeper.try_wait()?.is_none() {
+            signal(&sleeper, "-STOP");
+        }
+        if sleeper.try_wait()?.is_none() {
+            assert!(!ok && stderr.contains("is migrating from location old already"), "{stderr}");
+            return Ok(Some(sleeper));
+        }
+        // It was at its end before anybody looked: there is more to do.
+        site.lead_back();
+        Ok(None)
+    });
+    let sleeper = asleep.unwrap();
+    let before = runtime.block_on(contents(&own, ""));
     let (ok, stdout, stderr) = site.migrate(&["--retire"]);
     assert!(ok, "{stdout}{stderr}");
     assert!(runtime.block_on(contents(&own, "")).is_empty());

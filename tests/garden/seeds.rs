@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::site::{HUB_BUCKETS, HUB_ENTRIES, Played, apply, get, merge, user_of};
-use crate::support::Kubectl;
 use crate::support::kubectl::Answer;
+use crate::support::{Kubectl, PATIENCE, wait_for};
 
 const HUB_NS: &str = "garden-dev";
 const SEEDS: &str = "seeds.garden.berth.dev";
@@ -97,13 +97,21 @@ fn a_seed_tells_of_what_it_was_given_and_of_nothing_else() {
         ("tug", (SEEDS, "tug", ""), &beat),
         ("tug", (SEEDS, "tug", ""), &identified),
     ];
+    let taken = json!({"seed": "barge"});
+    wait_for("right and policy of Seeds to be known", PATIENCE, || {
+        let answers = User::of_seed("tug").map(|user| {
+            let may = user.tells(hub, bucket, &report).status.success();
+            may && user.tells(hub, bucket, &taken).stderr.contains("does not write")
+        });
+        Ok((answers == [true, true]).then_some(()))
+    })
+    .unwrap();
     for (seed, object, status) in allowed {
         for user in User::of_seed(seed) {
             let answer = user.tells(hub, object, status);
             assert!(answer.status.success(), "{} {object:?} {status}: {}", user.name, answer.stderr);
         }
     }
-    let taken = json!({"seed": "barge"});
     let released = json!({"releasedAt": "2026-01-01T00:00:00Z"});
     let placed = json!({"allocated": ["a", "b"]});
     let both = json!({"conditions": conditions(), "seed": "barge"});

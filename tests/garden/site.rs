@@ -2,14 +2,13 @@
 
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use berth_api::crd;
 use berth_api::keys::SEEDS_NAMESPACE;
 use serde_json::{Value, json};
 
 use crate::admission::program;
 pub use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
@@ -33,7 +32,7 @@ impl Member {
         let plane = ControlPlane::start()?;
         define_velero(&plane)?;
         define_member(&plane)?;
-        let agent = start_agent(hub, &plane, seed)?;
+        let agent = start_agent(hub, &plane, seed, &[])?;
         Ok(Self { plane, _agent: agent })
     }
 
@@ -47,17 +46,23 @@ pub fn user_of(seed: &str) -> (String, &'static str) {
     (format!("system:serviceaccount:{SEEDS_NAMESPACE}:{seed}"), "system:serviceaccounts:garden-seeds")
 }
 
-/// The agent of a member cluster. In the hub it may do what a seed may, and no more.
+/// The agent of a member cluster. In the hub it may do what a seed may, and no more. A short Lease is for those that are
+/// killed again and again: on a busy machine whoever has one loses it, and with it what it has seen.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start_agent(hub: &ControlPlane, member: &ControlPlane, seed: &str) -> anyhow::Result<Process> {
+pub fn start_agent(
+    hub: &ControlPlane,
+    member: &ControlPlane,
+    seed: &str,
+    more: &[&str],
+) -> anyhow::Result<Process> {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": seed, "namespace": SEEDS_NAMESPACE},
     });
     apply(hub.kubectl(), &account)?;
     let mut command = in_own_session(&program());
-    command.args(["garden", "agent", "--namespace=velero", SHORT_LEASE]);
+    command.args(["garden", "agent", "--namespace=velero"]).args(more);
     command.arg("--kubeconfig").arg(member.kubeconfig());
     command.arg("--hub-kubeconfig").arg(hub.service_account_kubeconfig(SEEDS_NAMESPACE, seed)?);
     command.arg(format!("--seed={seed}"));
@@ -146,7 +151,21 @@ fn define(
     objects.extend(namespaces.iter().map(named));
     plane.apply(objects)?;
     plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
-    Ok(())
+    definitions.iter().try_for_each(|crd| {
+        let kind = crd.metadata.name.clone().unwrap_or_default();
+        is_served(plane, &kind)
+    })
+}
+
+/// Waits until objects of a kind can be had: a definition is established a moment before everybody finds it.
+///
+/// # Errors
+/// When that takes too long.
+pub fn is_served(plane: &ControlPlane, kind: &str) -> anyhow::Result<()> {
+    wait_for(&format!("{kind} to be served"), PATIENCE, || {
+        let answer = plane.kubectl().answer(&["get", kind, "--all-namespaces", "-o", "json"], "")?;
+        Ok(answer.status.success().then_some(()))
+    })
 }
 
 /// # Errors
@@ -206,4 +225,31 @@ pub fn merge(
     }
     kubectl.run(&args)?;
     Ok(())
+}
+
+/// [`merge`] into what was `found`. Gives it as it is then; `None`: it was another one by now, and nothing is written.
+///
+/// # Errors
+/// When the API server refuses it for anything else.
+pub fn merge_as_found(
+    kubectl: &Kubectl,
+    (kind, name): (&str, &str),
+    found: &Value,
+    patch: &Value,
+) -> anyhow::Result<Option<Value>> {
+    let mut patch = patch.clone();
+    patch["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"].clone();
+    let text = patch.to_string();
+    let mut args = vec!["patch", kind, name, "--type=merge", "-o", "json", "-p", &text];
+    if patch.get("status").is_some() {
+        args.push("--subresource=status");
+    }
+    let answer = kubectl.answer(&args, "")?;
+    if answer.status.success() {
+        return Ok(Some(serde_json::from_str(&answer.stdout)?));
+    }
+    if answer.stderr.contains("(Conflict)") {
+        return Ok(None);
+    }
+    bail!("{kind}/{name}: {}", answer.stderr.trim_end())
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, http as plain, port, wait_for};
-use crate::wait::PATIENCE;
+use crate::wait::{ANSWER, PATIENCE};
 
 fn address(plane: &ControlPlane) -> anyhow::Result<SocketAddr> {
     let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
@@ -25,7 +25,8 @@ fn address(plane: &ControlPlane) -> anyhow::Result<SocketAddr> {
 
 fn client() -> anyhow::Result<HttpClient> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(ReqwestConnector::default().connect(&ClientOptions::new().with_allow_http(true))?)
+    let options = ClientOptions::new().with_allow_http(true).with_timeout(ANSWER);
+    Ok(ReqwestConnector::default().connect(&options.with_connect_timeout(ANSWER))?)
 }
 
 /// Headers and body of a success.
@@ -93,7 +94,8 @@ impl Azurite {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = MicrosoftAzureBuilder::new().with_account(&self.account).with_access_key(&self.key);
         let builder = builder.with_endpoint(self.url()).with_container_name(container);
-        Ok(builder.with_allow_http(true).build()?)
+        let options = ClientOptions::new().with_allow_http(true).with_timeout(ANSWER);
+        Ok(builder.with_client_options(options.with_connect_timeout(ANSWER)).build()?)
     }
 
     /// A call that neither berth nor `object_store` makes, below the account.

@@ -161,7 +161,9 @@ async fn play(client: Client, script: Arc<Mutex<Script>>) {
                 let known = asked
                     .get(&answer.key)
                     .is_some_and(|(version, at)| *version == answer.version && at.elapsed() < LOOK);
-                asked.insert(answer.key.clone(), (answer.version.clone(), Instant::now()));
+                if !known {
+                    asked.insert(answer.key.clone(), (answer.version.clone(), Instant::now()));
+                }
                 !known
             });
             let fresh: Vec<Answer> = fresh.collect();
@@ -181,16 +183,16 @@ async fn play(client: Client, script: Arc<Mutex<Script>>) {
         let api: Api<Seed> = Api::all(client.clone());
         loop {
             tick.tick().await;
-            let alive = script.lock().alive.clone();
-            for (seed, ahead) in alive {
-                if reported.get(&seed).is_some_and(|at| at.elapsed() < REPORT) {
-                    continue;
-                }
+            let mut due = script.lock().alive.clone();
+            due.retain(|seed, _| reported.get(seed).is_none_or(|at| at.elapsed() >= REPORT));
+            // Side by side: none is silent because the others take their time.
+            let reports = due.into_iter().map(async |(seed, ahead)| {
                 let patch = json!({"status": {"lastHeartbeatTime": Time(Timestamp::now() + ahead)}});
-                if api.patch_status(&seed, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok() {
-                    reported.insert(seed, Instant::now());
-                }
-            }
+                let sent = api.patch_status(&seed, &PatchParams::default(), &Patch::Merge(patch)).await;
+                sent.is_ok().then_some(seed)
+            });
+            let heard = futures::future::join_all(reports).await;
+            reported.extend(heard.into_iter().flatten().map(|seed| (seed, Instant::now())));
         }
     };
     tokio::join!(buckets, entries, acting, reporting);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::peers::Keys;
 use super::process::in_own_session;
 use super::{ControlPlane, Process, binaries, port, wait_for};
-use crate::wait::PATIENCE;
+use crate::wait::{ANSWER, PATIENCE};
 
 /// By TLS: berth sets no policy where there is none. It checks no signatures.
 pub struct Moto {
@@ -65,8 +65,9 @@ impl Moto {
         command.env("PYTHONPATH", packages).env_remove("PYTHONHOME");
         let process = Process::start("moto", command, &plane.folder().join(format!("moto-{name}.log")))?;
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let options =
-            ClientOptions::new().with_root_certificate(Certificate::from_pem(ca.certificate.as_bytes())?);
+        let certificate = Certificate::from_pem(ca.certificate.as_bytes())?;
+        let options = ClientOptions::new().with_root_certificate(certificate).with_timeout(ANSWER);
+        let options = options.with_connect_timeout(ANSWER);
         let client = ReqwestConnector::default().connect(&options)?;
         let mut started = Self { process, keys: Keys::new(name), ca: ca.certificate, address, client };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -9,6 +9,8 @@ use super::times::Wait;
 /// How long anything may take that does happen in the end: machines that run tests are shared, and slow when they are
 /// busy. Nothing is gained by less, because only what fails waits for so long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+/// The same of one answer of a store, of which several may be needed.
+pub const ANSWER: Duration = Duration::from_secs(120);
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// How long to pause after a look that took that long: whoever looks is not to take more than a third of a core from what

@@ -256,6 +256,10 @@ impl Courier {
         let differs = found
             .is_none_or(|found| found.wants_else(&wanted) || carried::lacks(found.meta(), wanted.meta()));
         if differs {
+            if found.is_none() {
+                // What somebody else made a moment ago the watch may not show yet.
+                desk.ensure_ours(&wanted.name_any()).await?;
+            }
             carried::ask_to_reconcile(wanted.meta_mut(), Timestamp::now());
             desk.apply(&wanted).await?;
         }

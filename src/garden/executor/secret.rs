@@ -1,5 +1,7 @@
 //! The Secrets that objects name: read when they are needed, and kept from going before.
 
+use std::collections::HashSet;
+
 use berth_api::garden::SecretReference;
 use berth_api::keys::{self, FIELD_MANAGER};
 use k8s_openapi::api::core::v1::Secret;
@@ -9,6 +11,32 @@ use serde_json::json;
 
 use super::extension::Problem;
 use crate::client::is_not_found;
+
+/// Objects that need their Secret from now on, and such as need it no more, by UID: the watch may not show either yet.
+#[derive(Default)]
+pub struct Holders {
+    held: HashSet<String>,
+    released: HashSet<String>,
+}
+
+impl Holders {
+    pub fn hold(&mut self, uid: &str) {
+        self.released.remove(uid);
+        self.held.insert(uid.to_owned());
+    }
+
+    /// Those that are not `here` any more are forgotten.
+    pub fn release(&mut self, uid: &str, here: &HashSet<String>) {
+        self.held.retain(|one| one != uid && here.contains(one));
+        self.released.retain(|one| here.contains(one));
+        self.released.insert(uid.to_owned());
+    }
+
+    /// `is_shown`: with our finalizer, by the watch.
+    pub fn needs(&self, uid: &str, is_shown: bool) -> bool {
+        !self.released.contains(uid) && (is_shown || self.held.contains(uid))
+    }
+}
 
 /// # Errors
 /// Told as a fault of configuration when it is not there or may not be read. That it is not there says nothing about the
@@ -75,4 +103,27 @@ async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Res
 
 fn api(client: &Client, reference: &SecretReference) -> Api<Secret> {
     Api::namespaced(client.clone(), &reference.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_needs_a_secret_is_known_before_the_watch_shows_it() {
+        let here: HashSet<String> = ["a", "b", "c"].map(str::to_owned).into();
+        let mut holders = Holders::default();
+        assert!(!holders.needs("a", false) && holders.needs("a", true));
+        holders.hold("a");
+        holders.hold("b");
+        assert!(holders.needs("a", false));
+        holders.release("a", &here);
+        assert!(!holders.needs("a", true), "the watch shows its finalizer still");
+        assert!(holders.needs("b", false) && !holders.needs("c", false));
+        // Let go, and restored.
+        holders.hold("a");
+        assert!(holders.needs("a", false));
+        holders.release("c", &["c".to_owned()].into());
+        assert!(!holders.needs("a", false) && !holders.needs("b", false), "they are gone");
+    }
 }

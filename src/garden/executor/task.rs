@@ -331,6 +331,7 @@ impl<'a, K: Extension> Task<'a, K> {
     /// Its keys are needed as long as it is there.
     async fn keep_secret(&self) -> Result<(), Problem> {
         let reference = self.object.secret_ref();
+        self.context.holders.lock().await.hold(&self.object.uid().unwrap_or_default());
         let secret = secret::get(&self.context.client, reference).await?;
         secret::hold(&self.context.client, &secret, K::FINALIZER).await
     }
@@ -340,20 +341,18 @@ impl<'a, K: Extension> Task<'a, K> {
         let context = self.context;
         let reference = self.object.secret_ref().clone();
         let uid = self.object.uid().unwrap_or_default();
-        let mut released = context.released.lock().await;
+        let mut holders = context.holders.lock().await;
         let known = context.known.state();
         let known: Vec<&K> = known.iter().filter_map(|other| other.0.as_ref().ok()).collect();
-        released.retain(|old| known.iter().any(|other| other.uid().as_ref() == Some(old)));
-        released.insert(uid.clone());
+        holders.release(&uid, &known.iter().filter_map(|other| other.uid()).collect());
         let is_needed = known.iter().any(|other| {
-            *other.secret_ref() == reference
-                && other.finalizers().iter().any(|finalizer| finalizer == K::FINALIZER)
-                && other.uid().is_some_and(|uid| !released.contains(&uid))
+            let is_shown = other.finalizers().iter().any(|finalizer| finalizer == K::FINALIZER);
+            *other.secret_ref() == reference && other.uid().is_some_and(|uid| holders.needs(&uid, is_shown))
         });
         if !is_needed {
             secret::let_go(&context.client, &reference, K::FINALIZER).await?;
         }
-        drop(released);
+        drop(holders);
         let finalizers = self.object.finalizers().iter().filter(|finalizer| *finalizer != K::FINALIZER);
         let finalizers = finalizers.cloned().collect();
         self.patch_metadata(annotations, finalizers).await?;

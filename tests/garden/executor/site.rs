@@ -21,9 +21,9 @@ use object_store::path::Path;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::super::site::is_served;
 use crate::admission::program;
 pub use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::{Keys, S3};
 use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
@@ -47,7 +47,7 @@ impl Site {
         static SHARED: OnceLock<Result<(Site, Mutex<Process>), String>> = OnceLock::new();
         let start = || {
             let site = Self::start()?;
-            let agent = site.start_agent("shared")?;
+            let agent = site.start_agent("shared", &[])?;
             Ok::<_, anyhow::Error>((site, Mutex::new(agent)))
         };
         let shared = SHARED.get_or_init(|| start().map_err(|error| format!("{error:#}")));
@@ -67,6 +67,7 @@ impl Site {
         }
         plane.apply(objects)?;
         plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
+        [BUCKETS, ENTRIES].iter().try_for_each(|kind| is_served(&plane, kind))?;
         let agent = plane.service_account_kubeconfig("velero", "berth-garden-agent")?;
         let s3 = S3::start(&plane, "garden")?;
         let site = Self { plane, s3, agent };
@@ -74,9 +75,10 @@ impl Site {
         Ok(site)
     }
 
-    pub fn start_agent(&self, name: &str) -> anyhow::Result<Process> {
+    /// A short Lease is for those that are killed.
+    pub fn start_agent(&self, name: &str, more: &[&str]) -> anyhow::Result<Process> {
         let mut command = in_own_session(&program());
-        command.args(["garden", "agent", "--namespace=velero", SHORT_LEASE, "--log-level=info,berth=debug"]);
+        command.args(["garden", "agent", "--namespace=velero", "--log-level=info,berth=debug"]).args(more);
         command.arg("--kubeconfig").arg(&self.agent);
         command.arg("--filesystem-root").arg(self.plane.folder());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
