@@ -1,7 +1,7 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
-//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]), and hands
+//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]) and what the objects of these need (`related`), and hands
 //! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
@@ -11,6 +11,7 @@ pub mod executor;
 pub mod list;
 pub mod log;
 pub mod prepare;
+mod related;
 pub mod run;
 mod settle;
 pub mod split;

@@ -143,7 +143,10 @@ fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceF
             includes: list(&spec.included_resources).to_vec(),
             excludes: list(&spec.excluded_resources).to_vec(),
         };
-        check_lists(&resources, &at.child("includedResources"), &at.child("excludedResources"), found);
+        let excludes_at = at.child("excludedResources");
+        check_lists(&resources, &at.child("includedResources"), &excludes_at, found);
+        let is_none = resources.excludes.iter().any(|entry| entry == "*");
+        found.require(!is_none, &excludes_at, "\"*\" would leave nothing to back up: remove it");
         return ResourceFilter::Old { resources, include_cluster_resources: spec.include_cluster_resources };
     }
     let mut filter = |included: usize, excluded: usize| {
@@ -166,7 +169,7 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
         }
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
         for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
-            let legal = !entry.is_empty()
+            let legal = (1..=limits::RESOURCE).contains(&entry.len())
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
             if !legal {
                 let message =
@@ -253,6 +256,7 @@ mod tests {
             "excludedNamespaceScopedResources": ["secrets"],
             "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Is"}]},
             "orLabelSelectors": [{"matchLabels": {"a b": "c"}}],
+            "excludedResources": ["*"],
             "ttl": "1h-5m",
             "csiSnapshotTimeout": "ten minutes",
             "resourcePolicy": {"kind": "Secret", "name": "x"},
@@ -266,6 +270,7 @@ mod tests {
                 "spec.excludedNamespaces[0]",
                 "spec.excludedNamespaces[1]",
                 "spec.excludedNamespaceScopedResources",
+                "spec.excludedResources",
                 "spec.orLabelSelectors",
                 "spec.labelSelector.matchExpressions[0].operator",
                 "spec.orLabelSelectors[0].matchLabels.a b",

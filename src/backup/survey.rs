@@ -46,11 +46,15 @@ impl Engine {
             backup: &backup,
             locations: &locations,
             namespaces: &namespaces,
+            types: &types,
             server: &server,
             default_ttl: self.default_ttl,
             now: Timestamp::now(),
         };
         let prepared = prepare(&situation);
+        if let Ok(prepared) = &prepared {
+            prepared.warn(log);
+        }
         Ok(prepared.map(|prepared| (Cluster { types, namespaces }, prepared)))
     }
 
