@@ -13,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::GoDuration;
 use crate::velero::BackupSpec;
 
+/// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
+const LONGEST_RESOURCE: usize = 253;
+
 /// A Backup's wishes, checked: what the queue and the engine work with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
@@ -169,7 +172,7 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
         }
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
         for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
-            let legal = (1..=limits::RESOURCE).contains(&entry.len())
+            let legal = (1..=LONGEST_RESOURCE).contains(&entry.len())
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
             if !legal {
                 let message =
@@ -316,11 +319,20 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_that_leaves_nothing_or_is_no_type_is_refused() {
+        let nothing = faults(serde_json::json!({"excludedResources": ["*"]}));
+        assert_eq!(nothing, ["spec.excludedResources: \"*\" would leave nothing to back up: remove it"]);
+        let long = faults(serde_json::json!({"includedResources": ["a".repeat(254)]}));
+        assert!(long[0].starts_with("spec.includedResources[0]: "), "{long:?}");
+    }
+
+    #[test]
     fn what_velero_accepts_is_accepted() {
         for spec in [
             serde_json::json!({"includedNamespaces": ["*"], "ttl": "0s", "hooks": {}, "metadata": {}}),
             serde_json::json!({"includedNamespaces": ["team-*", "ns[1-3]"], "excludedNamespaces": ["team-x"]}),
             serde_json::json!({"includedResources": ["*"], "includeClusterResources": true}),
+            serde_json::json!({"includedResources": ["*.k8s.io", "ingresses.networking"]}),
             serde_json::json!({"excludedClusterScopedResources": ["*"], "includedNamespaceScopedResources": ["cm", "deploy*.apps"]}),
             serde_json::json!({"labelSelector": {"matchLabels": {"app.kubernetes.io/name": "web"}}}),
         ] {

@@ -77,6 +77,13 @@ struct Taken {
     forbidden: bool,
 }
 
+impl Taken {
+    fn of(kind: &Arc<ResourceType>, references: References) -> Self {
+        let kind = Arc::clone(kind);
+        Self { kind, names: BTreeSet::new(), namespaces: HashSet::new(), references, forbidden: false }
+    }
+}
+
 impl Collector<'_> {
     /// Takes everything. What one type refuses is an error in the log; what concerns all ends the backup.
     ///

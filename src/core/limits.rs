@@ -7,8 +7,6 @@
 pub const NAMES: usize = 1000;
 /// Of these, patterns in a list of namespaces.
 pub const PATTERNS: usize = 100;
-/// Characters of an entry of a list of resource types: a definition's name has no more.
-pub const RESOURCE: usize = 253;
 /// Selectors, hooks, and requirements of one selector.
 pub const SELECTORS: usize = 100;
 /// Values of one requirement.

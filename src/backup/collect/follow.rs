@@ -40,17 +40,11 @@ impl Collector<'_> {
     pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
         let named = Related::named_by(kind).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
-        Taken {
-            kind: Arc::clone(kind),
-            names: BTreeSet::new(),
-            namespaces: HashSet::new(),
-            references: References::following(followed),
-            forbidden: false,
-        }
+        Taken::of(kind, References::following(followed))
     }
 
     /// # Errors
-    /// When nobody takes the objects any more.
+    /// As [`Collector::run`].
     pub(super) async fn follow(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         self.take_pods_and_claims(taken).await?;
         self.take_named(Related::Volume, taken).await?;
@@ -253,10 +247,11 @@ impl Collector<'_> {
             match answer {
                 Ok(Some(found)) if found.name == name => pending.add(found).await?,
                 Ok(_) => gone.push(name),
-                Err(error) => {
-                    let message = format!("failed to get {name}: {}", chain(&error));
+                Err(error) if error.is_about_type() => {
+                    let message = format!("failed to get {name}, it is missing: {}", chain(&error));
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                 }
+                Err(error) => return Err(error),
             }
         }
         pending.flush().await?;
@@ -306,16 +301,16 @@ impl Collector<'_> {
         read
     }
 
-    /// What others need and nobody can read is an error of the backup, not its end.
+    /// What others need and nobody can read is an error of the backup; what concerns all ends it.
     fn tell(&self, kind: &ResourceType, read: Result<(), ListError>) -> Result<(), ListError> {
         match read {
-            Err(ListError::NobodyTakes) => Err(ListError::NobodyTakes),
-            Err(error) => {
-                let message = format!("failed to list what others refer to: {}", chain(&error));
+            Err(error) if error.is_about_type() => {
+                let message =
+                    format!("what others refer to is missing, for it cannot be read: {}", chain(&error));
                 self.log.error(&About::Cluster, &kind.qualified(), &message);
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            read => read,
         }
     }
 
@@ -344,3 +339,6 @@ impl Collector<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
