@@ -74,13 +74,10 @@ impl Collector<'_> {
     /// With a selector: a pod that matches needs its claims whatever their labels are, and a claim the running pods that
     /// write to it.
     async fn take_pods_and_claims(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
-        let count = |taken: &[Taken], related: Related| {
-            taken.iter().filter(|one| related.is(&one.kind)).map(|one| one.names.len()).sum::<usize>()
-        };
         let mut claims = 0;
         for _ in 0..ROUNDS {
             self.take_named(Related::Claim, taken).await?;
-            let now = count(taken, Related::Claim);
+            let now = taken.iter().find(|one| Related::Claim.is(&one.kind)).map_or(0, |one| one.names.len());
             let Some(kind) = self.open(Related::Pod).filter(|_| now > claims) else { return Ok(()) };
             claims = now;
             self.take_users_of_claims(&kind, taken).await?;
@@ -124,14 +121,14 @@ impl Collector<'_> {
     /// Bindings name accounts, so all of them are looked at.
     async fn take_cluster_roles(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let (bindings, roles) = (self.open(Related::Binding), self.open(Related::ClusterRole));
-        let has_accounts = |one: &Taken| Related::Account.is(&one.kind) && !one.names.is_empty();
         let Some(kind) = self.served(Related::Binding).filter(|_| bindings.is_some() || roles.is_some())
         else {
             return Ok(());
         };
         let mut held = self.take_out(&kind, taken);
         let mut names = BTreeSet::new();
-        if let Some(accounts) = taken.iter().find(|one| has_accounts(one)) {
+        let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
+        if let Some(accounts) = accounts.filter(|one| !one.names.is_empty()) {
             let wants = |found: &Found| match Binding::parse(&found.json) {
                 Ok(binding) if binding.accounts.iter().any(|account| accounts.names.contains(account)) => {
                     names.insert(binding.role);
