@@ -250,9 +250,9 @@ impl Pattern {
     /// Takes as many steps as name and pattern have characters, times each other at most.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.as_bytes();
-        let (mut at, mut read) = (0, 0);
+        let (mut at, mut read) = (0_usize, 0_usize);
         // Behind the last star, and what that has not taken yet.
-        let mut back = None;
+        let mut back: Option<(usize, usize)> = None;
         while let Some(byte) = name.get(read) {
             match (self.0.get(at), back) {
                 (Some(Token::Star), _) => {
