@@ -2,7 +2,8 @@
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
-//! tried again by [`reading`]), and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
+//! tried again by [`reading`]) and takes what the objects of these need (`related`), and hands batches of raw objects to its own worker
+//! pool ([`archive`]), which sends gzip members to the store ([`upload`]).
 
 pub mod archive;
 pub mod asked;
@@ -14,6 +15,7 @@ pub mod log;
 pub mod metrics;
 pub mod prepare;
 pub mod reading;
+mod related;
 pub mod run;
 mod settle;
 pub mod split;

@@ -204,7 +204,9 @@ fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
         ])
         .unwrap();
     let custom = |kind: &str, namespace: &str, name: &str| {
-        let mut made = object(kind, namespace, name, json!({"spec": {"huge": 9007199254740993_i64}}));
+        let more =
+            json!({"metadata": {"labels": {"orbit": "custom"}}, "spec": {"huge": 9007199254740993_i64}});
+        let mut made = object(kind, namespace, name, more);
         made["apiVersion"] = json!("engine.example.com/v1");
         made
     };
@@ -232,6 +234,20 @@ fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
     );
     let found = items(&folder.join("planets.tar.gz"));
     assert!(found.contains(&"planets.engine.example.com/cluster/earth".to_owned()), "{found:?}");
+    // Definitions do not carry the labels of what they define, and come along all the same.
+    let (done, folder) =
+        run(&berth, "labelled", json!({"labelSelector": {"matchLabels": {"orbit": "custom"}}}));
+    assert_eq!(done.phase(), BackupPhase::Completed);
+    assert_eq!(
+        items(&folder.join("labelled.tar.gz")),
+        [
+            "customresourcedefinitions.apiextensions.k8s.io/cluster/planets.engine.example.com",
+            "customresourcedefinitions.apiextensions.k8s.io/cluster/widgets.engine.example.com",
+            "namespaces/cluster/cst",
+            "planets.engine.example.com/cluster/earth",
+            "widgets.engine.example.com/namespaces/cst/w",
+        ]
+    );
     // Without any filter everything cluster-scoped is there, as Velero documents.
     let (done, folder) = run(&berth, "everything", json!({}));
     assert_eq!(done.phase(), BackupPhase::Completed);
@@ -395,4 +411,123 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
         "{log}"
     );
     assert!(told(&["level=error", "failed to list gadgets.broken.example.com", "`kubectl get"]), "{log}");
+}
+
+#[test]
+fn what_the_objects_of_a_namespace_need_is_stored_with_them_and_each_once() {
+    let berth = start("related", 1);
+    let rbac = "rbac.authorization.k8s.io";
+    let volume = json!({"spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+        "hostPath": {"path": "/tmp/related"}, "persistentVolumeReclaimPolicy": "Retain",
+    }});
+    let claim = |volume: &str| {
+        json!({"metadata": {"labels": {"keep": "me"}}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "", "volumeName": volume,
+        }})
+    };
+    let pod = json!({"metadata": {"labels": {"app": "web"}}, "spec": {
+        "priorityClassName": "system-cluster-critical",
+        "containers": [{"name": "c", "image": "i"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    }});
+    let role = json!({"apiVersion": format!("{rbac}/v1"), "rules": []});
+    let binding = |account: &str| {
+        json!({
+            "apiVersion": format!("{rbac}/v1"),
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": account},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "rel-a"}],
+        })
+    };
+    create(
+        &berth,
+        &[
+            object("Namespace", "", "rel-a", json!({})),
+            object("Namespace", "", "rel-b", json!({})),
+            object("PersistentVolume", "", "rel-used", volume.clone()),
+            object("PersistentVolume", "", "rel-other", volume),
+            object("PersistentVolumeClaim", "rel-a", "data", claim("rel-used")),
+            object("PersistentVolumeClaim", "rel-b", "lost", claim("rel-gone")),
+            object("Pod", "rel-a", "web", pod),
+            object("ServiceAccount", "rel-a", "rel-robot", json!({})),
+            object("ClusterRole", "", "rel-robot", role.clone()),
+            object("ClusterRole", "", "rel-absent", role),
+            object("ClusterRoleBinding", "", "rel-robot", binding("rel-robot")),
+            object("ClusterRoleBinding", "", "rel-absent", binding("rel-absent")),
+        ],
+    );
+    for (kind, namespace, name, phase) in [
+        ("persistentvolumeclaim", "rel-a", "data", "Bound"),
+        ("persistentvolumeclaim", "rel-b", "lost", "Bound"),
+        ("pod", "rel-a", "web", "Running"),
+    ] {
+        let patch = json!({"status": {"phase": phase}}).to_string();
+        let status = ["--subresource=status", "--type=merge", "--patch", &patch];
+        berth
+            .kubectl()
+            .run(&[&["patch", kind, name, "--namespace", namespace][..], &status].concat())
+            .unwrap();
+    }
+    let role = "clusterroles.rbac.authorization.k8s.io/cluster/rel-robot";
+    let binding = "clusterrolebindings.rbac.authorization.k8s.io/cluster/rel-robot";
+    let namespace = "namespaces/cluster/rel-a";
+    let claim = "persistentvolumeclaims/namespaces/rel-a/data";
+    let volume = "persistentvolumes/cluster/rel-used";
+    let pod = "pods/namespaces/rel-a/web";
+    let class = "priorityclasses.scheduling.k8s.io/cluster/system-cluster-critical";
+    let account = "serviceaccounts/namespaces/rel-a/rel-robot";
+    let selected = |label: (&str, &str)| {
+        let mut labels = json!({});
+        labels[label.0] = json!(label.1);
+        json!({"labelSelector": {"matchLabels": labels}})
+    };
+    for (name, more, expected) in [
+        ("all", json!({}), vec![binding, role, namespace, claim, volume, pod, class, account]),
+        // Listed and needed.
+        (
+            "both",
+            json!({"includedClusterScopedResources": ["clusterroles", "clusterrolebindings", "persistentvolumes"]}),
+            vec![binding, role, namespace, claim, volume, pod, class, account],
+        ),
+        ("namespaced", json!({"includeClusterResources": false}), vec![claim, pod, account]),
+        (
+            "less",
+            json!({"excludedClusterScopedResources": ["pv", "clusterrolebindings"]}),
+            vec![role, namespace, claim, pod, class, account],
+        ),
+        // A pod needs its claims, and a claim the pods that write to it, whatever their labels are.
+        ("pods", selected(("app", "web")), vec![namespace, claim, volume, pod, class]),
+        ("claims", selected(("keep", "me")), vec![namespace, claim, volume, pod, class]),
+    ] {
+        let mut spec = json!({"includedNamespaces": ["rel-a"], "snapshotVolumes": false});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (done, folder) = run(&berth, name, spec);
+        let status = done.status.unwrap();
+        assert_eq!(
+            (status.phase, status.errors, status.warnings),
+            (Some(BackupPhase::Completed), None, None),
+            "{name}"
+        );
+        let mut found = items(&folder.join(format!("{name}.tar.gz")));
+        let list = side(&folder, &format!("{name}-resource-list.json.gz"));
+        let listed: usize =
+            list.as_object().unwrap().values().map(|names| names.as_array().unwrap().len()).sum();
+        let progress = status.progress.unwrap();
+        let counts = (progress.items_backed_up, progress.total_items);
+        assert_eq!(counts, (Some(i64::try_from(found.len()).unwrap()), counts.0), "{name}");
+        assert_eq!(listed, found.len(), "{name}: {list}");
+        if name == "both" {
+            // Other tests have such objects, too.
+            assert!(found.contains(&"persistentvolumes/cluster/rel-other".to_owned()), "{found:?}");
+            found.retain(|item| expected.contains(&item.as_str()));
+        }
+        assert_eq!(found, expected, "{name}");
+    }
+    let (done, folder) =
+        run(&berth, "gone", json!({"includedNamespaces": ["rel-b"], "snapshotVolumes": false}));
+    assert_eq!(done.status.unwrap().warnings, Some(1));
+    let results = side(&folder, "gone-results.gz");
+    let warning = results["warnings"]["cluster"][0].as_str().unwrap();
+    assert!(warning.contains("persistentvolumes") && warning.contains("rel-gone"), "{results}");
 }

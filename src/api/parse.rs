@@ -13,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::GoDuration;
 use crate::velero::BackupSpec;
 
+/// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
+const LONGEST_RESOURCE: usize = 253;
+
 /// A Backup's wishes, checked: what the queue and the engine work with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
@@ -143,7 +146,10 @@ fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceF
             includes: list(&spec.included_resources).to_vec(),
             excludes: list(&spec.excluded_resources).to_vec(),
         };
-        check_lists(&resources, &at.child("includedResources"), &at.child("excludedResources"), found);
+        let excludes_at = at.child("excludedResources");
+        check_lists(&resources, &at.child("includedResources"), &excludes_at, found);
+        let is_none = resources.excludes.iter().any(|entry| entry == "*");
+        found.require(!is_none, &excludes_at, "\"*\" would leave nothing to back up: remove it");
         return ResourceFilter::Old { resources, include_cluster_resources: spec.include_cluster_resources };
     }
     let mut filter = |included: usize, excluded: usize| {
@@ -166,7 +172,7 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
         }
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
         for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
-            let legal = !entry.is_empty()
+            let legal = (1..=LONGEST_RESOURCE).contains(&entry.len())
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
             if !legal {
                 let message =
@@ -253,6 +259,7 @@ mod tests {
             "excludedNamespaceScopedResources": ["secrets"],
             "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Is"}]},
             "orLabelSelectors": [{"matchLabels": {"a b": "c"}}],
+            "excludedResources": ["*"],
             "ttl": "1h-5m",
             "csiSnapshotTimeout": "ten minutes",
             "resourcePolicy": {"kind": "Secret", "name": "x"},
@@ -266,6 +273,7 @@ mod tests {
                 "spec.excludedNamespaces[0]",
                 "spec.excludedNamespaces[1]",
                 "spec.excludedNamespaceScopedResources",
+                "spec.excludedResources",
                 "spec.orLabelSelectors",
                 "spec.labelSelector.matchExpressions[0].operator",
                 "spec.orLabelSelectors[0].matchLabels.a b",
@@ -311,11 +319,20 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_that_leaves_nothing_or_is_no_type_is_refused() {
+        let nothing = faults(serde_json::json!({"excludedResources": ["*"]}));
+        assert_eq!(nothing, ["spec.excludedResources: \"*\" would leave nothing to back up: remove it"]);
+        let long = faults(serde_json::json!({"includedResources": ["a".repeat(254)]}));
+        assert!(long[0].starts_with("spec.includedResources[0]: "), "{long:?}");
+    }
+
+    #[test]
     fn what_velero_accepts_is_accepted() {
         for spec in [
             serde_json::json!({"includedNamespaces": ["*"], "ttl": "0s", "hooks": {}, "metadata": {}}),
             serde_json::json!({"includedNamespaces": ["team-*", "ns[1-3]"], "excludedNamespaces": ["team-x"]}),
             serde_json::json!({"includedResources": ["*"], "includeClusterResources": true}),
+            serde_json::json!({"includedResources": ["*.k8s.io", "ingresses.networking"]}),
             serde_json::json!({"excludedClusterScopedResources": ["*"], "includedNamespaceScopedResources": ["cm", "deploy*.apps"]}),
             serde_json::json!({"labelSelector": {"matchLabels": {"app.kubernetes.io/name": "web"}}}),
         ] {

@@ -1,4 +1,7 @@
-//! All objects of a backup: which lists to ask for, and which of what they hold to take.
+//! All objects of a backup: which lists to ask for, and which of what they hold to take. What those need besides is
+//! taken in `follow`.
+
+mod follow;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -6,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::parse::Wanted;
 use berth_core::label::Selector;
-use berth_core::selection::ResourceType;
+use berth_core::selection::{Fate, ResourceType, Selection};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
@@ -15,6 +18,7 @@ use super::archive::{Batch, Item};
 use super::asked::Asked;
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
+use super::related::{References, key};
 use crate::telemetry::{chain, few};
 
 /// Objects on their way to a worker at one time, in bytes.
@@ -22,27 +26,6 @@ const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
 /// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
 pub const FEW_NAMESPACES: usize = 4;
-/// Groups with a dot in their names that the API server serves itself: their types have no definition.
-const BUILT_IN: [&str; 17] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-];
-
 /// A namespace of the cluster, as it was when the backup began.
 #[derive(Clone)]
 pub struct Namespace {
@@ -68,6 +51,7 @@ pub struct Counters {
 pub struct Collector<'a> {
     pub lister: Lister,
     pub wanted: &'a Wanted,
+    pub selection: &'a Selection,
     pub types: &'a [ResourceType],
     /// Those that the backup may take: the few that it names, or every one of the cluster.
     pub namespaces: &'a [Namespace],
@@ -86,6 +70,8 @@ struct Taken {
     kind: Arc<ResourceType>,
     names: BTreeSet<String>,
     namespaces: HashSet<String>,
+    /// What these need that no list brings.
+    references: References,
     /// It may not be read.
     forbidden: bool,
     /// How many objects could not be read, and why not the first of them.
@@ -93,9 +79,16 @@ struct Taken {
 }
 
 impl Taken {
-    fn of(kind: &Arc<ResourceType>) -> Self {
+    fn of(kind: &Arc<ResourceType>, references: References) -> Self {
         let kind = Arc::clone(kind);
-        Self { kind, names: BTreeSet::new(), namespaces: HashSet::new(), forbidden: false, unreadable: None }
+        Self {
+            kind,
+            names: BTreeSet::new(),
+            namespaces: HashSet::new(),
+            references,
+            forbidden: false,
+            unreadable: None,
+        }
     }
 }
 
@@ -105,26 +98,20 @@ impl Collector<'_> {
     /// # Errors
     /// When the API server is gone, or nobody takes the objects any more.
     pub async fn run(self) -> Result<ResourceList, ListError> {
-        let all = self.wanted.namespaces.takes_all();
         let chosen: Vec<Arc<ResourceType>> = self
             .types
             .iter()
-            .filter(|kind| !kind.is_namespaces() && self.wanted.resources.takes(kind, all))
+            .filter(|kind| !kind.is_namespaces() && self.selection.fate(kind) == Fate::Listed)
             .map(|kind| Arc::new(kind.clone()))
             .collect();
-        let taken: Vec<Taken> = futures::stream::iter(chosen)
+        let mut taken: Vec<Taken> = futures::stream::iter(chosen)
             .map(|kind| self.take_type(kind))
             .buffer_unordered(REQUESTS_AT_ONCE)
             .try_collect()
             .await?;
         self.tell_forbidden(&taken);
+        self.follow(&mut taken).await?;
         let mut list = ResourceList::new();
-        let mut populated = HashSet::new();
-        for one in &taken {
-            populated.extend(one.namespaces.iter().cloned());
-        }
-        self.take_namespaces(&populated, all, &mut list).await?;
-        self.take_definitions(&taken, &mut list).await?;
         for one in taken.into_iter().filter(|one| !one.names.is_empty()) {
             list.entry(heading(&one.kind)).or_default().extend(one.names);
         }
@@ -132,7 +119,7 @@ impl Collector<'_> {
     }
 
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
-        let mut taken = Taken::of(&kind);
+        let mut taken = self.none_of(&kind);
         let everything = [Selector::default()];
         let selectors =
             if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
@@ -154,17 +141,22 @@ impl Collector<'_> {
                 Err(error) => return Err(error),
             }
         }
-        if let Some((count, why)) = &taken.unreadable {
-            let (name, why) = (kind.qualified(), why.to_string().chars().take(200).collect::<String>());
-            let message = format!(
-                "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
-            );
-            self.log.error(&About::Cluster, &kind.qualified(), &message);
-        }
+        self.tell_unreadable(&mut taken);
         if !taken.names.is_empty() {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
         }
         Ok(taken)
+    }
+
+    /// Once for what came since the last time.
+    fn tell_unreadable(&self, taken: &mut Taken) {
+        let Some((count, why)) = taken.unreadable.take() else { return };
+        let name = taken.kind.qualified();
+        let why: String = why.to_string().chars().take(200).collect();
+        let message = format!(
+            "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
+        );
+        self.log.error(&About::Cluster, &name, &message);
     }
 
     /// Besides the error of each: what they have in common is a missing right.
@@ -247,90 +239,6 @@ impl Collector<'_> {
         self.counters.total.fetch_add(remaining, Ordering::Relaxed);
         remaining
     }
-
-    /// Namespace objects: those of the backup that match its selectors or hold something of it.
-    async fn take_namespaces(
-        &self,
-        populated: &HashSet<String>,
-        all: bool,
-        list: &mut ResourceList,
-    ) -> Result<(), ListError> {
-        let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
-        if !self.wanted.resources.takes(kind, all) {
-            return Ok(());
-        }
-        let kind = Arc::new(kind.clone());
-        let selectors = &self.wanted.selectors;
-        let mut taken = Taken::of(&kind);
-        let mut batch = Pending::new(self, &mut taken);
-        for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
-            let selected = selectors.is_empty() || selectors.iter().any(|s| s.matches(&namespace.labels));
-            if selected || populated.contains(&namespace.name) {
-                let found = Found {
-                    json: namespace.json.clone(),
-                    namespace: None,
-                    name: namespace.name.clone(),
-                    lacks_type: namespace.lacks_type,
-                    excluded: namespace.excluded,
-                    deleting: namespace.deleting,
-                };
-                batch.add(found).await?;
-            }
-        }
-        batch.flush().await?;
-        if !taken.names.is_empty() {
-            list.entry(heading(&kind)).or_default().extend(taken.names);
-        }
-        Ok(())
-    }
-
-    /// The definition of each custom type of which something was taken: a restore needs it first.
-    async fn take_definitions(&self, taken: &[Taken], list: &mut ResourceList) -> Result<(), ListError> {
-        let definitions = |kind: &&ResourceType| {
-            kind.group == "apiextensions.k8s.io" && kind.resource == "customresourcedefinitions"
-        };
-        let Some(kind) = self.types.iter().find(definitions) else { return Ok(()) };
-        let here = taken.iter().any(|one| one.kind.group == kind.group && one.kind.resource == kind.resource);
-        if here || self.wanted.resources.excludes(kind) {
-            return Ok(());
-        }
-        let kind = Arc::new(kind.clone());
-        let mut found_here = Taken::of(&kind);
-        let mut batch = Pending::new(self, &mut found_here);
-        let custom = |one: &&Taken| {
-            let group = one.kind.group.as_str();
-            !one.names.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
-        };
-        let names: Vec<String> = taken.iter().filter(custom).map(|one| one.kind.qualified()).collect();
-        let (lister, definition) = (&self.lister, &kind);
-        let mut definitions = futures::stream::iter(names)
-            .map(|name| async move {
-                let found = lister.get(definition, &name).await;
-                (name, found)
-            })
-            .buffer_unordered(REQUESTS_AT_ONCE);
-        while let Some((name, found)) = definitions.next().await {
-            match found {
-                Ok(Some(found)) => batch.add(found).await?,
-                // A type that is served by another server.
-                Ok(None) => {}
-                Err(error) if error.is_about_type() => {
-                    let message = format!(
-                        "failed to get the definition of {name}, it is missing: {}; {}",
-                        chain(&error),
-                        error.way_out(&kind)
-                    );
-                    self.log.error(&About::Cluster, &kind.qualified(), &message);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        batch.flush().await?;
-        if !found_here.names.is_empty() {
-            list.entry(heading(&kind)).or_default().extend(found_here.names);
-        }
-        Ok(())
-    }
 }
 
 /// How the resource list names a type.
@@ -355,19 +263,22 @@ impl<'c, 'a> Pending<'c, 'a> {
         if found.excluded || found.deleting {
             return Ok(());
         }
-        let key = match &found.namespace {
-            Some(namespace) if !self.collector.resolved.contains(namespace) => return Ok(()),
-            Some(namespace) => {
-                if !self.taken.namespaces.contains(namespace) {
-                    self.taken.namespaces.insert(namespace.clone());
-                }
-                format!("{namespace}/{}", found.name)
+        if let Some(namespace) = &found.namespace {
+            if !self.collector.resolved.contains(namespace) {
+                return Ok(());
             }
-            None => found.name.clone(),
-        };
-        // Another selector, or a page that was cut off, may have brought it already.
-        if !self.taken.names.insert(key) {
+            if !self.taken.namespaces.contains(namespace) {
+                self.taken.namespaces.insert(namespace.clone());
+            }
+        }
+        // Another selector, a page that was cut off, or another object that needs it may have brought it already.
+        if !self.taken.names.insert(key(found.namespace.as_deref(), &found.name)) {
             return Ok(());
+        }
+        if let Err(error) = self.taken.references.read(&found) {
+            let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+            let message = format!("what {} refers to cannot be read: {}", found.name, chain(&error));
+            self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);

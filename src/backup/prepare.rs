@@ -7,7 +7,9 @@ use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::Wanted;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
+use berth_core::glob::Glob;
 use berth_core::location::{Location, choose};
+use berth_core::selection::{ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,6 +18,8 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
+use super::log::{About, BackupLog};
+use crate::telemetry::few;
 
 /// Velero's defaults (contract: its server flags).
 const CSI_SNAPSHOT_TIMEOUT: &str = "10m0s";
@@ -23,14 +27,14 @@ const ITEM_OPERATION_TIMEOUT: &str = "4h0m0s";
 const RESOURCE_TIMEOUT: &str = "10m0s";
 /// Largest list of resolved namespaces that is pinned; beyond it the patterns themselves keep conflicting.
 const MOST_PINNED: usize = 64 * 1024;
-const SNAPSHOT_TYPES: [&str; 2] =
-    ["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
 
 /// What the start is decided on.
 pub struct Situation<'a> {
     pub backup: &'a Backup,
     pub locations: &'a [BackupStorageLocation],
     pub namespaces: &'a [Namespace],
+    /// In the order of discovery.
+    pub types: &'a [ResourceType],
     pub server: &'a Info,
     pub default_ttl: Duration,
     pub now: Timestamp,
@@ -39,13 +43,34 @@ pub struct Situation<'a> {
 /// A backup that may start.
 pub struct Prepared {
     pub wanted: Wanted,
+    /// The filter of types, among those that the cluster has now.
+    pub selection: Selection,
     pub location: BackupStorageLocation,
     /// Namespaces that it takes, as they exist now.
     pub resolved: HashSet<String>,
     /// Named outright, but not there.
     pub missing: Vec<String>,
+    /// Patterns that match none of the namespaces that it takes.
+    idle: Vec<String>,
     /// Merge patch that makes it InProgress.
     pub patch: Value,
+}
+
+impl Prepared {
+    /// Says what the backup asks for and nothing answers to: it may be a slip of the pen.
+    pub fn warn(&self, log: &BackupLog) {
+        if !self.idle.is_empty() {
+            let message = format!(
+                "spec.includedNamespaces: no namespace that may be backed up matches {}",
+                few(&self.idle)
+            );
+            log.warning(&About::Velero, "", &message);
+        }
+        for (field, entries) in &self.selection.idle {
+            let message = format!("spec.{field} names no type that this cluster has there: {}", few(entries));
+            log.warning(&About::Velero, "", &message);
+        }
+    }
 }
 
 /// # Errors
@@ -76,8 +101,15 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         situation.namespaces.iter().filter(takes).map(|ns| ns.name.clone()).collect();
     let existing: HashSet<&str> = situation.namespaces.iter().map(|ns| ns.name.as_str()).collect();
     let missing = wanted.namespaces.literals().filter(|n| !existing.contains(n)).map(str::to_owned).collect();
+    let is_idle = |glob: &&Glob| !resolved.iter().any(|name| glob.matches(name));
+    let idle = wanted.namespaces.patterns().filter(is_idle).map(|glob| glob.as_str().to_owned()).collect();
+    // A label keeps these out whatever the spec says: that it says so, which this program has it do, filters nothing.
+    let labelled: HashSet<&str> =
+        situation.namespaces.iter().filter(|ns| ns.excluded).map(|ns| ns.name.as_str()).collect();
+    let all_namespaces = wanted.namespaces.takes_all_but(|name| labelled.contains(name));
+    let selection = wanted.resources.resolve(situation.types, all_namespaces);
     let patch = patch(situation, &wanted, location, &resolved);
-    Ok(Prepared { wanted, location: location.clone(), resolved, missing, patch })
+    Ok(Prepared { wanted, selection, location: location.clone(), resolved, missing, idle, patch })
 }
 
 fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
@@ -174,32 +206,35 @@ fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, t
     let includes = spec.included_namespaces.as_deref().unwrap_or_default();
     default("includedNamespaces", !includes.is_empty(), json!(["*"]));
     let labelled = situation.namespaces.iter().filter(|ns| ns.excluded).map(|ns| ns.name.as_str());
-    add(&mut changed, "excludedNamespaces", &spec.excluded_namespaces, labelled);
+    let lists = (&spec.included_namespaces, &spec.excluded_namespaces);
+    add(&mut changed, "excludedNamespaces", lists, labelled);
     let old_style = spec.include_cluster_resources.is_some()
         || [&spec.included_resources, &spec.excluded_resources].into_iter().flatten().any(|l| !l.is_empty());
-    let [snapshots, contents] = SNAPSHOT_TYPES;
     if old_style {
-        add(&mut changed, "excludedResources", &spec.excluded_resources, SNAPSHOT_TYPES.into_iter());
+        let lists = (&spec.included_resources, &spec.excluded_resources);
+        add(&mut changed, "excludedResources", lists, [SNAPSHOTS, SNAPSHOT_CONTENTS].into_iter());
     } else {
-        let namespaced = &spec.excluded_namespace_scoped_resources;
-        add(&mut changed, "excludedNamespaceScopedResources", namespaced, [snapshots].into_iter());
-        let cluster = &spec.excluded_cluster_scoped_resources;
-        add(&mut changed, "excludedClusterScopedResources", cluster, [contents].into_iter());
+        let lists = (&spec.included_namespace_scoped_resources, &spec.excluded_namespace_scoped_resources);
+        add(&mut changed, "excludedNamespaceScopedResources", lists, [SNAPSHOTS].into_iter());
+        let lists = (&spec.included_cluster_scoped_resources, &spec.excluded_cluster_scoped_resources);
+        add(&mut changed, "excludedClusterScopedResources", lists, [SNAPSHOT_CONTENTS].into_iter());
     }
     Value::Object(changed)
 }
 
-/// Adds what a list lacks; one that has `*` lacks nothing.
+/// Adds what a list of excludes lacks; one that has `*` lacks nothing. What is included by that name is left out all
+/// the same, and must not stand in both lists.
 fn add<'n>(
     changed: &mut Map<String, Value>,
     key: &str,
-    list: &Option<Vec<String>>,
+    (includes, excludes): (&Option<Vec<String>>, &Option<Vec<String>>),
     more: impl Iterator<Item = &'n str>,
 ) {
-    let mut entries = list.clone().unwrap_or_default();
+    let mut entries = excludes.clone().unwrap_or_default();
     let before = entries.len();
     for name in more {
-        if !entries.iter().any(|entry| entry == name || entry == "*") {
+        let is_included = includes.iter().flatten().any(|entry| entry == name);
+        if !is_included && !entries.iter().any(|entry| entry == name || entry == "*") {
             entries.push(name.to_owned());
         }
     }
@@ -207,3 +242,6 @@ fn add<'n>(
         changed.insert(key.to_owned(), json!(entries));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,6 +254,7 @@ impl Engine {
             let collector = Collector {
                 lister: self.lister(),
                 wanted: &prepared.wanted,
+                selection: &prepared.selection,
                 types: &cluster.types,
                 namespaces: &cluster.namespaces,
                 resolved: &prepared.resolved,

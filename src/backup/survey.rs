@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::selection::ResourceType;
+use berth_core::selection::{Fate, ResourceType};
 use berth_core::violation::Violations;
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -53,6 +53,7 @@ impl Engine {
             backup: &backup,
             locations: &locations,
             namespaces: &namespaces,
+            types: &served.types,
             server: &server,
             default_ttl: self.default_ttl,
             now: Timestamp::now(),
@@ -61,6 +62,7 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(violations) => return Ok(Err(violations)),
         };
+        prepared.warn(log);
         for unknown in served.unknown {
             tell_unknown(&prepared.wanted, &unknown, log);
         }
@@ -149,7 +151,11 @@ fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
         namespaced,
     };
     let all = wanted.namespaces.takes_all();
-    let is_wanted = [true, false].into_iter().any(|namespaced| wanted.resources.takes(&any(namespaced), all));
+    let is_listed = |namespaced| {
+        let any = any(namespaced);
+        wanted.resources.resolve(std::slice::from_ref(&any), all).fate(&any) == Fate::Listed
+    };
+    let is_wanted = is_listed(true) || is_listed(false);
     let message = format!(
         "the types of {group}/{version} are not known, and whatever there is of them is missing: {why}; `kubectl get apiservice {version}.{group}` says more: repair its server, or delete that APIService if nothing serves it any more"
     );

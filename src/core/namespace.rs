@@ -99,6 +99,11 @@ impl NamespaceSet {
         self.includes.is_none() && self.excludes == Globs::default()
     }
 
+    /// Does it take all, but for namespaces that are left out whatever it says?
+    pub fn takes_all_but(&self, left_out: impl Fn(&str) -> bool) -> bool {
+        self.includes.is_none() && self.excludes.iter().all(|glob| glob.literal().is_some_and(&left_out))
+    }
+
     /// Is every namespace named outright, with no pattern among the includes?
     pub fn is_literal(&self) -> bool {
         self.includes.as_ref().is_some_and(|globs| globs.patterns.is_empty())
@@ -117,6 +122,11 @@ impl NamespaceSet {
     /// Names that are included outright and not excluded, sorted.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.includes.iter().flat_map(|globs| &globs.names).map(Glob::as_str)
+    }
+
+    /// Patterns among the includes, sorted.
+    pub fn patterns(&self) -> impl Iterator<Item = &Glob> {
+        self.includes.iter().flat_map(|globs| &globs.patterns)
     }
 
     fn names(&self) -> usize {

@@ -2,10 +2,19 @@
 //!
 //! Velero has two styles of filter that may not be mixed: the old one (`includedResources`,
 //! `excludedResources`, `includeClusterResources`) and the scoped one (four lists). No filter at all is the
-//! scoped style. Entries are `resource` or `resource.group` with `*` and `?`, or the other names that
-//! discovery knows for a type (singular, short, kind).
+//! scoped style. An entry is a name, as kubectl takes it, of one type, or a pattern over `resource.group`.
+//! [`ResourceFilter::resolve`] settles once, among the types of a cluster, what each entry stands for.
 
-use crate::glob::Glob;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::glob::Pattern;
+
+/// Left out of every backup, because other files describe snapshots. Velero's server writes it into the spec.
+pub const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
+/// As [`SNAPSHOTS`], of the whole cluster.
+pub const SNAPSHOT_CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
+/// The second spelling of events holds the same objects once more.
+const SECOND_EVENTS: &str = "events.events.k8s.io";
 
 /// One resource type as discovery describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,36 +48,6 @@ impl ResourceType {
     pub fn is_namespaces(&self) -> bool {
         self.group.is_empty() && self.resource == "namespaces"
     }
-
-    fn is_named(&self, entry: &str) -> bool {
-        if entry == "*" {
-            return true;
-        }
-        if entry.contains(['*', '?', '[']) {
-            return wildcard(entry, &self.qualified());
-        }
-        let entry = entry.to_ascii_lowercase();
-        let (name, group) = entry.split_once('.').map_or((entry.as_str(), None), |(n, g)| (n, Some(g)));
-        let named = name == self.resource
-            || name == self.singular
-            || name.eq_ignore_ascii_case(&self.kind)
-            || self.short_names.iter().any(|short| short == name);
-        named && group.is_none_or(|group| group == self.group)
-    }
-}
-
-/// `resource.group` holds dots, which namespace patterns do not, so the pattern is matched part by part.
-fn wildcard(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
-    match pattern.as_slice() {
-        [start @ .., last] if *last == "*" && name.len() > start.len() => {
-            start.iter().zip(&name).all(|(p, n)| Glob::parse(p).is_ok_and(|g| g.matches(n)))
-        }
-        _ => {
-            pattern.len() == name.len()
-                && pattern.iter().zip(&name).all(|(p, n)| Glob::parse(p).is_ok_and(|g| g.matches(n)))
-        }
-    }
 }
 
 /// A list of includes and a list of excludes. No includes: everything.
@@ -78,20 +57,6 @@ pub struct Filter {
     pub excludes: Vec<String>,
 }
 
-impl Filter {
-    fn names(list: &[String], kind: &ResourceType) -> bool {
-        list.iter().any(|entry| kind.is_named(entry))
-    }
-
-    fn excludes(&self, kind: &ResourceType) -> bool {
-        Self::names(&self.excludes, kind)
-    }
-
-    fn takes(&self, kind: &ResourceType) -> bool {
-        (self.includes.is_empty() || Self::names(&self.includes, kind)) && !self.excludes(kind)
-    }
-}
-
 /// The filter of one backup, of either style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResourceFilter {
@@ -99,127 +64,181 @@ pub enum ResourceFilter {
     Scoped { cluster: Filter, namespaced: Filter },
 }
 
+/// What becomes of the objects of a type, from less to more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// None comes along, whatever needs it.
+    Excluded,
+    /// None comes along, but for the definition of a type of which something was taken.
+    Unnamed,
+    /// Those come along that something needs.
+    Needed,
+    /// All come along that the backup's namespaces and selectors choose.
+    Listed,
+}
+
+/// A filter among the types of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    fates: BTreeMap<String, Fate>,
+    /// The filter of namespaces leaves nothing out.
+    pub all_namespaces: bool,
+    /// Entries that name no type of the cluster, by their field.
+    pub idle: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Selection {
+    pub fn fate(&self, kind: &ResourceType) -> Fate {
+        self.fates.get(&kind.qualified()).copied().unwrap_or(Fate::Excluded)
+    }
+}
+
 impl ResourceFilter {
-    /// Does a backup with this filter take objects of this type? `all_namespaces`: the backup's namespace
-    /// filter neither names nor excludes any.
+    /// What becomes of each of `types`, which stand in the order of discovery. `all_namespaces`: the backup's
+    /// filter of namespaces leaves nothing out.
     ///
     /// Without any filter every cluster-scoped type is taken, as Velero documents. Its server does not do so:
     /// the excludes that it adds by itself keep the rule from applying (contract: a superset that restores
     /// the same).
-    pub fn takes(&self, kind: &ResourceType, all_namespaces: bool) -> bool {
-        if is_never_taken(kind) {
-            return false;
-        }
-        match self {
+    pub fn resolve(&self, types: &[ResourceType], all_namespaces: bool) -> Selection {
+        let mut idle = Vec::new();
+        let mut read = |field: &'static str, list: &[String], fits: fn(&ResourceType) -> bool| {
+            let (entries, unknown) = Entries::read(list, types, fits);
+            if !unknown.is_empty() {
+                idle.push((field, unknown));
+            }
+            entries
+        };
+        let any: fn(&ResourceType) -> bool = |_| true;
+        let namespaced: fn(&ResourceType) -> bool = |kind| kind.namespaced;
+        let cluster: fn(&ResourceType) -> bool = |kind| !kind.namespaced;
+        let rule: Box<dyn Fn(&ResourceType) -> Fate> = match self {
             Self::Old { resources, include_cluster_resources } => {
-                let cluster = match include_cluster_resources {
-                    _ if kind.namespaced || kind.is_namespaces() => true,
-                    Some(wanted) => *wanted,
-                    None => all_namespaces,
-                };
-                cluster && resources.takes(kind)
+                let includes = read("includedResources", &resources.includes, any);
+                let excludes = read("excludedResources", &resources.excludes, any);
+                let wanted = *include_cluster_resources;
+                Box::new(move |kind: &ResourceType| {
+                    old_fate(kind, &includes, &excludes, wanted, all_namespaces)
+                })
             }
-            Self::Scoped { namespaced, .. } if kind.namespaced => namespaced.takes(kind),
-            Self::Scoped { cluster, namespaced } => {
-                let unfiltered = *cluster == Filter::default() && *namespaced == Filter::default();
-                !cluster.excludes(kind)
-                    && (Filter::names(&cluster.includes, kind)
-                        || kind.is_namespaces()
-                        || (unfiltered && all_namespaces))
+            Self::Scoped { cluster: of_cluster, namespaced: in_namespaces } => {
+                let included = read("includedClusterScopedResources", &of_cluster.includes, cluster);
+                let excluded = read("excludedClusterScopedResources", &of_cluster.excludes, cluster);
+                let includes = read("includedNamespaceScopedResources", &in_namespaces.includes, namespaced);
+                let excludes = read("excludedNamespaceScopedResources", &in_namespaces.excludes, namespaced);
+                let is_full = all_namespaces
+                    && included.is_empty
+                    && excluded.is_idle
+                    && (includes.is_empty || includes.is_all)
+                    && excludes.is_idle;
+                Box::new(move |kind: &ResourceType| match kind.namespaced {
+                    true if excludes.contain(kind) => Fate::Excluded,
+                    true if includes.is_empty || includes.contain(kind) => Fate::Listed,
+                    true => Fate::Unnamed,
+                    false if excluded.contain(kind) => Fate::Excluded,
+                    false if is_full || kind.is_namespaces() || included.contain(kind) => Fate::Listed,
+                    false => Fate::Needed,
+                })
             }
-        }
-    }
-
-    /// Is the type named in an exclude list? Then not even what other objects need (the definition of a
-    /// custom resource) brings it in.
-    pub fn excludes(&self, kind: &ResourceType) -> bool {
-        match self {
-            Self::Old { resources, include_cluster_resources } => {
-                resources.excludes(kind) || (!kind.namespaced && *include_cluster_resources == Some(false))
-            }
-            Self::Scoped { cluster, namespaced } => {
-                if kind.namespaced {
-                    namespaced.excludes(kind)
-                } else {
-                    cluster.excludes(kind)
-                }
-            }
-        }
+        };
+        let fate = |kind: &ResourceType| {
+            let name = kind.qualified();
+            let fate = if is_never_taken(&name) { Fate::Excluded } else { rule(kind) };
+            (name, fate)
+        };
+        let fates = types.iter().map(fate).collect();
+        Selection { fates, all_namespaces, idle }
     }
 }
 
-/// Types that Velero leaves out of every backup: snapshots are described by other files, and the second
-/// spelling of events holds the same objects once more.
-fn is_never_taken(kind: &ResourceType) -> bool {
-    matches!(
-        (kind.group.as_str(), kind.resource.as_str()),
-        ("snapshot.storage.k8s.io", "volumesnapshots" | "volumesnapshotcontents")
-            | ("events.k8s.io", "events")
-    )
+fn old_fate(
+    kind: &ResourceType,
+    includes: &Entries,
+    excludes: &Entries,
+    cluster: Option<bool>,
+    all_namespaces: bool,
+) -> Fate {
+    if excludes.contain(kind) || (!kind.namespaced && cluster == Some(false)) {
+        return Fate::Excluded;
+    }
+    let everywhere = kind.namespaced || kind.is_namespaces() || all_namespaces;
+    match (includes.is_empty || includes.contain(kind), cluster) {
+        (true, None) if !everywhere => Fate::Needed,
+        (true, _) => Fate::Listed,
+        (false, Some(true)) if !kind.namespaced => Fate::Needed,
+        (false, _) => Fate::Unnamed,
+    }
+}
+
+/// What the entries of one list stand for in a cluster.
+struct Entries {
+    is_empty: bool,
+    /// It is `*`.
+    is_all: bool,
+    /// It names nothing but what no backup takes.
+    is_idle: bool,
+    /// Qualified names.
+    types: BTreeSet<String>,
+}
+
+impl Entries {
+    /// Besides, the entries that name no type which `fits` the list.
+    fn read(list: &[String], types: &[ResourceType], fits: fn(&ResourceType) -> bool) -> (Self, Vec<String>) {
+        let mut read =
+            Self { is_empty: list.is_empty(), is_all: false, is_idle: true, types: BTreeSet::new() };
+        let mut unknown = Vec::new();
+        for entry in list {
+            let named = named(entry, types);
+            if entry == "*" {
+                read.is_all = true;
+            } else if !is_never_taken(entry) && !named.iter().any(|kind| fits(kind)) {
+                unknown.push(entry.clone());
+            }
+            let names: Vec<String> = named.iter().map(|kind| kind.qualified()).collect();
+            let is_idle = if names.is_empty() {
+                is_never_taken(entry)
+            } else {
+                entry != "*" && names.iter().all(|name| is_never_taken(name))
+            };
+            read.is_idle &= is_idle;
+            read.types.extend(names);
+        }
+        (read, unknown)
+    }
+
+    fn contain(&self, kind: &ResourceType) -> bool {
+        self.types.contains(&kind.qualified())
+    }
+}
+
+fn named<'t>(entry: &str, types: &'t [ResourceType]) -> Vec<&'t ResourceType> {
+    if entry.contains(['*', '?', '[']) {
+        let Ok(pattern) = Pattern::parse(entry) else { return Vec::new() };
+        return types.iter().filter(|kind| pattern.matches(&kind.qualified())).collect();
+    }
+    by_name(entry, types).into_iter().collect()
+}
+
+/// The one type that a name stands for, as kubectl resolves it: plural, singular or kind before short names, the
+/// group itself before one that only begins like it, and of equals the first in the order of discovery.
+fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
+    let entry = entry.to_ascii_lowercase();
+    let (name, group) =
+        entry.split_once('.').map_or((entry.as_str(), None), |(name, group)| (name, Some(group)));
+    let rank = |kind: &ResourceType| {
+        let is_full = name == kind.resource || name == kind.singular || kind.kind.eq_ignore_ascii_case(name);
+        let is_named = is_full || kind.short_names.iter().any(|short| short == name);
+        let is_in_group = group.is_none_or(|group| kind.group.starts_with(group));
+        let is_like_group = group.is_some_and(|group| group != kind.group);
+        (!name.is_empty() && is_named && is_in_group).then_some((!is_full, is_like_group))
+    };
+    let ranked = types.iter().filter_map(|kind| Some((rank(kind)?, kind)));
+    ranked.min_by_key(|(rank, _)| *rank).map(|(_, kind)| kind)
+}
+
+fn is_never_taken(name: &str) -> bool {
+    [SNAPSHOTS, SNAPSHOT_CONTENTS, SECOND_EVENTS].contains(&name)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kind(qualified: &str, kind: &str, namespaced: bool) -> ResourceType {
-        let (resource, group) = qualified.split_once('.').unwrap_or((qualified, ""));
-        ResourceType {
-            group: group.into(),
-            version: "v1".into(),
-            kind: kind.into(),
-            resource: resource.into(),
-            singular: kind.to_ascii_lowercase(),
-            short_names: if kind == "ConfigMap" { vec!["cm".into()] } else { Vec::new() },
-            namespaced,
-        }
-    }
-
-    fn list(entries: &[&str]) -> Vec<String> {
-        entries.iter().map(|e| (*e).to_owned()).collect()
-    }
-
-    fn scoped(cluster: (&[&str], &[&str]), namespaced: (&[&str], &[&str])) -> ResourceFilter {
-        let filter = |(i, e): (&[&str], &[&str])| Filter { includes: list(i), excludes: list(e) };
-        ResourceFilter::Scoped { cluster: filter(cluster), namespaced: filter(namespaced) }
-    }
-
-    fn old(includes: &[&str], excludes: &[&str], cluster: Option<bool>) -> ResourceFilter {
-        let resources = Filter { includes: list(includes), excludes: list(excludes) };
-        ResourceFilter::Old { resources, include_cluster_resources: cluster }
-    }
-
-    #[test]
-    fn types_are_taken_as_documented() {
-        let cm = kind("configmaps", "ConfigMap", true);
-        let deploy = kind("deployments.apps", "Deployment", true);
-        let sc = kind("storageclasses.storage.k8s.io", "StorageClass", false);
-        let ns = kind("namespaces", "Namespace", false);
-        let none = scoped((&[], &[]), (&[], &[]));
-        for (filter, kind, all, expected) in [
-            (&none, &sc, true, true),
-            (&none, &sc, false, false),
-            (&none, &ns, false, true),
-            (&none, &cm, false, true),
-            (&scoped((&[], &[]), (&["cm"], &[])), &cm, false, true),
-            (&scoped((&[], &[]), (&["ConfigMap"], &[])), &cm, false, true),
-            (&scoped((&[], &[]), (&["cm"], &[])), &deploy, false, false),
-            (&scoped((&[], &[]), (&["cm"], &[])), &sc, true, false),
-            (&scoped((&["*"], &[]), (&[], &["*"])), &sc, false, true),
-            (&scoped((&["*"], &[]), (&[], &["*"])), &cm, false, false),
-            (&scoped((&["storageclasses"], &[]), (&[], &[])), &sc, false, true),
-            (&scoped((&[], &["*"]), (&[], &[])), &ns, true, false),
-            (&old(&["deployments.apps"], &[], None), &deploy, false, true),
-            (&old(&["*.apps"], &[], None), &deploy, false, true),
-            (&old(&["deploy*"], &[], None), &cm, false, false),
-            (&old(&[], &["configmaps"], None), &cm, true, false),
-            (&old(&["*"], &[], None), &sc, true, true),
-            (&old(&["*"], &[], None), &sc, false, false),
-            (&old(&["*"], &[], Some(true)), &sc, false, true),
-            (&old(&["*"], &[], Some(false)), &sc, true, false),
-            (&old(&["*"], &[], Some(false)), &ns, true, true),
-        ] {
-            assert_eq!(filter.takes(kind, all), expected, "{filter:?} {} {all}", kind.qualified());
-        }
-    }
-}
+mod tests;

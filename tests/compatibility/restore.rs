@@ -90,6 +90,45 @@ fn cargo() -> Vec<Value> {
                 "subjects": [{"kind": "ServiceAccount", "name": "crane", "namespace": "north"}],
             }),
         ),
+        // Not asked for by its type: it comes with the account, as the volume comes with its claim.
+        object(
+            "rbac.authorization.k8s.io/v1",
+            "ClusterRole",
+            "",
+            "harbour-crane",
+            json!({"rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]}),
+        ),
+        object(
+            "rbac.authorization.k8s.io/v1",
+            "ClusterRoleBinding",
+            "",
+            "harbour-crane",
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "harbour-crane"},
+                "subjects": [{"kind": "ServiceAccount", "name": "crane", "namespace": "north"}],
+            }),
+        ),
+        object(
+            "v1",
+            "PersistentVolume",
+            "",
+            "harbour-hold",
+            json!({"spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": "/srv/hold"}, "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "north", "name": "hold"},
+            }}),
+        ),
+        object(
+            "v1",
+            "PersistentVolumeClaim",
+            "north",
+            "hold",
+            json!({"spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": "", "volumeName": "harbour-hold",
+            }}),
+        ),
         object(
             "apps/v1",
             "Deployment",
@@ -172,6 +211,10 @@ fn fill(plane: &ControlPlane) {
     kubectl.run(&["wait", "--for=condition=Established", &crds[0], &crds[1]]).unwrap();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": cargo()});
     kubectl.run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
+    // Nobody binds claims here.
+    let bound = json!({"status": {"phase": "Bound"}}).to_string();
+    let claim = ["persistentvolumeclaim", "hold", "--namespace", "north", "--subresource=status"];
+    kubectl.run(&[&["patch"][..], &claim, &["--type=merge", "--patch", &bound]].concat()).unwrap();
     // They stand on every cluster; a restore would tell that they are there already.
     for class in ["system-cluster-critical", "system-node-critical"] {
         kubectl.run(&["label", "priorityclass", class, "velero.io/exclude-from-backup=true"]).unwrap();
@@ -192,6 +235,7 @@ fn a_stock_velero_restores_what_berth_stored() {
         "includedClusterScopedResources": ["priorityclasses", format!("seas.{GROUP}")],
         "includedNamespaceScopedResources": ["*"],
         "storageLocation": "away",
+        "snapshotVolumes": false,
         "ttl": "48h",
     });
     kubectl.create(NAMESPACE, &[backup("voyage", spec)]).unwrap();
@@ -243,6 +287,7 @@ fn a_stock_velero_restores_what_berth_stored() {
     assert!(status["errors"].is_null() && status["warnings"].is_null(), "{}", told());
     assert_eq!(status["progress"]["itemsRestored"], json!(items), "{}", told());
     let landed = standing(&other);
+    assert_eq!(landed["PersistentVolumeClaim north/hold"]["spec"]["volumeName"], "harbour-hold");
     for (name, object) in &shipped {
         assert_eq!(object, &landed[name], "{name} is not what it was");
     }
