@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
+use crate::backup::asked::Asked;
 use crate::backup::collect::{Counters, Namespace};
 use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts};
@@ -53,7 +54,7 @@ async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
     };
     let (batches, mut taken) = mpsc::channel(64);
     let log = BackupLog::new(String::new());
-    let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+    let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
     let collector = Collector {
         lister: lister(api),
         wanted: &wanted,
