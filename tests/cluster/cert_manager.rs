@@ -54,7 +54,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     let kubectl = cluster.kubectl();
     let [definitions] = binaries::get(["cert-manager-crds"]).unwrap();
     kubectl.run(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).unwrap();
-    kubectl.run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"]).unwrap();
+    kubectl.await_definitions().unwrap();
     let mut cert_manager = start_cert_manager(&cluster);
     println!("{}", run(&cluster, "berth install --certificates=cert-manager"));
     let _s3 = make_location(&cluster);

@@ -137,7 +137,7 @@ impl Site {
         let named = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         objects.extend(["velero", "garden"].map(named));
         plane.apply(objects)?;
-        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
+        plane.kubectl().await_definitions()?;
         let seed = json!({
             "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": "ship"},
             "spec": {"cloudProfileName": "packet", "region": "ewr1"},
