@@ -143,6 +143,15 @@ impl Site {
             "spec": {"cloudProfileName": "packet", "region": "ewr1"},
         });
         plane.apply([roles(None), vec![seed]].concat())?;
+        // What is refused before the API server knows the roles is no fault of theirs.
+        let account = format!("system:serviceaccount:velero:{AGENT}");
+        for (namespace, verb, resource) in [
+            ("velero", "create", "leases.coordination.k8s.io"),
+            ("garden", "list", "secrets"),
+            ("default", "list", "backupbuckets.extensions.gardener.cloud"),
+        ] {
+            plane.kubectl().await_right(&account, namespace, verb, resource)?;
+        }
         let kubeconfig = plane.service_account_kubeconfig("velero", AGENT)?;
         Ok(Self { plane, kubeconfig })
     }

@@ -147,6 +147,17 @@ impl Kubectl {
         })
     }
 
+    /// Waits until the API server knows that this user may do that: it learns of roles through watches.
+    ///
+    /// # Errors
+    /// When kubectl cannot be run, or it takes too long.
+    pub fn await_right(&self, user: &str, namespace: &str, verb: &str, resource: &str) -> anyhow::Result<()> {
+        let args = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", user];
+        wait_for(&format!("{user} to be allowed to {verb} {resource}"), PATIENCE, || {
+            Ok(self.answer(&args, "")?.status.success().then_some(()))
+        })
+    }
+
     /// Backups of a namespace by name.
     ///
     /// # Errors
