@@ -36,6 +36,7 @@ fn apply_printed(plane: &ControlPlane, args: &[&str]) {
         .into_iter()
         .partition(|o| o["kind"] == "CustomResourceDefinition");
     apply(plane, &definitions);
+    plane.kubectl().await_definitions().unwrap();
     apply(plane, &others);
 }
 

@@ -52,6 +52,15 @@ fn an_s3_location_is_kept_available_and_unavailable() {
     let message = becomes(&berth, "Unavailable");
     assert!(!message.is_empty());
 
+    // The webhook learns of it through a watch.
+    let text =
+        backup("lost", json!({"includedNamespaces": ["default"], "storageLocation": LOCATION})).to_string();
+    let dry_run = ["create", "--dry-run=server", "-n", berth.namespace(), "-f", "-"];
+    wait_for("the webhook to know", PATIENCE, || {
+        let tried = berth.kubectl().answer(&dry_run, &text)?;
+        Ok(tried.stderr.contains("location away is unavailable just now").then_some(()))
+    })
+    .unwrap();
     // One that was accepted before anybody noticed ends with a reason.
     let lost = backup("lost", json!({"includedNamespaces": ["default"], "storageLocation": LOCATION}));
     let answer = berth.kubectl().create(berth.namespace(), &[lost]).unwrap();
@@ -124,7 +133,8 @@ fn an_archive_of_several_parts_arrives_whole() {
         made.insert(name, bytes);
     }
     let spec = json!({"includedNamespaces": ["noise"], "storageLocation": LOCATION});
-    kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
+    let answer = kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
     let done = ended(&berth, &["parts"]).remove("parts").unwrap();
     assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
 
