@@ -56,22 +56,23 @@ fn commands(page: &str) -> Vec<String> {
 }
 
 /// Every object that the API server has, but for what comes and goes by itself.
-fn objects(cluster: &Cluster) -> Vec<String> {
+///
+/// # Errors
+/// When a kind goes while they are listed, too.
+fn objects(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let kubectl = cluster.kubectl();
-    let kinds = kubectl.run(&["api-resources", "--verbs=list", "-o", "name"]).unwrap();
+    let kinds = kubectl.run(&["api-resources", "--verbs=list", "-o", "name"])?;
     let passing = ["events", "events.events.k8s.io", "leases.coordination.k8s.io", "endpoints", "nodes"];
     let kinds: Vec<&str> = kinds.lines().filter(|kind| !passing.contains(kind)).collect();
-    let all = kubectl
-        .run(&[
-            "get",
-            &kinds.join(","),
-            "--all-namespaces",
-            "--ignore-not-found",
-            "--no-headers",
-            "-o",
-            "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name",
-        ])
-        .unwrap();
+    let all = kubectl.run(&[
+        "get",
+        &kinds.join(","),
+        "--all-namespaces",
+        "--ignore-not-found",
+        "--no-headers",
+        "-o",
+        "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name",
+    ])?;
     let mut all: Vec<String> = all
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -79,7 +80,7 @@ fn objects(cluster: &Cluster) -> Vec<String> {
         .collect();
     all.sort();
     all.dedup();
-    all
+    Ok(all)
 }
 
 /// A bucket that pods can reach, as the default location.
@@ -124,7 +125,7 @@ pub fn demo(cluster: &Cluster) {
 #[test]
 fn the_page_about_installing_does_what_it_says() {
     let cluster = Cluster::start(images()).unwrap();
-    let before = objects(&cluster);
+    let before = objects(&cluster).unwrap();
     let commands = commands("docs/install.md");
     assert!(commands.len() >= 10, "{commands:?}");
     let mut s3 = None;
@@ -166,8 +167,8 @@ fn the_page_about_installing_does_what_it_says() {
     };
     let mut left = Vec::new();
     wait_for("nothing else to be left", PATIENCE, || {
-        left =
-            objects(&cluster).into_iter().filter(|line| !before.contains(line) && !is_theirs(line)).collect();
+        let Ok(all) = objects(&cluster) else { return Ok(None) };
+        left = all.into_iter().filter(|line| !before.contains(line) && !is_theirs(line)).collect();
         Ok(left.is_empty().then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error}: {left:?}"));
@@ -182,7 +183,7 @@ fn the_page_about_installing_does_what_it_says() {
         kubectl.run(&["delete", "namespace", &format!("ns{number}"), "--wait=false"]).unwrap();
     }
     wait_for("the list of objects to be as before", PATIENCE, || {
-        Ok((objects(&cluster) == before).then_some(()))
+        Ok(objects(&cluster).is_ok_and(|all| all == before).then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error}: {:?}", objects(&cluster)));
 }

@@ -194,15 +194,7 @@ fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
             object("Namespace", "", "cst", json!({})),
         ],
     );
-    berth
-        .kubectl()
-        .run(&[
-            "wait",
-            "--for=condition=Established",
-            "crd/widgets.engine.example.com",
-            "crd/planets.engine.example.com",
-        ])
-        .unwrap();
+    berth.kubectl().await_definitions().unwrap();
     let custom = |kind: &str, namespace: &str, name: &str| {
         let more =
             json!({"metadata": {"labels": {"orbit": "custom"}}, "spec": {"huge": 9007199254740993_i64}});

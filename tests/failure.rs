@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use berth_api::velero::BackupPhase;
+use berth_api::velero::{Backup, BackupPhase};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
@@ -47,17 +48,37 @@ fn fill(plane: &ControlPlane) {
     plane.apply(objects).unwrap();
 }
 
+fn create(berth: &Berth, objects: &[Value]) {
+    let answer = berth.kubectl().create(berth.namespace(), objects).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+}
+
+/// A runtime and a client, made beforehand: kubectl may take longer to start than a backup runs.
+fn client(berth: &Berth) -> (tokio::runtime::Runtime, Api<Backup>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(berth.plane().client()).unwrap();
+    (runtime, Api::namespaced(client, berth.namespace()))
+}
+
+/// Waits until nothing of it is in the store.
+fn nothing_is_left(berth: &Berth, name: &str) {
+    wait_for(&format!("nothing of {name} to be in the store"), PATIENCE, || {
+        Ok(files_of(berth, name).is_empty().then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", files_of(berth, name)));
+}
+
 /// Creates a slow backup and two that wait for it; returns once the first one runs.
 fn one_runs_two_wait(berth: &Berth) {
     let backups = ["running", "second", "third"].map(|name| backup_of(name, &[FULL]));
-    berth.kubectl().create(berth.namespace(), &backups).unwrap();
+    create(berth, &backups);
     wait_for("the first to run", PATIENCE, || {
         Ok(berth.controller.process.log_text()?.contains("running name=running").then_some(()))
     })
     .unwrap();
 }
 
-fn reason(backup: &berth_api::velero::Backup) -> String {
+fn reason(backup: &Backup) -> String {
     backup.status.as_ref().and_then(|s| s.failure_reason.clone()).unwrap_or_default()
 }
 
@@ -91,7 +112,7 @@ fn a_controller_that_is_killed_leaves_a_failed_backup_and_the_queue_goes_on() {
         "{}",
         reason(&done["running"])
     );
-    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new(), "nothing of it is in the store");
+    nothing_is_left(&berth, "running");
     for name in ["second", "third"] {
         assert_eq!(done[name].phase(), BackupPhase::Completed);
     }
@@ -118,7 +139,7 @@ fn a_controller_that_is_stopped_ends_its_backup_first() {
 /// As it is installed: what runs ends in peace, what waits is left to whoever leads next.
 #[test]
 fn a_controller_that_may_take_its_time_lets_its_backup_complete() {
-    let mut berth = slow_with(ControlPlane::shared().unwrap(), "drained", &["--drain-timeout=5m"]);
+    let mut berth = slow_with(ControlPlane::shared().unwrap(), "drained", &["--drain-timeout=1h"]);
     let ns = berth.namespace().to_owned();
     one_runs_two_wait(&berth);
     let status = berth.controller.process.terminate(PATIENCE).unwrap();
@@ -174,28 +195,28 @@ fn a_second_berth_starts_nothing_and_says_so() {
 #[test]
 fn a_backup_that_is_deleted_while_it_runs_stops_and_frees_its_slot() {
     let berth = slow(ControlPlane::shared().unwrap(), "deleted");
+    let (runtime, api) = client(&berth);
     one_runs_two_wait(&berth);
-    berth.kubectl().run(&["delete", "backups.velero.io", "running", "-n", berth.namespace()]).unwrap();
+    runtime.block_on(api.delete("running", &DeleteParams::default())).unwrap();
     let done = ended(&berth, &["second"]);
     assert_eq!(done["second"].phase(), BackupPhase::Completed);
-    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    nothing_is_left(&berth, "running");
     assert!(berth.controller.process.log_text().unwrap().contains("the Backup is gone name=running"));
 }
 
 #[test]
 fn a_running_backup_that_is_canceled_ends_and_leaves_nothing() {
     let berth = slow(ControlPlane::shared().unwrap(), "canceled");
+    let (runtime, api) = client(&berth);
     one_runs_two_wait(&berth);
-    berth
-        .kubectl()
-        .run(&["annotate", "backups.velero.io", "running", "-n", berth.namespace(), "berth.dev/cancel=true"])
-        .unwrap();
+    let cancel = Patch::Merge(json!({"metadata": {"annotations": {"berth.dev/cancel": "true"}}}));
+    runtime.block_on(api.patch("running", &PatchParams::default(), &cancel)).unwrap();
     let done = ended(&berth, &["running", "second"]);
     assert_eq!(
         (done["running"].phase(), reason(&done["running"]).as_str()),
         (BackupPhase::Failed, "Canceled: somebody asked for it")
     );
-    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    nothing_is_left(&berth, "running");
     assert_eq!(done["second"].phase(), BackupPhase::Completed);
 }
 
@@ -225,7 +246,7 @@ fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
     let done = ended(&berth, &["second", "third"]);
     assert_eq!(done["second"].phase(), BackupPhase::Failed, "{:?}", done["second"].status);
     assert!(!reason(&done["second"]).is_empty());
-    assert_eq!(files_of(&berth, "second"), Vec::<PathBuf>::new());
+    nothing_is_left(&berth, "second");
     assert_eq!(done["third"].phase(), BackupPhase::Completed);
 }
 
@@ -273,6 +294,9 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
         let answer = berth.kubectl().create(berth.namespace(), &[of(name)]).unwrap();
         assert!(answer.status.success(), "{}", answer.stderr);
     };
+    for name in ["in-the-way", "no-folder"] {
+        berth.await_location(name).unwrap();
+    }
     queue("no-folder");
     // It is behind the other one, and in nobody's way.
     queue("in-the-way");
@@ -363,14 +387,12 @@ fn a_full_disk_fails_the_backup_and_leaves_nothing() {
     ];
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     berth.kubectl().run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
-    berth.kubectl().create(berth.namespace(), &[location("small", &folder.join("disk"))]).unwrap();
+    create(&berth, &[location("small", &folder.join("disk"))]);
+    berth.await_location("small").unwrap();
     let of = |name: &str, takes: &str| {
         backup(name, json!({"includedNamespaces": [takes], "storageLocation": "small"}))
     };
-    berth
-        .kubectl()
-        .create(berth.namespace(), &[of("too-much", "fills-a-disk"), of("little", "default")])
-        .unwrap();
+    create(&berth, &[of("too-much", "fills-a-disk"), of("little", "default")]);
     let done = ended(&berth, &["too-much", "little"]);
     assert_eq!(done["too-much"].phase(), BackupPhase::Failed);
     let reason = reason(&done["too-much"]);
@@ -386,11 +408,11 @@ fn a_full_disk_fails_the_backup_and_leaves_nothing() {
 #[test]
 fn a_name_that_is_in_the_store_already_is_not_written_over() {
     let berth = start("twice", 1);
-    berth.kubectl().create(berth.namespace(), &[backup_of("same", &["default"])]).unwrap();
+    create(&berth, &[backup_of("same", &["default"])]);
     ended(&berth, &["same"]);
     let before = std::fs::read(berth.archive("same")).unwrap();
     berth.kubectl().run(&["delete", "backups.velero.io", "same", "-n", berth.namespace()]).unwrap();
-    berth.kubectl().create(berth.namespace(), &[backup_of("same", &["default"])]).unwrap();
+    create(&berth, &[backup_of("same", &["default"])]);
     let done = ended(&berth, &["same"]);
     assert_eq!(done["same"].phase(), BackupPhase::Failed);
     assert!(

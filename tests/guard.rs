@@ -14,7 +14,7 @@ use crate::queue::{PATIENCE, dequeued, start};
 use crate::rights::movers::mover;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
-use crate::support::{ControlPlane, Kubectl, manifest, wait_until};
+use crate::support::{ControlPlane, Kubectl, manifest, wait_for, wait_until};
 
 const PHASES: [&str; 7] = ["", "New", "Queued", "ReadyToStart", "InProgress", "Completed", "Deleting"];
 
@@ -47,12 +47,13 @@ fn passes<T>(policy: &str, answer: Result<T, kube::Error>) -> bool {
     }
 }
 
-/// As far as roles go.
+/// As far as roles go, and once the API server knows them.
 fn let_do_everything(kubectl: &Kubectl, users: &[&str]) {
     for user in users {
         let name = format!("guard-everything-{}", user.replace(':', "-"));
-        let user = format!("--user={user}");
-        kubectl.run(&["create", "clusterrolebinding", &name, "--clusterrole=cluster-admin", &user]).unwrap();
+        let flag = format!("--user={user}");
+        kubectl.run(&["create", "clusterrolebinding", &name, "--clusterrole=cluster-admin", &flag]).unwrap();
+        kubectl.await_right(user, "default", "*", "*").unwrap();
     }
 }
 
@@ -65,14 +66,17 @@ fn people() -> Value {
     ])
 }
 
-/// Binds a ClusterRole of these rules.
+/// Binds a ClusterRole of these rules, which let create and change Backups at least. Once the API server knows it.
 fn may(kubectl: &Kubectl, user: &str, rules: &Value) {
     let name = format!("guard-{user}");
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": name}, "rules": rules});
     kubectl.run_with(&["create", "-f", "-"], &role.to_string()).unwrap();
-    let (role, user) = (format!("--clusterrole={name}"), format!("--user={user}"));
-    kubectl.run(&["create", "clusterrolebinding", &name, &role, &user]).unwrap();
+    let (role, flag) = (format!("--clusterrole={name}"), format!("--user={user}"));
+    kubectl.run(&["create", "clusterrolebinding", &name, &role, &flag]).unwrap();
+    for verb in ["create", "patch"] {
+        kubectl.await_right(user, "default", verb, "backups.velero.io").unwrap();
+    }
 }
 
 fn any_api(client: Client, namespace: &str) -> Api<DynamicObject> {
@@ -564,12 +568,12 @@ fn nobody_runs_anything_in_pods_with_a_token_of_berth() {
         "/api/v1/nodes/nobody/proxy/".to_owned(),
     ] {
         for account in &accounts {
-            let answer = kubectl.answer(&["get", "--raw", &path, "--as", account], "").unwrap();
-            assert!(
-                answer.stderr.contains("berth's service accounts run nothing"),
-                "{path}: {}",
-                answer.stderr
-            );
+            // The API server takes a policy up a moment after it was made.
+            wait_for(&format!("{path} to be refused to {account}"), PATIENCE, || {
+                let answer = kubectl.answer(&["get", "--raw", &path, "--as", account], "")?;
+                Ok(answer.stderr.contains("berth's service accounts run nothing").then_some(()))
+            })
+            .unwrap();
         }
         let answer = kubectl.answer(&["get", "--raw", &path], "").unwrap();
         assert!(!answer.stderr.contains("berth"), "it is nobody else's business: {}", answer.stderr);
@@ -592,8 +596,12 @@ fn nobody_makes_tokens_of_other_accounts_with_a_token_of_berth() {
         kubectl.answer(&["create", "--dry-run=server", "--as", user, "-f", "-"], &secret(kind)).unwrap()
     };
     for account in &accounts {
-        let refused = make("kubernetes.io/service-account-token", account);
-        assert!(refused.stderr.contains("make no tokens of other accounts"), "{}", refused.stderr);
+        // The API server takes a policy up a moment after it was made.
+        wait_for(&format!("a token to be refused to {account}"), PATIENCE, || {
+            let refused = make("kubernetes.io/service-account-token", account);
+            Ok(refused.stderr.contains("make no tokens of other accounts").then_some(()))
+        })
+        .unwrap();
         let made = make("Opaque", account);
         assert!(made.status.success(), "{}", made.stderr);
     }

@@ -37,10 +37,22 @@ fn apply_printed(plane: &ControlPlane, args: &[&str]) {
         .into_iter()
         .partition(|o| o["kind"] == "CustomResourceDefinition");
     apply(plane, &definitions);
+    plane.kubectl().await_definitions().unwrap();
     apply(plane, &others);
 }
 
+/// Waits until no definition is on its way out: what is applied to one goes with it.
+fn await_gone(plane: &ControlPlane) {
+    wait_for("definitions that were removed to be gone", PATIENCE, || {
+        let found: Value = serde_json::from_str(&plane.kubectl().run(&["get", "crd", "-o", "json"])?)?;
+        let mut definitions = found["items"].as_array().into_iter().flatten();
+        Ok(definitions.all(|one| one["metadata"]["deletionTimestamp"].is_null()).then_some(()))
+    })
+    .unwrap();
+}
+
 fn names(plane: &ControlPlane, kinds: &str) -> Vec<String> {
+    await_gone(plane);
     let args = ["get", kinds, "--all-namespaces", "-l", "app.kubernetes.io/part-of=berth", "-o", "name"];
     plane.kubectl().run(&args).unwrap().lines().map(str::to_owned).collect()
 }
@@ -221,8 +233,9 @@ fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
     assert!(again.status.success(), "{}", said(&again));
 }
 
-/// What kube-controller-manager would do, for each namespace that is on its way out.
+/// What kube-controller-manager would do, for each namespace that is on its way out. Definitions go by themselves.
 fn finish_namespaces(plane: &ControlPlane) {
+    await_gone(plane);
     for name in ["velero", "garden", "garden-seeds"] {
         let found =
             plane.kubectl().run(&["get", "namespace", name, "--ignore-not-found", "-o", "json"]).unwrap();

@@ -18,7 +18,7 @@ use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
-use crate::support::{Berth, ControlPlane, Options, project, wait_for};
+use crate::support::{Berth, ControlPlane, Options, manifest, project, wait_for};
 use needs::{Need, needs};
 
 /// Much longer than anything here takes with all rights; what the API server refused is looked for besides.
@@ -60,6 +60,16 @@ fn plane() -> &'static ControlPlane {
 }
 
 fn start(namespace: &str, need: Option<&Need>, beside_velero: bool) -> anyhow::Result<Berth> {
+    start_within(namespace, need, beside_velero, BROKEN)
+}
+
+/// `broken`: how long to wait for one that is not to become ready.
+fn start_within(
+    namespace: &str,
+    need: Option<&Need>,
+    beside_velero: bool,
+    broken: Duration,
+) -> anyhow::Result<Berth> {
     let mut options = Options::new(program(), namespace);
     options.env.push(("BERTH_LOG".to_owned(), "berth=debug,info".to_owned()));
     options.controller_args.push("--list-retry-timeout=1s".to_owned());
@@ -68,7 +78,7 @@ fn start(namespace: &str, need: Option<&Need>, beside_velero: bool) -> anyhow::R
     if let Some(need) = need {
         options.without_rule = Some((need.kind, need.role, need.rule));
         if need.symptom == Symptom::NotReady {
-            options.patience = BROKEN;
+            options.patience = broken;
         }
     }
     let plane = plane();
@@ -86,6 +96,24 @@ fn start(namespace: &str, need: Option<&Need>, beside_velero: bool) -> anyhow::R
         ]});
         plane.kubectl().run_with(&["apply", "--server-side", "-f", "-"], &objects.to_string()).unwrap();
         movers::prepare(plane, namespace);
+    }
+    if need.is_none() {
+        // What is refused before the API server knows the roles is no fault of theirs.
+        let mut objects = manifest::objects(namespace, "https://127.0.0.1:1", beside_velero)?;
+        objects.retain(|object| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            kind == "Namespace" || kind == "ServiceAccount" || kind.contains("Role")
+        });
+        plane.install(objects)?;
+        for (duty, verb, resource) in [
+            ("controller", "patch", "backups.velero.io"),
+            ("controller", "list", "nodes"),
+            ("webhook", "list", "backups.velero.io"),
+            ("webhook", "list", "nodes"),
+        ] {
+            let account = format!("system:serviceaccount:{namespace}:berth-{duty}");
+            plane.kubectl().await_right(&account, namespace, verb, resource)?;
+        }
     }
     Berth::start(plane, options)
 }
@@ -185,8 +213,17 @@ fn tail(logs: &str) -> String {
 fn breaks(need: &Need, index: usize) {
     let namespace = format!("rule-{index}");
     let what = format!("{} {} rule {} ({})", need.kind, need.role, need.rule, need.needed_for);
-    let berth = start(&namespace, Some(need), need.is_seen_beside_velero());
     let logs = [plane().folder().join(&namespace).join(format!("{}.log", need.duty()))];
+    // The reason for all that breaks: the API server refused it to that service account.
+    let is_refused = || !refusals(&logged(&logs), &namespace, need.duty()).is_empty();
+    let beside_velero = need.is_seen_beside_velero();
+    let mut broken = BROKEN;
+    let mut berth = start_within(&namespace, Some(need), beside_velero, broken);
+    // A busy machine may not have come so far.
+    while need.symptom == Symptom::NotReady && berth.is_err() && !is_refused() && broken < PATIENCE {
+        broken *= 4;
+        berth = start_within(&namespace, Some(need), beside_velero, broken);
+    }
     if need.symptom == Symptom::NotReady {
         assert!(berth.is_err(), "berth became ready without {what}");
     } else {
@@ -197,16 +234,22 @@ fn breaks(need: &Need, index: usize) {
             let told = || Ok(logged(&logs).contains(words).then_some(()));
             wait_for(&format!("the log to tell {words:?} without {what}"), PATIENCE, told).unwrap();
         };
+        let wait_refused = || {
+            wait_for(&format!("a refusal without {what}"), PATIENCE, || Ok(is_refused().then_some(())))
+                .unwrap_or_else(|error| panic!("{error}: {}", tail(&logged(&logs))));
+        };
         match need.symptom {
             Symptom::NotReady | Symptom::OfHub(_) => {}
             Symptom::NotRun => {
                 create(&berth, "never");
+                wait_refused();
                 assert!(!completes(&berth, "never", BROKEN), "{what}");
             }
             Symptom::LocationUnknown => {
                 let path = "jsonpath={.status.phase}";
                 let args = ["get", "bsl", "default", "-n", &namespace, "-o", path];
                 let checked = || Ok((!berth.kubectl().run(&args)?.is_empty()).then_some(()));
+                wait_refused();
                 assert!(wait_for("the check of the location", BROKEN, checked).is_err(), "{what}");
             }
             Symptom::LosesLead => {
@@ -216,6 +259,7 @@ fn breaks(need: &Need, index: usize) {
             Symptom::NoEvent => {
                 create(&berth, "silent");
                 assert!(completes(&berth, "silent", PATIENCE), "{what}");
+                wait_refused();
                 assert!(!has_event(&berth, "Dequeued", BROKEN / 3), "{what}");
             }
             Symptom::NoForeignQueueEvent => {
@@ -224,6 +268,7 @@ fn breaks(need: &Need, index: usize) {
                     .run(&["annotate", "bsl", "default", "-n", &namespace, "berth.dev/hold=true"])
                     .unwrap();
                 foreign_queue(&berth);
+                wait_refused();
                 assert!(!has_event(&berth, "ForeignQueue", BROKEN / 3), "{what}");
             }
             Symptom::Blind(kind) => tells(&format!("the watch was interrupted kind={kind} ")),
@@ -233,15 +278,10 @@ fn breaks(need: &Need, index: usize) {
                 assert!(why.contains("cannot be asked"), "{what}: {why}");
             }
         }
+        wait_refused();
         drop(berth);
     }
-    // And that is why: the API server refused it to that service account.
-    let logs = logged(&logs);
-    assert!(
-        !refusals(&logs, &namespace, need.duty()).is_empty(),
-        "{what}: nothing was refused; the end of the log: {}",
-        tail(&logs)
-    );
+    assert!(is_refused(), "{what}: nothing was refused; the end of the log: {}", tail(&logged(&logs)));
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn people_see_the_queue_and_steer_it() {
 
 #[test]
 fn a_held_location_keeps_its_backups_and_only_them() {
-    let berth = start("held-location", 1);
+    let mut berth = start("held-location", 1);
     let ns = berth.namespace().to_owned();
     let location: Value = serde_json::from_str(
         &berth.kubectl().run(&["get", "backupstoragelocation", "default", "-n", &ns, "-o", "json"]).unwrap(),
@@ -123,7 +123,11 @@ fn a_held_location_keeps_its_backups_and_only_them() {
         Ok((tried.warnings() == [waits]).then_some(()))
     })
     .unwrap();
-    berth.kubectl().create(&ns, &[frozen, backup_of("warm", &["default"])]).unwrap();
+    // Nor does the controller know of it before it has looked.
+    berth.controller.stop().unwrap();
+    let answer = berth.kubectl().create(&ns, &[frozen, backup_of("warm", &["default"])]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    berth.controller.process.restart().unwrap();
     assert_eq!(
         ended(&berth, &["warm"])["warm"].phase(),
         BackupPhase::Completed,
@@ -221,7 +225,10 @@ fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
     for name in ["hourly-2", "daily-1", "daily-2"] {
         assert_eq!(done[name].phase(), BackupPhase::Completed, "{name}");
     }
-    assert_eq!(counted(&berth, "berth_queue_superseded_total"), Some(1.0));
+    wait_for("it to be counted", PATIENCE, || {
+        Ok((counted(&berth, "berth_queue_superseded_total") == Some(1.0)).then_some(()))
+    })
+    .unwrap();
     wait_for("the Event of the superseded one", PATIENCE, || {
         Ok(events(&berth, "Superseded").iter().any(|(name, _)| name == "hourly-1").then_some(()))
     })

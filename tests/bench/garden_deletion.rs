@@ -39,7 +39,7 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
         objects.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     }
     plane.apply(objects)?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
+    plane.kubectl().await_definitions()?;
     let s3 = S3::start(&plane, "deletion")?;
     let config =
         json!({"apiVersion": "garden.berth.dev/v1alpha1", "kind": "StoreConfig", "endpoint": s3.url()});

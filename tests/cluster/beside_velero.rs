@@ -62,6 +62,16 @@ fn args(cluster: &Cluster) -> Vec<String> {
     serde_json::from_value(found["spec"]["template"]["spec"]["containers"][0]["args"].clone()).unwrap()
 }
 
+/// Until there is one Velero: another one that is about to end might begin a backup, and would leave it as it is.
+fn rolled_out(cluster: &Cluster) {
+    let args = ["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"];
+    cluster.kubectl().run(&args).unwrap();
+    wait_for("one Velero to be there", PATIENCE, || {
+        Ok((cluster.pods(NAMESPACE, "deploy=velero")?.len() == 1).then_some(()))
+    })
+    .unwrap();
+}
+
 /// Until Velero has looked at its location, it refuses Backups.
 fn available(cluster: &Cluster) {
     let args = ["get", "bsl", "default", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
@@ -100,7 +110,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     peers::prepare(plane, NAMESPACE, &s3, "").unwrap();
     kubectl.run(&["delete", "deployment", "velero", "-n", NAMESPACE]).unwrap();
     plane.apply(vec![deployment(plugins.to_str().unwrap())]).unwrap();
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
+    rolled_out(&cluster);
     available(&cluster);
     completes(&cluster, "before");
     let before = args(&cluster);
@@ -120,7 +130,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
 
     let text = run(&cluster, "berth install --executor=velero --adjust-velero");
     assert!(text.contains("+--disable-controllers=backup-queue"), "{text}");
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
+    rolled_out(&cluster);
     well(&admin);
     completes(&cluster, "queued");
     let queued = kubectl.backup(NAMESPACE, "queued").unwrap();
@@ -137,7 +147,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let velero_runs = || !args(&cluster).iter().any(|arg| arg.contains("backup,backup-queue"));
     assert!(!velero_runs(), "{:?}", args(&cluster));
     run(&cluster, "berth install --executor=velero --adjust-velero");
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
+    rolled_out(&cluster);
     well(&admin);
     completes(&cluster, "by-velero");
     assert!(velero_runs(), "{:?}", args(&cluster));
@@ -145,7 +155,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     let text = run(&cluster, "berth uninstall");
     assert!(text.contains("Velero runs backups by itself again"), "{text}");
     assert_eq!(args(&cluster), before);
-    kubectl.run(&["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"]).unwrap();
+    rolled_out(&cluster);
     completes(&cluster, "after");
     let left = kubectl.run(&["get", "deployments", "-n", NAMESPACE, "-o", "name"]).unwrap();
     assert_eq!(left.trim(), "deployment.apps/velero");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_certs::Bundle;
 use berth_certs::bundle::is_signed_by;
 use serde_json::{Value, json};
 
@@ -42,6 +43,20 @@ fn healthy(cluster: &Cluster) {
     well.unwrap_or_else(|error| panic!("{error}: {}", crate::install::said(&check())));
 }
 
+/// Waits until both replicas serve what the Secret holds, while nobody renews it.
+fn all_serve_it(cluster: &Cluster) {
+    let provider = rustls::crypto::ring::default_provider();
+    let (label, name) = ("app.kubernetes.io/name=berth-webhook", "berth_certificate_not_after_seconds");
+    wait_for("both replicas to serve the leaf", PATIENCE, || {
+        let key = secret(cluster, "berth-webhook-certs", "tls.key")?;
+        let bundle = Bundle::parse(leaf(cluster)?.as_bytes(), key.as_bytes(), &provider);
+        let not_after = bundle.map_err(|error| anyhow::anyhow!("{error}"))?.not_after;
+        let wanted = 2 * u64::try_from(not_after.as_second())?;
+        Ok((cluster.metric(NAMESPACE, label, name)? == wanted).then_some(()))
+    })
+    .unwrap();
+}
+
 /// Waits until there is another leaf.
 fn renewed(cluster: &Cluster, before: &str) -> String {
     let other = || Ok(Some(leaf(cluster)?).filter(|now| !now.is_empty() && now != before));
@@ -54,7 +69,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     let kubectl = cluster.kubectl();
     let [definitions] = binaries::get(["cert-manager-crds"]).unwrap();
     kubectl.run(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).unwrap();
-    kubectl.run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"]).unwrap();
+    kubectl.await_definitions().unwrap();
     let mut cert_manager = start_cert_manager(&cluster);
     println!("{}", run(&cluster, "berth install --certificates=cert-manager"));
     let _s3 = make_location(&cluster);
@@ -90,6 +105,8 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     current = renewed(&cluster, &current);
     // Down for longer than a renewal, and back.
     cert_manager.terminate(PATIENCE).unwrap();
+    // It may have renewed once more on its way out.
+    current = leaf(&cluster).unwrap();
     let missed = std::time::Instant::now();
     while missed.elapsed() < Duration::from_secs(25) {
         assert_eq!(leaf(&cluster).unwrap(), current, "nobody is there to renew it");
@@ -162,6 +179,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
 
     // A certificate that nobody believes is put off for as long as that takes.
     cert_manager.terminate(PATIENCE).unwrap();
+    all_serve_it(&cluster);
     let swapped = super::rotation::swapped(&cluster);
     let stranger = {
         let now = jiff::Timestamp::now();

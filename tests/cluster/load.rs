@@ -1,5 +1,6 @@
 //! Creates all the while: each must get its place in the answer of the create itself.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,11 +18,16 @@ use crate::support::control_plane::client;
 use crate::support::pods::Cluster;
 
 const AT_ONCE: usize = 64;
+/// Of so many creates one may meet the close of a connection.
+const ONE_OF: usize = 2_000;
 
 /// Held Backups, created at a steady rate and deleted again: they are in nobody's way.
 pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Done>,
+    /// Of the API server.
+    log: PathBuf,
+    closes: usize,
 }
 
 /// What became of the creates.
@@ -32,18 +38,26 @@ pub struct Done {
     pub failed: Vec<String>,
     /// No place in the answer: no webhook was asked, or none answered.
     pub unqueued: Vec<String>,
+    /// How often the API server says that a review of a new Backup met the close of a connection.
+    pub closes: usize,
     pub slowest: Duration,
     pub lasted: Duration,
 }
 
 impl Done {
+    /// A replica that stops asks for each connection in an answer, and closes after the delay what nobody has used since. An API
+    /// server keeps it for 90 s, whichever pods there are, and may choose it in that very moment: HTTP/1.1 has no way to tell
+    /// it. On a busy machine the moment is long, and a burst follows it. So one create may be lost to that, if the API server
+    /// says so; none to anything else.
     pub fn ensure_all_queued(&self) {
+        let borne = self.closes.min(1 + self.created / ONE_OF);
         assert!(
-            self.failed.is_empty() && self.unqueued.is_empty(),
-            "{} created, {} failed, {} unqueued: {:?} {:?}",
+            self.failed.is_empty() && self.unqueued.len() <= borne,
+            "{} created, {} failed, {} unqueued, {} met a close: {:?} {:?}",
             self.created,
             self.failed.len(),
             self.unqueued.len(),
+            self.closes,
             self.failed.first(),
             self.unqueued.first()
         );
@@ -52,6 +66,8 @@ impl Done {
 
 impl Load {
     pub fn start(cluster: &Cluster, per_second: u32) -> Self {
+        let log = cluster.plane().api_server().log().to_owned();
+        let closes = closes(&log);
         let stop = Arc::new(AtomicBool::new(false));
         let (kubeconfig, stopped) = (cluster.plane().kubeconfig(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -61,13 +77,23 @@ impl Load {
                 press(Api::namespaced(client, NAMESPACE), per_second, &stopped).await
             })
         });
-        Self { stop, thread }
+        Self { stop, thread, log, closes }
     }
 
     pub fn finish(self) -> Done {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
+        let done = self.thread.join().unwrap();
+        Done { closes: closes(&self.log) - self.closes, ..done }
     }
+}
+
+fn closes(log: &Path) -> usize {
+    let text = std::fs::read(log).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    let lines = text.lines().filter(|line| line.contains("failing open backups.mutate.berth.dev: "));
+    lines
+        .filter(|line| line.ends_with(": EOF") || line.ends_with(": http: server closed idle connection"))
+        .count()
 }
 
 /// A create, and then a delete; name, and what the create gave.

@@ -33,8 +33,10 @@ fn a_member_is_heard_of_keeps_its_hub_through_an_upgrade_and_goes() {
     let of_hub = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "garden.berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     let profile = json!({"provider": "packet", "constraints": {"regions": ["ewr1"]}});
     let seed = json!({"cloudProfileName": "packet", "region": "ewr1"});
-    cluster.plane().apply(vec![of_hub("CloudProfile", "packet", profile)]).unwrap();
-    // The webhooks learn of it through a watch.
+    // The webhooks learn of both through watches.
+    let profile = of_hub("CloudProfile", "packet", profile);
+    wait_for("the profile to be let in", PATIENCE, || Ok(cluster.plane().apply(vec![profile.clone()]).ok()))
+        .unwrap();
     let seed = of_hub("Seed", "ship", seed);
     wait_for("the seed to be let in", PATIENCE, || Ok(cluster.plane().apply(vec![seed.clone()]).ok()))
         .unwrap();

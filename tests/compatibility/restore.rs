@@ -207,8 +207,7 @@ fn fill(plane: &ControlPlane) {
     let definitions = [definition("Namespaced", "ships", "Ship"), definition("Cluster", "seas", "Sea")];
     let kubectl = plane.kubectl();
     assert!(kubectl.create("default", &definitions).unwrap().status.success());
-    let crds = ["ships", "seas"].map(|plural| format!("crd/{plural}.{GROUP}"));
-    kubectl.run(&["wait", "--for=condition=Established", &crds[0], &crds[1]]).unwrap();
+    kubectl.await_definitions().unwrap();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": cargo()});
     kubectl.run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
     // Nobody binds claims here.
@@ -238,7 +237,9 @@ fn a_stock_velero_restores_what_berth_stored() {
         "snapshotVolumes": false,
         "ttl": "48h",
     });
-    kubectl.create(NAMESPACE, &[backup("voyage", spec)]).unwrap();
+    berth.await_location("away").unwrap();
+    let answer = kubectl.create(NAMESPACE, &[backup("voyage", spec)]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
     let done = ended(&berth, &["voyage"]).remove("voyage").unwrap();
     assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
     let (shipped, items) =
@@ -256,7 +257,12 @@ fn a_stock_velero_restores_what_berth_stored() {
     })
     .unwrap();
 
-    let described = velero.run(&["backup", "describe", "voyage", "--details", "--colorized=false"]).unwrap();
+    // It waits half a minute for each file that the server is to hand out, whatever it is told.
+    let described = wait_for("a description that is whole", PATIENCE, || {
+        let text = velero.run(&["backup", "describe", "voyage", "--details", "--colorized=false"])?;
+        Ok((!text.contains("url timeout")).then_some(text))
+    })
+    .unwrap();
     for wanted in [
         "Phase:  Completed",
         &format!("Items backed up:              {items}"),
@@ -271,10 +277,11 @@ fn a_stock_velero_restores_what_berth_stored() {
         assert!(described.contains(wanted), "{wanted:?} is not in\n{described}");
     }
     assert!(!described.contains("error"), "{described}");
-    let log = velero.run(&["backup", "logs", "voyage"]).unwrap();
+    let log = velero.run(&["backup", "logs", "voyage", "--timeout=10m"]).unwrap();
     assert!(log.contains("backup=velero/voyage"), "{log}");
     let file = other.folder().join("voyage.tar.gz");
-    velero.run(&["backup", "download", "voyage", "--output", &file.display().to_string()]).unwrap();
+    let file_name = file.display().to_string();
+    velero.run(&["backup", "download", "voyage", "--timeout=10m", "--output", &file_name]).unwrap();
     assert_eq!(archive::items(&file).len() as i64, items);
 
     velero.run(&["restore", "create", "back", "--from-backup", "voyage", "--wait"]).unwrap();

@@ -52,8 +52,14 @@ fn an_s3_location_is_kept_available_and_unavailable() {
     let message = becomes(&berth, "Unavailable");
     assert!(!message.is_empty());
 
-    // What is queued meanwhile waits, and no longer than that.
+    // What is queued meanwhile waits, and no longer than that. The webhook learns of it through a watch.
     let waits = backup("waits", json!({"includedNamespaces": ["default"], "storageLocation": LOCATION}));
+    let dry_run = ["create", "--dry-run=server", "-n", berth.namespace(), "-f", "-"];
+    wait_for("the webhook to know", PATIENCE, || {
+        let tried = berth.kubectl().answer(&dry_run, &waits.to_string())?;
+        Ok(tried.stderr.contains("location away is unavailable just now").then_some(()))
+    })
+    .unwrap();
     let answer = berth.kubectl().create(berth.namespace(), &[waits]).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
     assert!(answer.stderr.contains("location away is unavailable just now"), "{}", answer.stderr);
@@ -127,7 +133,8 @@ fn an_archive_of_several_parts_arrives_whole() {
         made.insert(name, bytes);
     }
     let spec = json!({"includedNamespaces": ["noise"], "storageLocation": LOCATION});
-    kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
+    let answer = kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
     let done = ended(&berth, &["parts"]).remove("parts").unwrap();
     assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
 

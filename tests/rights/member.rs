@@ -137,12 +137,21 @@ impl Site {
         let named = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         objects.extend(["velero", "garden"].map(named));
         plane.apply(objects)?;
-        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
+        plane.kubectl().await_definitions()?;
         let seed = json!({
             "apiVersion": "garden.berth.dev/v1alpha1", "kind": "Seed", "metadata": {"name": "ship"},
             "spec": {"cloudProfileName": "packet", "region": "ewr1"},
         });
         plane.apply([roles(None), vec![seed]].concat())?;
+        // What is refused before the API server knows the roles is no fault of theirs.
+        let account = format!("system:serviceaccount:velero:{AGENT}");
+        for (namespace, verb, resource) in [
+            ("velero", "create", "leases.coordination.k8s.io"),
+            ("garden", "list", "secrets"),
+            ("default", "list", "backupbuckets.extensions.gardener.cloud"),
+        ] {
+            plane.kubectl().await_right(&account, namespace, verb, resource)?;
+        }
         let kubeconfig = plane.service_account_kubeconfig("velero", AGENT)?;
         Ok(Self { plane, kubeconfig })
     }

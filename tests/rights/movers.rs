@@ -1,7 +1,5 @@
 //! Data movers of all kinds beside a Velero that nobody runs: whatever berth does with them, it does here.
 
-use std::time::Duration;
-
 use berth_core::mover::MoverKind;
 use serde_json::{Value, json};
 
@@ -12,10 +10,6 @@ const CONFIG: &str = "node-agent-config";
 const AGENT: &str = "node-agent";
 /// Long ago: before its configuration was written, and longer than anything takes.
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
-/// A node-agent that was away for some time is taken to be gone.
-/// What cannot begin anew is given up after two minutes.
-const LOST: Duration = Duration::from_secs(210);
-
 /// Cluster-scoped names of one namespace's scene.
 fn apps(namespace: &str) -> String {
     format!("{namespace}-apps")
@@ -232,13 +226,17 @@ fn with_all_rules_data_movers_get_places_and_what_is_left_behind_begins_anew() {
         assert!(plane.kubectl().run(&args).unwrap().contains("rights"), "{name}");
     }
     let phase = |kind, name| field(plane, namespace, kind, name, "{.status.phase}");
-    wait_for("what was lost to begin anew", LOST, || {
+    // A node-agent that was away for some time is taken to be gone, and what cannot begin anew is given up after two minutes.
+    wait_for("what was lost to begin anew", PATIENCE, || {
         let anew = phase(MoverKind::DataDownload, "lost") == "New";
         Ok((anew && phase(MoverKind::DataUpload, "taken-over") == "Failed").then_some(()))
     })
     .unwrap();
-    let left = plane.kubectl().run(&["get", "pod,pvc", "lost", "-n", namespace, "--ignore-not-found"]);
-    assert_eq!(left.unwrap().trim(), "");
+    wait_for("what was made for it to go", PATIENCE, || {
+        let left = plane.kubectl().run(&["get", "pod,pvc", "lost", "-n", namespace, "--ignore-not-found"])?;
+        Ok(left.trim().is_empty().then_some(()))
+    })
+    .unwrap();
     // Pods of others never reach the webhook, and are stored as they were written.
     plane.apply(vec![pod("stranger", namespace, json!({"app": "x"}), None)]).unwrap();
     assert!(reviewed(&berth, "place").ends_with(" 2"), "{}", reviewed(&berth, "place"));

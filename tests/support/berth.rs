@@ -214,6 +214,18 @@ impl Berth {
             .with_context(|| format!("berth is not ready ({seen})"))
     }
 
+    /// Waits until the webhook knows that location, of which it learns through a watch: for a moment it waits with a review of
+    /// a Backup that goes there, and then refuses it.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub fn await_location(&self, name: &str) -> anyhow::Result<()> {
+        wait_for(&format!("the webhook to know the location {name}"), PATIENCE, || {
+            let tried = self.try_backup(json!({"storageLocation": name}))?;
+            Ok(tried.status.success().then_some(()))
+        })
+    }
+
     fn try_backup(&self, spec: Value) -> anyhow::Result<Answer> {
         let args =
             ["create", "--dry-run=server", "--namespace", &self.options.namespace, "-o", "json", "-f", "-"];

@@ -206,13 +206,8 @@ impl ControlPlane {
         if *is_defined {
             return Ok(());
         }
-        let definitions = manifest::definitions()?;
-        let named = |crd: &Value| Some(format!("crd/{}", crd["metadata"]["name"].as_str()?));
-        let names: Vec<String> = definitions.iter().filter_map(named).collect();
-        self.apply(definitions)?;
-        let mut wait = vec!["wait", "--for=condition=Established", "--timeout=600s"];
-        wait.extend(names.iter().map(String::as_str));
-        self.kubectl.run(&wait)?;
+        self.apply(manifest::definitions()?)?;
+        self.kubectl.await_definitions()?;
         *is_defined = true;
         Ok(())
     }

@@ -93,8 +93,7 @@ pub fn define_snapshots(plane: &ControlPlane) -> anyhow::Result<()> {
     let [folder] = binaries::get(["snapshot-crds"])?;
     let folder = folder.display().to_string();
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &folder])?;
-    Ok(())
+    plane.kubectl().await_definitions()
 }
 
 /// A StorageClass.

@@ -17,8 +17,9 @@ use tokio::runtime::Runtime;
 
 use super::kubectl::Answer;
 
-/// For all that one call asks.
+/// For what one call asks, and for each object that it applies.
 const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_OF_OBJECT: Duration = Duration::from_secs(1);
 /// `/api` and `/apis` with all resources in one answer each.
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -37,23 +38,26 @@ static CONNECTIONS: Mutex<BTreeMap<String, Arc<Connection>>> = Mutex::new(BTreeM
 /// something fails.
 pub fn answer(kubeconfig: &Path, args: &[&str], stdin: &str) -> Option<Answer> {
     if let Some(wanted) = Wanted::parse(args) {
-        let stdout = run(kubeconfig, |connection| async move { connection.get(&wanted).await })?;
+        let stdout = run(kubeconfig, PATIENCE, |connection| async move { connection.get(&wanted).await })?;
         return Some(Answer { stdout, stderr: String::new(), status: ExitStatus::default() });
     }
     let apply = Apply::parse(args, stdin)?;
-    run(kubeconfig, |connection| async move { connection.apply(&apply).await })
+    let count = u32::try_from(apply.objects.len()).unwrap_or(u32::MAX);
+    let patience = PATIENCE + PATIENCE_OF_OBJECT.saturating_mul(count);
+    run(kubeconfig, patience, |connection| async move { connection.apply(&apply).await })
 }
 
 /// Runs `task` on a runtime of its own, since the caller may or may not be on one.
 fn run<T: Send + 'static, F: Future<Output = Option<T>> + Send>(
     kubeconfig: &Path,
+    patience: Duration,
     task: impl FnOnce(Arc<Connection>) -> F + Send + 'static,
 ) -> Option<T> {
     let text = std::fs::read_to_string(kubeconfig).ok()?;
     let (sender, answer) = mpsc::channel();
     RUNTIME.as_ref()?.spawn(async move {
         let run = async { task(Connection::of(text).await?).await };
-        let answer = tokio::time::timeout(PATIENCE, run).await.ok().flatten();
+        let answer = tokio::time::timeout(patience, run).await.ok().flatten();
         let _ = sender.send(answer);
     });
     answer.recv().ok().flatten()

@@ -8,10 +8,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use anyhow::{Context as _, bail};
 use berth_api::velero::{Backup, BackupPhase};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::in_process;
 use super::process::without_proxies;
 use super::times::Wait;
+use super::wait::{PATIENCE, wait_for};
 
 /// kubectl with one kubeconfig, and so with one identity.
 #[derive(Clone)]
@@ -113,9 +115,47 @@ impl Kubectl {
     ///
     /// # Errors
     /// When kubectl cannot be run. A refusal is an answer.
-    pub fn create(&self, namespace: &str, objects: &[serde_json::Value]) -> anyhow::Result<Answer> {
+    pub fn create(&self, namespace: &str, objects: &[Value]) -> anyhow::Result<Answer> {
         let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.answer(&["create", "--namespace", namespace, "-f", "-"], &list.to_string())
+    }
+
+    /// Waits until the API server serves all that its definitions define, and says so to whoever looks for a kind.
+    ///
+    /// `kubectl wait` does not do for that: it fails at once on a definition that has no conditions yet, and a kind that is
+    /// established may be looked for in vain for a moment.
+    ///
+    /// # Errors
+    /// When the definitions cannot be read, or one is not served in time.
+    pub fn await_definitions(&self) -> anyhow::Result<()> {
+        let mut missing = Vec::new();
+        let waited = wait_for("definitions to be served", PATIENCE, || {
+            let definitions: Value = serde_json::from_str(&self.run(&["get", "crd", "-o", "json"])?)?;
+            let known = self.answer(&["api-resources", "-o", "name"], "")?;
+            missing = definitions["items"].as_array().cloned().unwrap_or_default();
+            missing.retain(|definition| {
+                let mut conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
+                let is_established = conditions.any(|c| c["type"] == "Established" && c["status"] == "True");
+                let name = definition["metadata"]["name"].as_str();
+                !(is_established && known.stdout.lines().any(|line| Some(line) == name))
+            });
+            Ok(missing.is_empty().then_some(()))
+        });
+        waited.with_context(|| {
+            let names = missing.iter().filter_map(|definition| definition["metadata"]["name"].as_str());
+            format!("not served: {}", names.collect::<Vec<_>>().join(", "))
+        })
+    }
+
+    /// Waits until the API server knows that this user may do that: it learns of roles through watches.
+    ///
+    /// # Errors
+    /// When kubectl cannot be run, or it takes too long.
+    pub fn await_right(&self, user: &str, namespace: &str, verb: &str, resource: &str) -> anyhow::Result<()> {
+        let args = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", user];
+        wait_for(&format!("{user} to be allowed to {verb} {resource}"), PATIENCE, || {
+            Ok(self.answer(&args, "")?.status.success().then_some(()))
+        })
     }
 
     /// Backups of a namespace by name.

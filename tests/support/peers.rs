@@ -19,7 +19,10 @@ use super::{ControlPlane, Process, binaries, http, log, port, wait_for};
 use crate::wait::PATIENCE;
 
 /// Others may hold the one place for a stock Velero for as long as their restores take.
-const TURN: Duration = Duration::from_secs(900);
+const TURN: Duration = Duration::from_secs(3600);
+/// How often one is started before it is given up: it ends by itself when its caches or plugins take too long on a busy machine,
+/// and a cluster would start it again.
+const STARTS: u32 = 3;
 const REGION: &str = "us-east-1";
 
 /// What opens an S3 server.
@@ -213,8 +216,7 @@ pub fn install_definitions(plane: &ControlPlane) -> anyhow::Result<()> {
     let [folder] = binaries::get(["velero-crds"])?;
     let folder = folder.display().to_string();
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &folder])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &folder])?;
-    Ok(())
+    plane.kubectl().await_definitions()
 }
 
 /// Velero's definitions of the four kinds of data movers, beside berth's own.
@@ -227,8 +229,7 @@ pub fn define_movers(plane: &ControlPlane) -> anyhow::Result<()> {
         |kind: &MoverKind| folder.join(format!("velero.io_{}.yaml", kind.plural())).display().to_string();
     let files = MoverKind::ALL.iter().map(file).collect::<Vec<_>>().join(",");
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &files])?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "-f", &files])?;
-    Ok(())
+    plane.kubectl().await_definitions()
 }
 
 /// A stock `velero server`. It always takes `*:8080`, so there is one at a time, whoever starts it.
@@ -281,15 +282,34 @@ impl Velero {
         command.args(more).env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
         // It keeps credentials and archives there, under fixed names.
         command.env("TMPDIR", &scratch).env("VELERO_SCRATCH_DIR", &scratch);
+        let of_default = ["backupstoragelocations", "default", "--namespace", namespace];
+        let patch = |patch: Value| {
+            let patch = patch.to_string();
+            let args = [&["patch"][..], &of_default, &["--type=merge", "-p", &patch]].concat();
+            plane.kubectl().run(&args)
+        };
+        // The look that is waited for has to do: it would fail whatever it picks up after a later one that failed.
+        patch(json!({"spec": {"validationFrequency": "24h"}}))?;
         let process = Process::start("velero server", command, &folder.join("velero.log"))?;
         let mut started =
             Self { process, program, namespace: namespace.to_owned(), kubeconfig, folder, turn };
         let what = "stock Velero to find its location Available";
+        let mut starts = 1;
         wait_for(what, PATIENCE, || {
+            if starts < STARTS && started.process.ended()?.is_some() {
+                starts += 1;
+                started.end_group(Signal::SIGKILL);
+                started.process.restart()?;
+            }
             started.process.ensure_runs()?;
-            let args = ["get", "backupstoragelocations", "default", "-o", "json", "--namespace", namespace];
+            let args = [&["get"][..], &of_default, &["-o", "json"]].concat();
             let location: Value = serde_json::from_str(&plane.kubectl().run(&args)?)?;
-            Ok((location["status"]["phase"] == "Available").then_some(()))
+            let status = &location["status"];
+            if status["phase"] == "Unavailable" && !status["lastValidationTime"].is_null() {
+                // It looks soon at what it has never looked at.
+                patch(json!({"status": {"lastValidationTime": null}}))?;
+            }
+            Ok((status["phase"] == "Available").then_some(()))
         })
         .with_context(|| log::tail(started.process.log(), 20))?;
         Ok(started)
@@ -316,15 +336,22 @@ impl Velero {
     pub fn log(&self) -> &Path {
         self.process.log()
     }
+
+    /// Its plugins are in its group, and would outlive it.
+    fn end_group(&self, signal: Signal) {
+        if let Ok(group) = self.process.pid() {
+            let _ = killpg(group, signal);
+        }
+    }
 }
 
 impl Drop for Velero {
     fn drop(&mut self) {
-        // Its plugins are in its group, and would outlive it.
-        let Ok(group) = self.process.pid() else { return };
-        let _ = killpg(group, Signal::SIGTERM);
+        self.end_group(Signal::SIGTERM);
         let _ = self.process.terminate(Duration::from_secs(10));
-        let _ = killpg(group, Signal::SIGKILL);
+        self.end_group(Signal::SIGKILL);
+        // Whoever comes next takes its port.
+        let _ = self.process.kill();
         let _ = self.turn.unlock();
     }
 }
@@ -338,7 +365,7 @@ fn take_turn() -> anyhow::Result<File> {
         Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
     })?;
     // The last one may take a moment to let go of it.
-    let free = wait_for("port 8080", Duration::from_secs(60), || {
+    let free = wait_for("port 8080", PATIENCE, || {
         Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).ok().map(drop))
     });
     if free.is_err() {
