@@ -102,7 +102,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     })
     .unwrap();
     kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
-    current = renewed(&cluster, &current);
+    renewed(&cluster, &current);
     // Down for longer than a renewal, and back.
     cert_manager.terminate(PATIENCE).unwrap();
     // It may have renewed once more on its way out.

@@ -271,8 +271,11 @@ impl Collector<'_> {
                 Ok(Some(found)) if found.name == name => pending.add(found).await?,
                 Ok(_) => gone.push(name),
                 Err(error) if error.is_about_type() => {
-                    let message =
-                        format!("failed to get {name}, it is missing: {}; {}", chain(&error), error.way_out(kind));
+                    let message = format!(
+                        "failed to get {name}, it is missing: {}; {}",
+                        chain(&error),
+                        error.way_out(kind)
+                    );
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                 }
                 Err(error) => return Err(error),
