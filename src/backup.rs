@@ -2,7 +2,8 @@
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]), and hands
-//! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]).
+//! batches of raw objects to its own worker pool ([`archive`]), which sends gzip members to the store ([`upload`]). Whose the folder
+//! there is, and what becomes of what lies in it, says `publication`; `settle` ends what a dead leader left.
 
 pub mod archive;
 pub mod collect;
@@ -11,6 +12,7 @@ pub mod executor;
 pub mod list;
 pub mod log;
 pub mod prepare;
+mod publication;
 pub mod run;
 mod settle;
 pub mod split;

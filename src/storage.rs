@@ -3,13 +3,17 @@
 
 pub mod bucket;
 mod check;
+mod claim;
 mod clouds;
+mod conditional;
 mod credentials;
 mod layout;
 mod open;
 mod roots;
 
 pub use check::Checker;
+pub use claim::{ClaimError, Found};
+pub use conditional::put_if;
 pub use layout::{Layout, Side};
 pub use open::{OpenError, Opener};
 pub use roots::Roots;

@@ -82,8 +82,8 @@ pub async fn upload(
         }
         (Ok(()), Some(multipart)) => multipart.complete(waiting).await?,
         (Err(error), multipart) => {
-            if let Some(mut multipart) = multipart {
-                let _ = multipart.upload.abort().await;
+            if let Some(multipart) = multipart {
+                multipart.give_up().await;
             }
             return Err(error);
         }
@@ -136,8 +136,16 @@ impl Multipart {
         };
         let result = finished.await;
         if result.is_err() {
-            let _ = self.upload.abort().await;
+            self.give_up().await;
         }
         result
+    }
+
+    /// Once no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it.
+    async fn give_up(mut self) {
+        for part in self.under_way.drain(..) {
+            let _ = part.await;
+        }
+        let _ = self.upload.abort().await;
     }
 }

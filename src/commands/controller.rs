@@ -30,7 +30,7 @@ use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
 use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
-use crate::queue::writer::Writer;
+use crate::queue::writer::{Keeping, Writer};
 use crate::queue::{self, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
@@ -138,7 +138,12 @@ async fn lead(
         metrics: garden_metrics.clone(),
     };
     metrics.leading.set(1);
-    let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone(), events.clone());
+    let keeping = Keeping {
+        default_ttl: args.default_backup_ttl,
+        writes_spec: matches!(args.common.executor, Executor::Berth),
+    };
+    let writer =
+        Writer::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
     let teller = Teller::new(metrics.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
@@ -208,6 +213,7 @@ async fn execute(
         page_size: args.client_page_size,
         list_retry: args.list_retry_timeout,
         default_ttl: args.default_backup_ttl,
+        cluster: Arc::default(),
     };
     let executor = backup::executor::Executor {
         engine,
