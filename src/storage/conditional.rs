@@ -22,13 +22,22 @@ pub async fn put_if(
     let done = match put(mode.clone()).await {
         // A folder cannot replace a version; nor can some stores, and some know no conditions at all. There, what was changed a
         // while ago is at least not written over.
-        Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {
+        Err(error) if is_unknown(&error) => {
             ensure_holds(store, path, &mode).await?;
             put(PutMode::Overwrite).await?
         }
         written => written?,
     };
     Ok(UpdateVersion { e_tag: done.e_tag, version: done.version })
+}
+
+/// Stores that do not know the header say so by a status, of which only the text is left.
+fn is_unknown(error: &Error) -> bool {
+    match error {
+        Error::NotImplemented { .. } | Error::NotSupported { .. } => true,
+        Error::Generic { source, .. } => source.to_string().contains("501 Not Implemented"),
+        _ => false,
+    }
 }
 
 async fn ensure_holds(store: &DynObjectStore, path: &Path, mode: &PutMode) -> Result<()> {
