@@ -97,6 +97,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
+/// Did a webhook say no? It may do so by whatever code, that of a conflict included.
+pub fn is_denied(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.message.contains("denied the request"))
+}
+
 /// Does whoever asks lack the right?
 pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)

@@ -138,8 +138,10 @@ impl Candidate {
         loop {
             sleep(self.retry()).await;
             let left = deadline.saturating_sub(renewed.elapsed());
+            // The others count from when it was written, which may be long before the answer comes.
+            let asked = Instant::now();
             match timeout(left, self.renew()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+                Ok(Ok(true)) => renewed = asked,
                 Ok(Ok(false)) => {
                     warn!("the lease was taken by another one");
                     return;

@@ -3,7 +3,9 @@
 
 pub mod bucket;
 mod check;
+mod claim;
 mod clouds;
+mod conditional;
 mod credentials;
 mod layout;
 mod open;
@@ -11,6 +13,8 @@ mod roots;
 mod rotation;
 
 pub use check::Checker;
+pub use claim::{ClaimError, Found};
+pub use conditional::put_if;
 pub use layout::{Layout, Side};
 pub use open::{OpenError, Opener};
 pub use roots::Roots;

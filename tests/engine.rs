@@ -106,7 +106,9 @@ fn a_backup_is_stored_in_veleros_format() {
     assert_eq!(stored["spec"]["csiSnapshotTimeout"], "10m0s");
     let files: Vec<String> =
         std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(files.len(), 9, "{files:?}");
+    // Velero's nine, and the claim.
+    assert_eq!(files.len(), 10, "{files:?}");
+    assert!(files.contains(&"berth-run.json".to_owned()), "{files:?}");
 }
 
 #[test]

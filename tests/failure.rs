@@ -87,11 +87,26 @@ fn files_of(berth: &Berth, name: &str) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
+/// What is left of one that failed: its log, and the claim on it.
+fn is_log_alone(berth: &Berth, name: &str) {
+    let mut files: Vec<String> = files_of(berth, name)
+        .iter()
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
+    files.sort_unstable();
+    let left = ["berth-run.json".to_owned(), format!("{name}-logs.gz"), format!("{name}-results.gz")];
+    assert_eq!(files, left);
+}
+
 #[test]
 fn a_controller_that_is_killed_leaves_a_failed_backup_and_the_queue_goes_on() {
     let mut berth = slow_with(ControlPlane::shared().unwrap(), "killed", &[SHORT_LEASE]);
     let ns = berth.namespace().to_owned();
     one_runs_two_wait(&berth);
+    wait_for("it to claim its folder", PATIENCE, || {
+        Ok(berth.archives().join("backups/running/berth-run.json").exists().then_some(()))
+    })
+    .unwrap();
     berth.controller.process.kill().unwrap();
     let places = |berth: &Berth| {
         let backups = berth.kubectl().backups(&ns).unwrap();
@@ -112,7 +127,7 @@ fn a_controller_that_is_killed_leaves_a_failed_backup_and_the_queue_goes_on() {
         "{}",
         reason(&done["running"])
     );
-    nothing_is_left(&berth, "running");
+    is_log_alone(&berth, "running");
     for name in ["second", "third"] {
         assert_eq!(done[name].phase(), BackupPhase::Completed);
     }
@@ -132,7 +147,10 @@ fn a_controller_that_is_stopped_ends_its_backup_first() {
         (failed.phase(), reason(&failed).as_str()),
         (BackupPhase::Failed, "the controller was stopped while the backup ran")
     );
-    assert_eq!(files_of(&berth, "running"), Vec::<PathBuf>::new());
+    is_log_alone(&berth, "running");
+    let folder = berth.archives().join("backups/running");
+    let log = crate::archive::side_text(&folder, "running-logs.gz");
+    assert!(log.contains("level=error msg=\"the controller was stopped while the backup ran\""), "{log}");
     assert_eq!(berth.kubectl().phase(&ns, "second").unwrap(), BackupPhase::Queued);
 }
 
@@ -246,7 +264,7 @@ fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
     let done = ended(&berth, &["second", "third"]);
     assert_eq!(done["second"].phase(), BackupPhase::Failed, "{:?}", done["second"].status);
     assert!(!reason(&done["second"]).is_empty());
-    nothing_is_left(&berth, "second");
+    is_log_alone(&berth, "second");
     assert_eq!(done["third"].phase(), BackupPhase::Completed);
 }
 
@@ -421,6 +439,45 @@ fn a_name_that_is_in_the_store_already_is_not_written_over() {
         reason(&done["same"])
     );
     assert_eq!(std::fs::read(berth.archive("same")).unwrap(), before, "what was there stays");
+}
+
+/// Names are no proof: two clusters may share a prefix, and a Backup may be deleted and made again.
+#[test]
+fn a_folder_that_another_one_has_claimed_is_left_alone_until_that_one_is_gone() {
+    let berth = start("claimed", 1);
+    let kubectl = berth.kubectl();
+    let here = kubectl.run(&["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"]).unwrap();
+    let other = kubectl.create(berth.namespace(), &[backup_of("alive", &["default"])]).unwrap();
+    assert!(other.status.success(), "{}", other.stderr);
+    ended(&berth, &["alive"]);
+    let alive = kubectl.backup(berth.namespace(), "alive").unwrap().metadata.uid.unwrap();
+    let claimed = |name: &str, cluster: &str, uid: &str| {
+        let folder = berth.archives().join("backups").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let claim =
+            json!({"cluster": cluster, "namespace": berth.namespace(), "backup": uid, "run": "before"});
+        std::fs::write(folder.join("berth-run.json"), claim.to_string()).unwrap();
+        std::fs::write(folder.join(format!("{name}-logs.gz")), "of another").unwrap();
+        folder
+    };
+    let theirs = claimed("theirs", "another-cluster", &alive);
+    let gone = claimed("gone", here.trim(), "of-one-that-is-gone");
+    kubectl
+        .create(berth.namespace(), &[backup_of("theirs", &["default"]), backup_of("gone", &["default"])])
+        .unwrap();
+    let done = ended(&berth, &["theirs", "gone"]);
+    assert_eq!(done["theirs"].phase(), BackupPhase::Failed);
+    let said = format!("Backup claimed/theirs with UID {alive} of the cluster with UID another-cluster");
+    assert!(reason(&done["theirs"]).contains(&said), "{}", reason(&done["theirs"]));
+    assert_eq!(std::fs::read_to_string(theirs.join("theirs-logs.gz")).unwrap(), "of another");
+    assert_eq!(files_of(&berth, "theirs").len(), 2);
+    assert_eq!(done["gone"].phase(), BackupPhase::Completed, "{}", reason(&done["gone"]));
+    assert!(crate::archive::side_text(&gone, "gone-logs.gz").contains("backup ends: Completed"));
+    // Every Backup that has ended says until when it is kept.
+    for backup in done.values() {
+        let status = backup.status.as_ref().unwrap();
+        assert!(status.expiration.is_some() && status.format_version.is_some(), "{status:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,11 @@ pub const DEFAULT_NAMESPACE: &str = "velero";
 pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
 /// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
 pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
+/// Which run of a controller has a Backup that is InProgress: only that one writes it. Whoever settles what a dead one left takes
+/// it over by this.
+pub const RUN: &str = "berth.dev/run";
+/// The run that had stored everything and got leave to publish: from then on the backup is whole, whoever writes its last file.
+pub const PUBLISHING: &str = "berth.dev/publishing";
 /// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
 pub const WAITS_SINCE: &str = "berth.dev/waits-since";
 

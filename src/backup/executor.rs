@@ -57,6 +57,9 @@ impl Executor {
                 // What runs while nobody runs it was left behind: by a leader that is gone, or by a run that
                 // ended abnormally. It keeps its slot and its namespaces until that is settled.
                 for item in self.store.in_phase(Phase::InProgress) {
+                    if is_busy(&running, &item.entry.name) {
+                        continue;
+                    }
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let (tally, stop) = (self.tally(), self.stop.clone());
@@ -75,7 +78,7 @@ impl Executor {
             }
             if !self.stop.is_cancelled() {
                 for item in self.store.in_phase(Phase::ReadyToStart) {
-                    if running.contains_key(&item.entry.uid) {
+                    if is_busy(&running, &item.entry.name) {
                         continue;
                     }
                     let view = self.store.view(None, Timestamp::now());
@@ -162,6 +165,11 @@ impl Tally {
             tell_unwritable(&self.events, name, uid, error);
         }
     }
+}
+
+/// Does a run of that name go on, be it of a Backup that was deleted meanwhile? It has not left the folder yet.
+fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
+    running.values().any(|run| run.name == name)
 }
 
 /// A run, or the settling of one.

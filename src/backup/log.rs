@@ -58,6 +58,8 @@ pub struct BackupLog {
 }
 
 struct State {
+    /// Gzip members that are whole, and one that is not.
+    whole: Vec<u8>,
     lines: GzEncoder<Vec<u8>>,
     results: Results,
     warnings: u32,
@@ -77,7 +79,13 @@ impl BackupLog {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
         Self {
             backup,
-            state: Mutex::new(State { lines, results: Results::default(), warnings: 0, errors: 0 }),
+            state: Mutex::new(State {
+                whole: Vec::new(),
+                lines,
+                results: Results::default(),
+                warnings: 0,
+                errors: 0,
+            }),
         }
     }
 
@@ -134,13 +142,14 @@ impl BackupLog {
         Counts { warnings: state.warnings, errors: state.errors }
     }
 
-    /// The two files: log lines, and results, gzip.
+    /// The two files, as they are so far: log lines, and results, gzip.
     pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         let mut state = self.state.lock();
         let results = gzip_json(&state.results)?;
         let lines =
             std::mem::replace(&mut state.lines, GzEncoder::new(Vec::new(), Compression::fast())).finish()?;
-        Ok((lines, results))
+        state.whole.extend(lines);
+        Ok((state.whole.clone(), results))
     }
 }
 
@@ -178,6 +187,11 @@ mod tests {
             lines.contains(r#"level=error msg="gone" backup=velero/b resource=configmaps namespace=ns1"#),
             "{lines}"
         );
+        log.info("later");
+        let (whole, _) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
+        let mut both = String::new();
+        let read = flate2::read::MultiGzDecoder::new(&whole[..]).read_to_string(&mut both);
+        assert!(read.is_ok() && both.starts_with(&lines) && both.contains("msg=\"later\""), "{both}");
         assert_eq!(
             text(&results),
             "{\"errors\":{\"velero\":[\" message: /bad\"],\"namespaces\":{\"ns1\":[\" resource: /configmaps message: /gone\"]}},\"warnings\":{\"cluster\":[\" message: /w\"]}}\n"

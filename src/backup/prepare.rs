@@ -8,7 +8,7 @@ use berth_api::parse::Wanted;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
-use berth_core::location::{Location, choose};
+use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::selection::{ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
 use jiff::{SignedDuration, Timestamp};
@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
 use super::log::{About, BackupLog};
+use super::status::merge_into;
 use crate::telemetry::few;
 
 /// Velero's defaults (contract: its server flags).
@@ -147,7 +148,6 @@ fn patch(
 ) -> Value {
     let (backup, now) = (situation.backup, situation.now);
     let ttl = wanted.ttl.unwrap_or(situation.default_ttl);
-    let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
     let mut annotations = json!({
         keys::SOURCE_GIT_VERSION: situation.server.git_version,
         keys::SOURCE_MAJOR_VERSION: situation.server.major,
@@ -166,22 +166,45 @@ fn patch(
             annotations[keys::RESOLVED_NAMESPACES] = Value::from(text);
         }
     }
-    let label = label_value(&location.name_any(), |name| {
-        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-    });
-    json!({
-        "metadata": {"labels": {keys::STORAGE_LOCATION: label}, "annotations": annotations},
+    let mut patch = json!({
+        "metadata": {"annotations": annotations},
         "spec": effective_spec(situation, location, ttl),
         "status": {
             "phase": BackupPhase::InProgress.as_str(),
             "queuePosition": null,
-            "version": 1,
-            "formatVersion": keys::FORMAT_VERSION,
             "startTimestamp": Time(now),
-            "expiration": expiration.map(Time),
         },
+    });
+    merge_into(&mut patch, kept_until(&location.name_any(), ttl, now));
+    patch
+}
+
+/// What every Backup has once it has ended, however it did: without these nobody finds out which format it is of, where it is, and
+/// when it is to go.
+fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
+    let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
+    let label = label_value(location, |name| {
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    });
+    json!({
+        "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
+        "status": {"version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time)},
     })
+}
+
+/// The same for one that ends before it has begun: a part of a patch. Whoever deletes what has expired goes by the location in its
+/// spec.
+pub fn kept(backup: &Backup, locations: &[Location], default_ttl: Duration, now: Timestamp) -> Value {
+    let wanted = backup.spec.storage_location.as_deref().unwrap_or_default();
+    let named = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
+    let location = choose(locations, wanted).map_or(named, |location| location.name.as_str());
+    let ttl = backup.spec.ttl.as_ref().and_then(|ttl| ttl.get().ok().flatten());
+    let mut kept = kept_until(location, ttl.unwrap_or(default_ttl), now);
+    if wanted.is_empty() {
+        merge_into(&mut kept, json!({"spec": {"storageLocation": location}}));
+    }
+    kept
 }
 
 /// Only what changes: everything else of the spec stays as it is.

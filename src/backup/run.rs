@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase, BackupSpec};
+use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +14,7 @@ use kube::Client;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -23,20 +23,20 @@ use super::asked::Asked;
 use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
 use super::list::{ListError, Lister};
-use super::log::{About, BackupLog, gzip_json};
+use super::log::{About, BackupLog};
 use super::metrics::BackupMetrics;
-use super::prepare::Prepared;
-use super::status::{Record, WriteError};
+use super::prepare::{Prepared, kept, known_location};
+use super::publication::Stored;
+use super::status::{Record, WriteError, merge_into, run_id};
 use super::survey::Cluster;
 use super::upload::{Part, UploadError, upload};
+use crate::client::list;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{Layout, OpenError, Opener, Side};
+use crate::storage::{ClaimError, Layout, OpenError, Opener};
 use crate::telemetry::chain;
 
-/// How long the closing write is tried: the archive is stored already.
-const CLOSING: Duration = Duration::from_secs(600);
-/// How long what a failed backup left is being removed, from a store that may be what failed.
-const REMOVAL: Duration = Duration::from_secs(60);
+/// How long the last file and the closing write are tried: everything else is stored already.
+pub(super) const CLOSING: Duration = Duration::from_secs(600);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Gzip members between the workers and the store.
@@ -56,6 +56,8 @@ pub struct Engine {
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
     pub metrics: BackupMetrics,
+    /// UID of the cluster, once it has been read.
+    pub cluster: Arc<OnceCell<String>>,
 }
 
 /// Why a run ended early.
@@ -71,8 +73,12 @@ pub(super) enum Failure {
     Open(#[source] OpenError),
     #[error("the storage location failed")]
     Store(#[source] object_store::Error),
-    #[error("a backup of this name is in the storage location already")]
-    Exists,
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(
+        "the archive in the storage location is not the one that was written: {found} bytes in place of {written}"
+    )]
+    Changed { written: u64, found: u64 },
     #[error("failed to make the archive")]
     Archive(#[source] ArchiveError),
     #[error("failed to store the archive")]
@@ -87,9 +93,16 @@ pub(super) enum Failure {
     Deleted,
     #[error("{CANCELED}")]
     Canceled,
+    #[error("the Backup could not be written while it ran")]
+    Write(#[source] WriteError),
 }
 
 impl Failure {
+    /// Whatever else goes wrong when a run is told to end goes wrong for that.
+    fn is_from_outside(&self) -> bool {
+        matches!(self, Self::Stopped | Self::Deleted | Self::Canceled | Self::Write(_))
+    }
+
     /// Is the API server gone as a whole? Nothing speaks against another attempt when it is back, then.
     fn is_of_the_api_server(&self) -> bool {
         let Self::Cluster(error) = self else { return false };
@@ -106,6 +119,26 @@ pub struct Signals {
     pub canceled: CancellationToken,
     /// The process is to end.
     pub stop: CancellationToken,
+}
+
+impl Signals {
+    pub(super) fn raised(&self) -> Option<Failure> {
+        if self.deleted.is_cancelled() {
+            Some(Failure::Deleted)
+        } else if self.canceled.is_cancelled() {
+            Some(Failure::Canceled)
+        } else {
+            self.stop.is_cancelled().then_some(Failure::Stopped)
+        }
+    }
+
+    async fn raise(&self) -> Failure {
+        tokio::select! {
+            () = self.deleted.cancelled() => Failure::Deleted,
+            () = self.canceled.cancelled() => Failure::Canceled,
+            () = self.stop.cancelled() => Failure::Stopped,
+        }
+    }
 }
 
 impl Engine {
@@ -130,7 +163,6 @@ impl Engine {
         }
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         log.info("backup begins");
-        let ready = BackupPhase::ReadyToStart;
         let surveyed = tokio::select! {
             surveyed = self.survey(record, &log) => surveyed,
             () = signals.deleted.cancelled() => return Err(WriteError::Gone),
@@ -144,83 +176,86 @@ impl Engine {
                 let errors = violations.lines();
                 info!(%name, ?errors, "the backup is not valid");
                 let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
-                return record.end(&status, ready, OPENING).await;
+                return self.end_unbegun(record, status).await;
             }
             Err(failure) if failure.is_of_the_api_server() => {
                 return Err(WriteError::NotBegun(chain(&failure)));
             }
-            Err(failure) => return self.fail(record, ready, &failure).await,
+            Err(failure) => return self.fail_unbegun(record, &failure).await,
         };
-        match record.merge(&prepared.patch, ready, OPENING).await {
+        let run = run_id();
+        match record.begin(&prepared.patch, &run, OPENING).await {
             Ok(()) => {}
             // Whoever refuses that lets it end, maybe: it would be tried for ever otherwise, in its slot.
             Err(WriteError::Refused(error)) => {
-                return self.fail(record, ready, &Failure::Refused(error)).await;
+                return self.fail_unbegun(record, &Failure::Refused(error)).await;
             }
             Err(error) => return Err(error),
         }
-        let running = BackupPhase::InProgress;
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let store = match self.open(&prepared.location).await {
             Ok(store) => store,
-            Err(error) => return self.fail(record, running, &Failure::Open(error)).await,
+            Err(error) => return self.fail(record, &Failure::Open(error)).await,
         };
         let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-        match layout.read_metadata().await {
-            Ok(None) => {}
-            Ok(Some(_)) => return self.fail(record, running, &Failure::Exists).await,
-            Err(error) => return self.fail(record, running, &Failure::Store(error)).await,
-        }
-        let work = async {
-            let list = self.take(record, &layout, &cluster, &prepared, &log).await?;
-            self.publish(record, &layout, &log, &list).await
+        let claim = match self.claim(record, &prepared.location, &layout, &run).await {
+            Ok(claim) => claim,
+            // What lies there is not of this run: it is neither removed nor added to.
+            Err(failure) => return self.fail(record, &failure).await,
         };
-        let result = tokio::select! {
-            result = work => result,
-            () = signals.deleted.cancelled() => Err(Failure::Deleted),
-            () = signals.canceled.cancelled() => Err(Failure::Canceled),
-            () = signals.stop.cancelled() => Err(Failure::Stopped),
+        let stored = match self.take(record, &layout, &cluster, &prepared, &log, signals).await {
+            Ok(stored) => self.publish(record, &layout, &claim, &log, &stored, signals).await,
+            Err(failure) => Err(failure),
         };
-        match result {
+        match stored {
             Ok(status) => {
                 info!(%name, phase = %status["phase"], items = %status["progress"]["itemsBackedUp"], "ended");
-                record.end(&status, running, CLOSING).await
+                record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
             }
             Err(failure) => {
-                match tokio::time::timeout(REMOVAL, layout.remove()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        warn!(%name, error = chain(&error), "what the failed backup left in its location could not be removed");
-                    }
-                    Err(_) => {
-                        warn!(%name, "what the failed backup left in its location could not be removed in time");
-                    }
+                self.give_up(&layout, &claim, &log, &failure).await;
+                match failure {
+                    Failure::Deleted => Err(WriteError::Gone),
+                    // Somebody else has ended it, or will.
+                    Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
+                    failure => self.fail(record, &failure).await,
                 }
-                if matches!(failure, Failure::Deleted) {
-                    return Err(WriteError::Gone);
-                }
-                self.fail(record, running, &failure).await
             }
         }
     }
 
-    async fn fail(
-        &self,
-        record: &mut Record,
-        from: BackupPhase,
-        failure: &Failure,
-    ) -> Result<(), WriteError> {
-        let reason = chain(failure);
-        warn!(name = %record.object().name_any(), %reason, "the backup failed");
-        record.end(&failed(&reason, Timestamp::now()), from, CLOSING).await
+    /// Ends one that runs.
+    async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+        let status = failed(&told(record, failure), Timestamp::now());
+        record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
+    }
+
+    async fn fail_unbegun(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+        let status = failed(&told(record, failure), Timestamp::now());
+        self.end_unbegun(record, status).await
+    }
+
+    /// Ends one that has not begun, with all that it would have been given at its beginning.
+    async fn end_unbegun(&self, record: &mut Record, status: Value) -> Result<(), WriteError> {
+        // One that cannot be read ends, too.
+        let backup = record.backup().unwrap_or_default();
+        let mut locations = Vec::new();
+        if backup.spec.storage_location.as_deref().unwrap_or_default().is_empty()
+            && let Ok(all) = list::<BackupStorageLocation>(&self.client, &self.namespace).await
+        {
+            locations = all.items.iter().map(known_location).collect();
+        }
+        let mut patch = kept(&backup, &locations, self.default_ttl, Timestamp::now());
+        merge_into(&mut patch, json!({"status": status}));
+        record.end(&patch, BackupPhase::ReadyToStart, OPENING).await
     }
 
     pub(super) fn lister(&self) -> Lister {
         Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
     }
 
-    /// Lists, packs and stores everything; returns what was taken.
+    /// Lists, packs and stores everything. When this returns nothing of it is on its way to the store any more.
     async fn take(
         &self,
         record: &mut Record,
@@ -228,7 +263,8 @@ impl Engine {
         cluster: &Cluster,
         prepared: &Prepared,
         log: &BackupLog,
-    ) -> Result<ResourceList, Failure> {
+        signals: &Signals,
+    ) -> Result<Stored, Failure> {
         let spec = &record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
@@ -275,8 +311,10 @@ impl Engine {
         };
         let packed = tokio::select! {
             packed = pack => packed,
-            never = tell_progress(record, &counters) => match never {},
+            lost = tell_progress(record, &counters) => Err(lost),
+            ended = signals.raise() => Err(ended),
         };
+        // Whoever sent it anything has ended by now: so does the upload, whole or given up.
         let uploaded = uploading.await.map_err(Failure::Worker)?;
         match (packed, uploaded) {
             (Ok(list), Ok(bytes)) => {
@@ -285,56 +323,14 @@ impl Engine {
                 self.metrics.stored(schedule(record), bytes);
                 counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, log);
-                Ok(list)
+                Ok(Stored { list, bytes })
             }
+            (Err(failure), _) if failure.is_from_outside() => Err(failure),
             // The upload knows why, unless it ended because the packing did.
             (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Err(Failure::Upload(error)),
             (Err(failure), _) => Err(failure),
             (Ok(_), Err(error)) => Err(Failure::Upload(error)),
         }
-    }
-
-    /// Writes the side files, and at last the one that makes the backup visible. Returns its status.
-    async fn publish(
-        &self,
-        record: &Record,
-        layout: &Layout,
-        log: &BackupLog,
-        list: &ResourceList,
-    ) -> Result<Value, Failure> {
-        let counts = log.counts();
-        let phase = if counts.errors > 0 { BackupPhase::PartiallyFailed } else { BackupPhase::Completed };
-        let items: usize = list.values().map(BTreeSet::len).sum();
-        let mut status = json!({
-            "phase": phase.as_str(),
-            "completionTimestamp": Time(Timestamp::now()),
-            "progress": {"totalItems": items, "itemsBackedUp": items},
-        });
-        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
-            if count > 0 {
-                status[key] = json!(count);
-            }
-        }
-        log.info(&format!("backup ends: {}", phase.as_str()));
-        let (lines, results) = log.files().map_err(Failure::File)?;
-        let none = gzip_json(&json!([])).map_err(Failure::File)?;
-        let files = [
-            (Side::ResourceList, gzip_json(list).map_err(Failure::File)?),
-            (Side::Results, results),
-            (Side::VolumeInfo, none.clone()),
-            (Side::PodVolumeBackups, none.clone()),
-            (Side::VolumeSnapshots, none.clone()),
-            (Side::ItemOperations, none),
-            (Side::Logs, lines),
-        ];
-        try_join_all(files.map(|(side, gzip)| layout.put_side(side, gzip))).await.map_err(Failure::Store)?;
-        let mut stored = serde_json::to_value(record.object()).map_err(|e| Failure::File(e.into()))?;
-        if let (Some(stored), Some(status)) = (stored["status"].as_object_mut(), status.as_object()) {
-            stored.extend(status.clone());
-        }
-        let metadata = serde_json::to_vec_pretty(&stored).map_err(|e| Failure::File(e.into()))?;
-        layout.put_metadata(metadata).await.map_err(Failure::Store)?;
-        Ok(status)
     }
 }
 
@@ -352,8 +348,15 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
     })
 }
 
-/// At most one write a second, and none when nothing has changed.
-async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert::Infallible {
+/// Says why it failed, to whoever reads the controller's log.
+fn told(record: &Record, failure: &Failure) -> String {
+    let reason = chain(failure);
+    warn!(name = %record.object().name_any(), %reason, "the backup failed");
+    reason
+}
+
+/// At most one write a second, and none when nothing has changed. Ends when the Backup is not this run's any more.
+async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
     let mut told = (0, 0);
     loop {
         tokio::time::sleep(PROGRESS).await;
@@ -363,6 +366,9 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> std::convert
             let progress = json!({"status": {"progress": {"totalItems": now.0, "itemsBackedUp": now.1}}});
             match record.merge(&progress, BackupPhase::InProgress, PROGRESS).await {
                 Ok(()) => told = now,
+                Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
+                    return Failure::Write(error);
+                }
                 Err(error) => warn!(error = chain(&error), "failed to write the progress"),
             }
         }

@@ -1,10 +1,13 @@
 //! Writes to the Backup that runs: each on the version last seen, repeated until it stands or the object is
-//! not ours any more.
+//! not ours any more. An annotation names the run that has it: whoever settles what a dead leader left takes it over by that,
+//! and the dead one, should it wake, writes nothing more.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::{Backup, BackupPhase};
+use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -16,7 +19,9 @@ use crate::queue::refusals::{is_lasting, is_too_large};
 use crate::telemetry::chain;
 
 const CALL: Duration = Duration::from_secs(10);
+/// Before the second try; twice as long before each one after that.
 const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -25,6 +30,10 @@ pub enum WriteError {
     Gone,
     #[error("the Backup is in phase {0}, which is not ours to change")]
     Phase(String),
+    #[error("another controller has taken the Backup over")]
+    Taken,
+    #[error("the backup is stored, and the last of its files could not be written: that is tried again")]
+    Unpublished(#[source] object_store::Error),
     #[error("the Backup could not be written in time")]
     Time(#[source] Option<kube::Error>),
     #[error("the Backup stays ReadyToStart: {0}")]
@@ -38,6 +47,17 @@ pub struct Record {
     api: Api<DynamicObject>,
     object: DynamicObject,
     uid: String,
+    /// Once it is begun or taken over: by whom.
+    run: Option<String>,
+}
+
+/// Of this run, and of no other one.
+pub(super) fn run_id() -> String {
+    format!("{:x}-{:016x}", Timestamp::now().as_microsecond(), random())
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 impl Record {
@@ -51,7 +71,7 @@ impl Record {
             Ok(Err(error)) => return Err(WriteError::Refused(error)),
             Err(_) => return Err(WriteError::Time(None)),
         };
-        let record = Self { api, object, uid: uid.to_owned() };
+        let record = Self { api, object, uid: uid.to_owned(), run: None };
         if record.object.uid().as_deref() == Some(uid) { Ok(record) } else { Err(WriteError::Gone) }
     }
 
@@ -69,6 +89,57 @@ impl Record {
         self.object.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()
     }
 
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.object.annotations().get(key).map(String::as_str)
+    }
+
+    /// Has some run of it had leave to publish?
+    pub fn is_publishing(&self) -> bool {
+        self.annotation(keys::PUBLISHING).is_some()
+    }
+
+    /// Begins it, by a patch that makes it InProgress: `run` has it then.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn begin(&mut self, patch: &Value, run: &str, patience: Duration) -> Result<(), WriteError> {
+        let mut patch = patch.clone();
+        let mark = json!({"metadata": {"annotations": {keys::RUN: run, keys::PUBLISHING: null}}});
+        merge_into(&mut patch, mark);
+        self.run = Some(run.to_owned());
+        self.merge(&patch, BackupPhase::ReadyToStart, patience).await
+    }
+
+    /// From here on whoever ran it can neither publish nor end it.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn take_over(&mut self, run: &str, patience: Duration) -> Result<(), WriteError> {
+        self.run = None;
+        let patch = json!({"metadata": {"annotations": {keys::RUN: run}}});
+        self.merge(&patch, BackupPhase::InProgress, patience).await?;
+        self.run = Some(run.to_owned());
+        Ok(())
+    }
+
+    /// Asks for leave to publish, with the status that it will have but for its phase: once this stands, the backup is whole, and
+    /// whoever finds it publishes it.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Only after [`WriteError::Time`] it may stand nonetheless.
+    pub async fn may_publish(&mut self, status: &Value, patience: Duration) -> Result<(), WriteError> {
+        let patch = json!({"metadata": {"annotations": {keys::PUBLISHING: self.run}}, "status": status});
+        match self.merge(&patch, BackupPhase::InProgress, patience).await {
+            // An answer that was lost may have been a yes.
+            Err(_) if self.is_ours() && self.annotation(keys::PUBLISHING) == self.run.as_deref() => Ok(()),
+            done => done,
+        }
+    }
+
     /// Merges `patch` into the object while it is in `from`, trying for as long as `patience`.
     ///
     /// # Errors
@@ -80,10 +151,17 @@ impl Record {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let begun = Instant::now();
-        let (mut patch, mut shrunk) = (patch.clone(), false);
+        let (mut patch, mut shrunk, mut pause) = (patch.clone(), false, PAUSE);
         loop {
+            // The answer to a write of ours may have been lost.
+            if self.stands(&patch, from) {
+                return Ok(());
+            }
             if self.phase() != from.as_str() {
                 return Err(WriteError::Phase(self.phase().to_owned()));
+            }
+            if from == BackupPhase::InProgress && self.run.is_some() && !self.is_ours() {
+                return Err(WriteError::Taken);
             }
             let error = match timeout(CALL, self.try_merge(&patch)).await {
                 Ok(Ok(object)) => {
@@ -91,10 +169,6 @@ impl Record {
                     return Ok(());
                 }
                 Ok(Err(error)) if is_not_found(&error) => return Err(WriteError::Gone),
-                Ok(Err(error)) if is_conflict(&error) => {
-                    self.look_again().await?;
-                    None
-                }
                 // Who wrote which field is room that it needs now.
                 Ok(Err(error)) if is_too_large(&error) && !shrunk => {
                     patch["metadata"]["managedFields"] = json!([{}]);
@@ -102,32 +176,49 @@ impl Record {
                     continue;
                 }
                 Ok(Err(error)) if is_lasting(&error) => return Err(WriteError::Refused(error)),
+                Ok(Err(error)) if is_conflict(&error) => {
+                    self.look_again().await?;
+                    None
+                }
                 Ok(Err(error)) => Some(error),
                 Err(_) => None,
             };
-            if begun.elapsed() >= patience {
-                return Err(WriteError::Time(error));
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                self.look_again().await?;
+                return if self.stands(&patch, from) { Ok(()) } else { Err(WriteError::Time(error)) };
             }
             if let Some(error) = error {
                 warn!(name = %self.object.name_any(), error = chain(&error), "writing the Backup failed: trying again");
-                tokio::time::sleep(PAUSE).await;
             }
+            tokio::time::sleep(jitter(pause).min(left)).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
     }
 
-    /// Ends the Backup with this status. Where that is too large, or a failure that the API server refuses, with its phase
-    /// alone, by a write that leaves the object smaller than it was: a Backup that nobody can end keeps its slot. What else is
-    /// refused of a backup that is stored is tried again by whoever settles it, with all that is known of it.
+    fn is_ours(&self) -> bool {
+        self.run.is_some() && self.annotation(keys::RUN) == self.run.as_deref()
+    }
+
+    /// Is it in the phase to which `patch` moves it, and was it this run that moved it?
+    fn stands(&self, patch: &Value, from: BackupPhase) -> bool {
+        self.is_ours() && self.phase() != from.as_str() && patch["status"]["phase"] == self.phase()
+    }
+
+    /// Ends the Backup, by a patch with its last status. Where that is too large, or a failure that the API server refuses, with its
+    /// phase alone, by a write that leaves the object smaller than it was: a Backup that nobody can end keeps its slot. What else
+    /// is refused of a backup that is stored is tried again by whoever settles it, with all that is known of it.
     ///
     /// # Errors
     /// See [`WriteError`].
     pub async fn end(
         &mut self,
-        status: &Value,
+        patch: &Value,
         from: BackupPhase,
         patience: Duration,
     ) -> Result<(), WriteError> {
-        let whole = self.merge(&json!({"status": status}), from, patience).await;
+        let status = &patch["status"];
+        let whole = self.merge(patch, from, patience).await;
         let stored = [BackupPhase::Completed, BackupPhase::PartiallyFailed];
         let is_stored = stored.iter().any(|phase| status["phase"] == phase.as_str());
         match &whole {
@@ -163,6 +254,25 @@ impl Record {
         }
         Ok(())
     }
+}
+
+/// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null stays: it is a part of it.
+pub fn merge_into(patch: &mut Value, more: Value) {
+    match (patch, more) {
+        (Value::Object(patch), Value::Object(more)) => {
+            for (key, value) in more {
+                merge_into(patch.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (patch, more) => *patch = more,
+    }
+}
+
+/// Between a half of it and all of it: those that failed together do not come again together.
+fn jitter(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let most = u64::try_from(half.as_millis()).unwrap_or(u64::MAX).max(1);
+    half + Duration::from_millis(random() % most)
 }
 
 #[cfg(test)]

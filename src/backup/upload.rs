@@ -70,8 +70,8 @@ pub async fn upload(
         }
         (Ok(()), Some(multipart)) => multipart.complete(waiting.rest).await?,
         (Err(error), multipart) => {
-            if let Some(mut multipart) = multipart {
-                multipart.abort().await;
+            if let Some(multipart) = multipart {
+                multipart.give_up().await;
             }
             return Err(error);
         }
@@ -177,14 +177,22 @@ impl Multipart {
         };
         let result = finished.await;
         if result.is_err() {
-            self.abort().await;
+            self.give_up().await;
         }
         result
     }
 
-    /// Not for as long as the store is tried otherwise: it may be what failed.
-    async fn abort(&mut self) {
-        let _ = tokio::time::timeout(ABORT, self.upload.abort()).await;
+    /// Once no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it. Not for as
+    /// long as the store is tried otherwise, because it may be what failed.
+    async fn give_up(mut self) {
+        let parts = std::mem::take(&mut self.under_way);
+        let all = async {
+            for part in parts {
+                let _ = part.await;
+            }
+            let _ = self.upload.abort().await;
+        };
+        let _ = tokio::time::timeout(ABORT, all).await;
     }
 }
 

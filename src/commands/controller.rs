@@ -32,7 +32,7 @@ use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
 use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
-use crate::queue::writer::Writer;
+use crate::queue::writer::{Keeping, Writer};
 use crate::queue::{self, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
@@ -147,7 +147,12 @@ async fn lead(
         metrics: garden_metrics.clone(),
     };
     metrics.leading.set(1);
-    let writer = Writer::new(client(), namespace, Arc::clone(&store), metrics.clone(), events.clone());
+    let keeping = Keeping {
+        default_ttl: args.default_backup_ttl,
+        writes_spec: matches!(args.common.executor, Executor::Berth),
+    };
+    let writer =
+        Writer::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
     let teller = Teller::new(metrics.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
@@ -222,6 +227,7 @@ async fn execute(
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
         metrics: metrics.clone(),
+        cluster: Arc::default(),
     };
     let executor = backup::executor::Executor {
         engine,

@@ -9,6 +9,7 @@
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`limits`]: how much a Backup may ask for.
+//! - [`claim`]: whose a backup's folder in a store is.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
@@ -16,6 +17,7 @@
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
 pub mod affinity;
+pub mod claim;
 pub mod garden;
 pub mod glob;
 pub mod guard;

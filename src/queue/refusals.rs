@@ -8,6 +8,8 @@ use kube::Error;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::client::is_denied;
+
 /// So many refused writes one after the other put a Backup out of the line.
 const ENOUGH: u32 = 3;
 /// It is tried again after this, and after twice as long each time.
@@ -34,7 +36,8 @@ pub struct Refusals(Mutex<HashMap<String, Refused>>);
 pub fn is_refusal(error: &Error) -> bool {
     match error {
         Error::Api(status) => {
-            matches!(status.code, 400..=500) && !matches!(status.code, 401 | 404 | 408 | 409 | 429)
+            let passes = matches!(status.code, 401 | 404 | 408 | 409 | 429) && !is_denied(error);
+            matches!(status.code, 400..=500) && !passes
         }
         _ => false,
     }

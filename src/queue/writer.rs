@@ -9,13 +9,15 @@ use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Entry, Phase};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::Store;
+use crate::backup::prepare::kept;
+use crate::backup::status::merge_into;
 use crate::client::{is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
@@ -24,9 +26,18 @@ use crate::telemetry::chain;
 
 const WRITE: Duration = Duration::from_secs(10);
 
+/// What is written to Backups that end without having run.
+#[derive(Clone, Copy)]
+pub struct Keeping {
+    pub default_ttl: Duration,
+    /// The controller runs backups itself, and so may write down what a spec amounts to.
+    pub writes_spec: bool,
+}
+
 #[derive(Clone)]
 pub struct Writer {
     api: Api<Backup>,
+    keeping: Keeping,
     store: Arc<Store>,
     metrics: QueueMetrics,
     events: Events,
@@ -36,17 +47,18 @@ impl Writer {
     pub fn new(
         client: Client,
         namespace: &str,
+        keeping: Keeping,
         store: Arc<Store>,
         metrics: QueueMetrics,
         events: Events,
     ) -> Self {
-        Self { api: Api::namespaced(client, namespace), store, metrics, events }
+        Self { api: Api::namespaced(client, namespace), keeping, store, metrics, events }
     }
 
     /// To ReadyToStart. `false`: look again.
     pub async fn start(&self, entry: &Entry) -> bool {
         let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
-        self.write(entry, json!({}), status).await
+        self.write(entry, json!({"status": status})).await
     }
 
     /// To its end, without having run.
@@ -57,7 +69,7 @@ impl Writer {
             "failureReason": reason,
             "completionTimestamp": Time(Timestamp::now()),
         });
-        self.write(entry, json!({}), status).await
+        self.finish(entry, status).await
     }
 
     /// To its end, because what it asks for cannot be read.
@@ -67,7 +79,33 @@ impl Writer {
             "queuePosition": null,
             "validationErrors": why,
         });
-        self.write(entry, json!({}), status).await
+        self.finish(entry, status).await
+    }
+
+    /// With what is known of every Backup that has ended.
+    async fn finish(&self, entry: &Entry, status: Value) -> bool {
+        let found = match timeout(WRITE, self.api.get_opt(&entry.name)).await {
+            Ok(Ok(Some(found))) if found.uid().as_ref() == Some(&entry.uid) => found,
+            Ok(Ok(_)) => {
+                self.store.forget(&entry.name, &entry.uid);
+                return false;
+            }
+            Ok(Err(error)) => {
+                warn!(name = %entry.name, error = chain(&error), "failed to read a Backup that is to end");
+                return false;
+            }
+            Err(_) => {
+                warn!(name = %entry.name, "reading a Backup that is to end took too long");
+                return false;
+            }
+        };
+        let Keeping { default_ttl, writes_spec } = self.keeping;
+        let mut patch = kept(&found, &self.store.locations(), default_ttl, Timestamp::now());
+        if let Some(patch) = patch.as_object_mut().filter(|_| !writes_spec) {
+            patch.remove("spec");
+        }
+        merge_into(&mut patch, json!({"status": status}));
+        self.write(entry, patch).await
     }
 
     /// Its exact place. What the webhook did not see gets its time mark here, and whatever takes the place of another that of
@@ -82,27 +120,28 @@ impl Writer {
         if let Some(since) = inherits {
             annotations.insert(keys::WAITS_SINCE, format!("{since:.6}"));
         }
-        let metadata = if annotations.is_empty() { json!({}) } else { json!({"annotations": annotations}) };
-        if self.write(entry, metadata, status).await {
+        let mut patch = json!({"status": status});
+        if !annotations.is_empty() {
+            patch["metadata"] = json!({"annotations": annotations});
+        }
+        if self.write(entry, patch).await {
             self.metrics.positions_written.inc();
         }
     }
 
-    async fn write(&self, entry: &Entry, mut metadata: Value, status: Value) -> bool {
+    async fn write(&self, entry: &Entry, mut patch: Value) -> bool {
         let Some(item) =
             self.store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry))
         else {
             return false;
         };
-        if let Some(metadata) = metadata.as_object_mut() {
-            metadata.insert("resourceVersion".to_owned(), json!(item.resource_version));
-            metadata.insert("uid".to_owned(), json!(entry.uid));
-        }
-        let mut written = self.patch(entry, &metadata, &status).await;
+        let decided_on = json!({"resourceVersion": item.resource_version, "uid": entry.uid});
+        merge_into(&mut patch, json!({"metadata": decided_on}));
+        let mut written = self.patch(entry, &patch).await;
         // Who wrote which field is room that it needs now.
         if matches!(&written, Some(Err(error)) if is_too_large(error)) {
-            metadata["managedFields"] = json!([{}]);
-            written = self.patch(entry, &metadata, &status).await;
+            patch["metadata"]["managedFields"] = json!([{}]);
+            written = self.patch(entry, &patch).await;
         }
         let error = match written {
             Some(Ok(backup)) => {
@@ -130,13 +169,8 @@ impl Writer {
     }
 
     /// `None`: it took too long.
-    async fn patch(
-        &self,
-        entry: &Entry,
-        metadata: &Value,
-        status: &Value,
-    ) -> Option<Result<Backup, kube::Error>> {
-        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
+    async fn patch(&self, entry: &Entry, patch: &Value) -> Option<Result<Backup, kube::Error>> {
+        let patch = Patch::Merge(patch);
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         timeout(WRITE, self.api.patch(&entry.name, &params, &patch)).await.ok()
     }

@@ -1,9 +1,14 @@
 //! Velero's layout: which file of a backup has which key (contract: `backups/<name>/…` below the prefix).
 
-use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload};
 use std::sync::Arc;
+
+use super::conditional::put_if;
+
+pub(super) const METADATA: &str = "velero-backup.json";
+/// Many times what the API server stores of a Backup.
+const LARGEST_METADATA: u64 = 16 << 20;
 
 /// A small file beside the archive. All are gzip; the JSON ones end in a line feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +23,16 @@ pub enum Side {
 }
 
 impl Side {
+    const ALL: [Self; 7] = [
+        Self::Logs,
+        Self::Results,
+        Self::ResourceList,
+        Self::VolumeInfo,
+        Self::PodVolumeBackups,
+        Self::VolumeSnapshots,
+        Self::ItemOperations,
+    ];
+
     fn suffix(self) -> &'static str {
         match self {
             Self::Logs => "-logs.gz",
@@ -50,48 +65,68 @@ impl Layout {
         &self.store
     }
 
-    fn folder(&self) -> Path {
+    pub fn backup(&self) -> &str {
+        &self.backup
+    }
+
+    pub fn folder(&self) -> Path {
         let parts = self.prefix.iter().flat_map(|p| p.split('/')).chain(["backups", &self.backup]);
         let text = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
         place(&text)
     }
 
+    fn archive_name(&self) -> String {
+        format!("{}.tar.gz", self.backup)
+    }
+
+    fn side_name(&self, side: Side) -> String {
+        format!("{}{}", self.backup, side.suffix())
+    }
+
+    /// Names of the files that a run stores before it publishes.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        std::iter::once(self.archive_name()).chain(Side::ALL.map(|side| self.side_name(side)))
+    }
+
     pub fn archive(&self) -> Path {
-        self.folder().join(format!("{}.tar.gz", self.backup))
+        self.folder().join(self.archive_name())
+    }
+
+    pub async fn archive_size(&self) -> object_store::Result<u64> {
+        Ok(self.store.head(&self.archive()).await?.size)
     }
 
     /// The file that makes a backup visible to every reader; written last.
     pub fn metadata(&self) -> Path {
-        self.folder().join("velero-backup.json")
+        self.folder().join(METADATA)
     }
 
     pub async fn read_metadata(&self) -> object_store::Result<Option<Vec<u8>>> {
-        match self.store.get(&self.metadata()).await {
-            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
+        let found = match self.store.get(&self.metadata()).await {
+            Ok(found) => found,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if found.meta.size > LARGEST_METADATA {
+            let source = format!("{METADATA} has {} bytes: that is no Backup", found.meta.size).into();
+            return Err(Error::Generic { store: "layout", source });
         }
+        Ok(Some(found.bytes().await?.to_vec()))
     }
 
     pub async fn put_side(&self, side: Side, gzip: Vec<u8>) -> object_store::Result<()> {
-        let path = self.folder().join(format!("{}{}", self.backup, side.suffix()));
+        let path = self.folder().join(self.side_name(side));
         self.store.put(&path, PutPayload::from(gzip)).await.map(|_| ())
     }
 
-    pub async fn put_metadata(&self, json: Vec<u8>) -> object_store::Result<()> {
-        self.store.put(&self.metadata(), PutPayload::from(json)).await.map(|_| ())
-    }
-
-    /// Removes every file of this backup. What is gone already is no error.
-    pub async fn remove(&self) -> object_store::Result<()> {
-        let found: Vec<_> = self.store.list(Some(&self.folder())).try_collect().await?;
-        for object in found {
-            match self.store.delete(&object.location).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
+    /// Where there is none: `false` where there is one, be it by this very write, whose first answer was lost.
+    pub async fn put_metadata(&self, json: &[u8]) -> object_store::Result<bool> {
+        let payload = PutPayload::from(json.to_vec());
+        match put_if(&*self.store, &self.metadata(), payload, PutMode::Create).await {
+            Ok(_) => Ok(true),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 }
 

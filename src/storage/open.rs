@@ -1,5 +1,7 @@
 //! Opens a BackupStorageLocation as an object store.
 
+mod uploads;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

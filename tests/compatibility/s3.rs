@@ -168,4 +168,23 @@ fn an_archive_of_several_parts_arrives_whole() {
     let names: Vec<&String> = made.keys().collect();
     assert_eq!(copies.keys().collect::<Vec<_>>(), names);
     assert!(copies.values().all(|copies| *copies == 2), "{copies:?}");
+
+    // What a dead run has begun is never put in place of what a later one stores: whoever takes its folder over aborts it.
+    let cluster =
+        kubectl.run(&["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"]).unwrap();
+    let claim =
+        json!({"cluster": cluster.trim(), "namespace": berth.namespace(), "backup": "gone", "run": "dead"});
+    let folder = Path::from("large/backups/again");
+    let mut dead = runtime.block_on(async {
+        let store = s3.store().unwrap();
+        store.put(&folder.clone().join("berth-run.json"), claim.to_string().into()).await.unwrap();
+        let mut upload = store.put_multipart(&folder.clone().join("again.tar.gz")).await.unwrap();
+        upload.put_part(vec![7; 6 << 20].into()).await.unwrap();
+        upload
+    });
+    let spec = json!({"includedNamespaces": ["default"], "storageLocation": LOCATION});
+    kubectl.create(berth.namespace(), &[backup("again", spec)]).unwrap();
+    let done = ended(&berth, &["again"]).remove("again").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+    runtime.block_on(dead.complete()).unwrap_err();
 }

@@ -4,7 +4,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use berth_api::keys::FILESYSTEM_PROVIDER;
+use berth_api::keys::{self, FILESYSTEM_PROVIDER};
 use berth_test_scripted::{Hold, Line, Scripted, get, list, page, patch};
 use tempfile::TempDir;
 
@@ -49,8 +49,45 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
         metrics: BackupMetrics::default(),
+        cluster: Arc::default(),
     }
 }
+
+/// Of the cluster, by whose UID claims know it.
+fn cluster() -> Line {
+    let namespace = json!({"metadata": {"name": "kube-system", "uid": "here"}});
+    get("/api/v1/namespaces/kube-system").answers(namespace)
+}
+
+/// The Backup as it stands after a write of the run that has it.
+fn written_as(version: &'static str, phase: &'static str) -> Line {
+    patch(ONE).answers_with(move |sent| {
+        let mut stands = backup(version, phase);
+        stands["metadata"]["annotations"] = json!({});
+        let sent = &sent["metadata"]["annotations"];
+        if let Some(run) = sent[keys::RUN].as_str().or_else(|| sent[keys::PUBLISHING].as_str()) {
+            stands["metadata"]["annotations"][keys::RUN] = json!(run);
+        }
+        if let Some(run) = sent[keys::PUBLISHING].as_str() {
+            stands["metadata"]["annotations"][keys::PUBLISHING] = json!(run);
+        }
+        stands
+    })
+}
+
+/// It is InProgress.
+fn begins() -> Line {
+    written_as("8", "InProgress")
+}
+
+/// It may publish.
+fn gets_leave() -> Line {
+    written_as("9", "InProgress")
+}
+
+/// What is left of a run that failed.
+const LOG: [&str; 3] = ["berth-run.json", "one-logs.gz", "one-results.gz"];
+const METADATA: &str = "velero-backup.json";
 
 /// A cluster whose only type is ConfigMaps, and a store that is a folder.
 struct Site {
@@ -85,6 +122,7 @@ impl Site {
             .always(get("/apis").answers(group("apps", &[])))
             .always(get(LOCATION).answers(location(folder.path())))
             .always(get("/api/v1/namespaces/app").answers(namespace))
+            .always(cluster())
             .next(get(ONE).answers(ready));
         Self { api, folder }
     }
@@ -104,21 +142,8 @@ impl Site {
             .flatten()
     }
 
-    /// Names of the files that lie in the store, in whatever folder.
     fn stored(&self) -> Vec<String> {
-        fn walk(folder: &Path, found: &mut Vec<String>) {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    walk(&path, found);
-                } else {
-                    found.push(path.file_name().unwrap().to_string_lossy().into_owned());
-                }
-            }
-        }
-        let mut found = Vec::new();
-        walk(self.folder.path(), &mut found);
-        found
+        stored(self.folder.path())
     }
 
     /// Errors and warnings of the backup.
@@ -139,6 +164,21 @@ impl Site {
     }
 }
 
+/// Names of the files that lie in the store, in whatever folder, in order.
+fn stored(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(stored(&path));
+        } else {
+            found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
 fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "app"}})
 }
@@ -151,10 +191,10 @@ fn ends_in(phase: &str) -> Line {
 async fn a_page_that_comes_late_is_waited_for_and_the_backup_completes() {
     let late = Hold::new();
     let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[map("b")])).held(&late));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Completed"));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
     let story = async {
         late.asked().await;
-        assert!(!site.stored().contains(&"velero-backup.json".to_owned()), "visible before it is whole");
+        assert!(!site.stored().contains(&METADATA.to_owned()), "visible before it is whole");
         late.let_go();
     };
     let (ran, ()) = tokio::join!(site.run(Signals::default()), story);
@@ -162,17 +202,28 @@ async fn a_page_that_comes_late_is_waited_for_and_the_backup_completes() {
     let writes = site.api.writes();
     assert_eq!(writes[0].body["metadata"]["resourceVersion"], "7");
     assert_eq!(writes[1].body["metadata"]["resourceVersion"], "8");
-    assert_eq!(writes[1].body["status"]["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
-    assert!(site.stored().contains(&"velero-backup.json".to_owned()));
+    let [begun, leave, end] = [0, 1, 2].map(|i| &writes[i].body);
+    let run = &begun["metadata"]["annotations"][keys::RUN];
+    assert!(run.is_string() && *run == leave["metadata"]["annotations"][keys::PUBLISHING], "{leave}");
+    assert_eq!(leave["status"]["phase"], Value::Null);
+    assert_eq!(end["metadata"]["resourceVersion"], "9");
+    assert_eq!(end["status"]["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
+    let folder = site.folder.path().join("bucket/backups/one");
+    let read =
+        |name: &str| serde_json::from_slice::<Value>(&std::fs::read(folder.join(name)).unwrap()).unwrap();
+    let claim = json!({"cluster": "here", "namespace": "velero", "backup": "u", "run": run});
+    assert_eq!(read("berth-run.json"), claim);
+    assert_eq!(read(METADATA)["status"]["phase"], "Completed");
+    assert_eq!(read(METADATA)["metadata"]["annotations"][keys::RUN], *run);
 }
 
 #[tokio::test]
-async fn a_run_that_is_stopped_or_canceled_while_it_lists_ends_failed_and_leaves_nothing() {
+async fn a_run_that_is_stopped_while_it_lists_leaves_its_log_and_a_canceled_one_nothing() {
     let stopped = json!("the controller was stopped while the backup ran");
-    for (end, reason) in [(false, stopped), (true, json!(CANCELED))] {
+    for (end, reason, left) in [(false, stopped, &LOG[..]), (true, json!(CANCELED), &LOG[..0])] {
         let never = Hold::new();
         let site = Site::new().with_pages(get(MAPS).page("more").never_answers().held(&never));
-        site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Failed"));
+        site.api.next(begins()).next(ends_in("Failed"));
         let signals = Signals::default();
         let story = async {
             never.asked().await;
@@ -181,15 +232,68 @@ async fn a_run_that_is_stopped_or_canceled_while_it_lists_ends_failed_and_leaves
         let (ran, ()) = tokio::join!(site.run(signals.clone()), story);
         assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
         assert_eq!(site.written()[1], (json!("Failed"), reason));
-        assert_eq!(site.stored(), [""; 0]);
+        assert_eq!(site.stored(), left);
     }
+}
+
+#[tokio::test]
+async fn one_that_is_canceled_before_it_has_claimed_its_folder_leaves_nothing() {
+    let begun = Hold::new();
+    let site = Site::new();
+    // Whether that is asked for is nobody's business.
+    site.api.always(get(MAPS).answers(list("5", &[map("a")])));
+    site.api.next(begins().held(&begun)).next(ends_in("Failed"));
+    let signals = Signals::default();
+    let story = async {
+        begun.asked().await;
+        signals.canceled.cancel();
+        begun.let_go();
+    };
+    let (ran, ()) = tokio::join!(site.run(signals.clone()), story);
+    assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
+    assert_eq!(site.written()[1], (json!("Failed"), json!(CANCELED)));
+    assert_eq!(site.stored(), [""; 0]);
+}
+
+#[tokio::test]
+async fn one_that_is_canceled_or_stopped_or_deleted_when_it_has_leave_to_publish_is_published() {
+    for i in 0..3 {
+        let leave = Hold::new();
+        let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[map("b")])));
+        site.api.next(begins()).next(gets_leave().held(&leave)).next(ends_in("Completed"));
+        let signals = Signals::default();
+        let story = async {
+            leave.asked().await;
+            [&signals.canceled, &signals.stop, &signals.deleted][i].cancel();
+            leave.let_go();
+        };
+        let (ran, ()) = tokio::join!(site.run(signals.clone()), story);
+        assert_eq!(ran.unwrap().phase(), BackupPhase::Completed);
+        assert!(site.stored().contains(&METADATA.to_owned()));
+    }
+}
+
+/// It was silent for so long that another one settles its run, and it does not know.
+#[tokio::test]
+async fn a_run_that_somebody_has_taken_over_publishes_nothing_and_leaves_the_rest_to_that_one() {
+    let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[map("b")])));
+    let mut taken = backup("9", "InProgress");
+    taken["metadata"]["annotations"] = json!({keys::RUN: "settling"});
+    site.api.next(begins()).next(patch(ONE).refuses(409)).next(get(ONE).answers(taken));
+    assert!(site.run(Signals::default()).await.is_none());
+    let stored = site.stored();
+    assert!(
+        !stored.contains(&METADATA.to_owned()) && stored.contains(&"one.tar.gz".to_owned()),
+        "{stored:?}"
+    );
+    assert_eq!(site.written().len(), 1, "it ends nothing that is not its own any more");
 }
 
 #[tokio::test]
 async fn a_run_whose_backup_is_deleted_writes_nothing_more_and_leaves_nothing() {
     let never = Hold::new();
     let site = Site::new().with_pages(get(MAPS).page("more").never_answers().held(&never));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress")));
+    site.api.next(begins());
     let signals = Signals::default();
     let story = async {
         never.asked().await;
@@ -207,19 +311,23 @@ async fn a_list_that_breaks_off_for_good_makes_no_backup_with_holes() {
     let site = Site::new()
         .with_pages(get(MAPS).page("more").breaks_after(r#"{"kind":"List","items":[{"metadata":"#));
     site.api.once(get(NAMESPACES).breaks());
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Failed"));
+    site.api.next(begins()).next(ends_in("Failed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
     let (_, reason) = &site.written()[1];
     assert!(reason.as_str().unwrap().contains("failed to list what is to be backed up"), "{reason}");
     assert!(reason.as_str().unwrap().contains("the API server itself"), "{reason}");
-    assert_eq!(site.stored(), [""; 0]);
+    assert_eq!(site.stored(), LOG);
+    let log = std::fs::read(site.folder.path().join("bucket/backups/one/one-logs.gz")).unwrap();
+    let mut told = String::new();
+    flate2::read::MultiGzDecoder::new(&log[..]).read_to_string(&mut told).unwrap();
+    assert!(told.contains("level=error msg=\"failed to list what is to be backed up"), "{told}");
 }
 
 #[tokio::test]
 async fn a_token_that_is_refused_for_good_makes_no_backup_with_holes() {
     let site = Site::new();
     site.api.once(get(MAPS).refuses(401)).once(get(NAMESPACES).refuses(401));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Failed"));
+    site.api.next(begins()).next(ends_in("Failed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
     let (_, reason) = &site.written()[1];
     assert!(reason.as_str().unwrap().contains("does not take our token"), "{reason}");
@@ -239,7 +347,7 @@ async fn a_type_that_cannot_be_read_costs_itself_and_is_named_with_the_way_out()
         let site = Site::new().with_pages(end.clone());
         // Asked once more when it is known that the API server is well.
         site.api.once(end).always(get(NAMESPACES).answers(list("5", &[])));
-        site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("PartiallyFailed"));
+        site.api.next(begins()).next(gets_leave()).next(ends_in("PartiallyFailed"));
         assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
         let last = site.api.writes().last().unwrap().body["status"].clone();
         assert_eq!(last["errors"], 1, "{last}");
@@ -256,7 +364,7 @@ async fn a_type_that_cannot_be_read_costs_itself_and_is_named_with_the_way_out()
 async fn an_object_that_cannot_be_read_costs_itself() {
     let nameless = json!({"metadata": {}, "data": {"a": "b"}});
     let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[nameless, map("b")])));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("PartiallyFailed"));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("PartiallyFailed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
     let last = site.api.writes().last().unwrap().body["status"].clone();
     assert_eq!(last["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
@@ -269,7 +377,7 @@ async fn a_read_that_fails_before_it_begins_is_tried_again_and_leaves_it_ready_w
     let site = Site::new();
     site.api.once(get("/version").refuses(503)).once(get(NAMESPACES).answers(list("5", &[])));
     site.api.always(get(MAPS).answers(list("5", &[])));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("Completed"));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
 
     let site = Site::new();
@@ -312,13 +420,10 @@ async fn a_group_whose_types_nobody_knows_is_an_error_unless_others_were_asked_f
         let groups = json!({"items": [stale("dead.example.com"), stale("metrics.k8s.io")]});
         let mut ready = backup("7", "ReadyToStart");
         ready["spec"]["includedNamespaceScopedResources"] = types;
-        let mut running = ready.clone();
-        running["status"]["phase"] = json!("InProgress");
-        running["metadata"]["resourceVersion"] = json!("8");
         let site = Site::of(ready);
         let api = &site.api;
         api.once(get("/apis").answers(groups)).always(get(MAPS).answers(list("5", &[])));
-        api.next(patch(ONE).answers(running)).next(ends_in(phase.as_str()));
+        api.next(begins()).next(gets_leave()).next(ends_in(phase.as_str()));
         assert_eq!(site.run(Signals::default()).await.unwrap().phase(), phase);
         assert_eq!(api.writes().last().unwrap().body["status"]["errors"], errors);
         assert!(site.told().contains("kubectl get apiservice v1.dead.example.com"), "{}", site.told());
@@ -351,6 +456,11 @@ async fn one_that_the_api_server_lets_not_begin_fails_and_says_so() {
         reason.as_str().unwrap().starts_with("the API server refused to let the backup begin"),
         "{reason}"
     );
+    // As every Backup that has ended: whoever deletes what has expired goes by these.
+    let end = &site.api.writes()[1].body;
+    assert_eq!(end["metadata"]["labels"], json!({keys::STORAGE_LOCATION: "default"}));
+    assert_eq!((&end["status"]["version"], &end["status"]["formatVersion"]), (&json!(1), &json!("1.1.0")));
+    assert!(end["status"]["expiration"].is_string(), "{end}");
     assert_eq!(site.stored(), [""; 0]);
 }
 
@@ -358,7 +468,7 @@ async fn one_that_the_api_server_lets_not_begin_fails_and_says_so() {
 async fn a_type_that_may_not_be_read_is_named_with_the_way_out_and_the_rest_is_backed_up() {
     let site = Site::new();
     site.api.always(get(MAPS).refuses(403));
-    site.api.next(patch(ONE).answers(backup("8", "InProgress"))).next(ends_in("PartiallyFailed"));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("PartiallyFailed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
     let writes = site.api.writes();
     let last = &writes.last().unwrap().body["status"];
@@ -367,6 +477,173 @@ async fn a_type_that_may_not_be_read_is_named_with_the_way_out_and_the_rest_is_b
     for words in ["1 of the 1 types", "missing: configmaps;", "`berth install` again"] {
         assert!(told.contains(words), "{words}: {told}");
     }
+}
+
+/// What a dead run may have left in the folder, step by step, and what becomes of it.
+struct Dead {
+    api: Scripted,
+    folder: TempDir,
+}
+
+impl Dead {
+    fn new(files: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("bucket/backups/one");
+        std::fs::create_dir_all(&place).unwrap();
+        for name in files {
+            std::fs::write(place.join(name), *name).unwrap();
+        }
+        let api = Scripted::new().always(get(LOCATION).answers(location(folder.path()))).always(cluster());
+        Self { api, folder }
+    }
+
+    fn put(&self, name: &str, content: &Value) {
+        let place = self.folder.path().join("bucket/backups/one");
+        std::fs::write(place.join(name), content.to_string()).unwrap();
+    }
+
+    fn claimed(self, cluster: &str, backup: &str) -> Self {
+        let claim = json!({"cluster": cluster, "namespace": "velero", "backup": backup, "run": "dead"});
+        self.put("berth-run.json", &claim);
+        self
+    }
+
+    /// The phase that was written.
+    async fn settled(&self, publishing: bool) -> Value {
+        let mut stands = backup("7", "InProgress");
+        stands["metadata"]["annotations"] = json!({keys::RUN: "dead"});
+        stands["status"]["errors"] = json!(1);
+        if publishing {
+            stands["metadata"]["annotations"][keys::PUBLISHING] = json!("dead");
+        }
+        let found = stands.clone();
+        self.api
+            .next(get(ONE).answers(stands))
+            .next(patch(ONE).answers_with(move |sent| {
+                let mut stands = found.clone();
+                stands["metadata"]["annotations"][keys::RUN] =
+                    sent["metadata"]["annotations"][keys::RUN].clone();
+                stands
+            }))
+            .next(ends_in("Failed"));
+        engine(&self.api, &self.folder).settle("one", "u", &CancellationToken::new()).await.unwrap();
+        self.api.writes()[1].body["status"]["phase"].clone()
+    }
+}
+
+const ALL: [&str; 8] = [
+    "one-itemoperations.json.gz",
+    "one-logs.gz",
+    "one-podvolumebackups.json.gz",
+    "one-resource-list.json.gz",
+    "one-results.gz",
+    "one-volumeinfo.json.gz",
+    "one-volumesnapshots.json.gz",
+    "one.tar.gz",
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_died_before_it_might_publish_ends_failed_and_only_its_log_is_left() {
+    // With leave to publish, and not whole: nobody got that from us.
+    for (files, publishing) in [(&ALL[..0], false), (&ALL[7..], false), (&ALL[..], false), (&ALL[1..], true)]
+    {
+        let dead = Dead::new(files).claimed("here", "u");
+        assert_eq!(dead.settled(publishing).await, "Failed", "{files:?}");
+        assert_eq!(stored(dead.folder.path()), LOG, "{files:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_died_when_it_might_publish_is_published_by_whoever_settles_it() {
+    let dead = Dead::new(&ALL).claimed("here", "u");
+    assert_eq!(dead.settled(true).await, "PartiallyFailed");
+    let metadata = std::fs::read(dead.folder.path().join("bucket/backups/one/velero-backup.json")).unwrap();
+    let metadata: Value = serde_json::from_slice(&metadata).unwrap();
+    assert_eq!(metadata["metadata"]["uid"], "u");
+    assert_eq!(
+        (&metadata["status"]["phase"], &metadata["status"]["errors"]),
+        (&json!("PartiallyFailed"), &json!(1))
+    );
+    // The dead one has written it after all.
+    let dead = Dead::new(&ALL).claimed("here", "u");
+    dead.put(METADATA, &json!({"metadata": {"uid": "u"}, "status": {"phase": "Completed"}}));
+    assert_eq!(dead.settled(true).await, "Completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
+    for publishing in [false, true] {
+        for (cluster, backup) in [("elsewhere", "u"), ("here", "another"), ("", "")] {
+            let dead = Dead::new(&ALL);
+            let dead = if cluster.is_empty() { dead } else { dead.claimed(cluster, backup) };
+            let before = stored(dead.folder.path());
+            assert_eq!(dead.settled(publishing).await, "Failed");
+            assert_eq!(stored(dead.folder.path()), before);
+        }
+        let dead = Dead::new(&ALL).claimed("here", "u");
+        dead.put(METADATA, &json!({"metadata": {"uid": "of another"}, "status": {"phase": "Completed"}}));
+        let before = stored(dead.folder.path());
+        assert_eq!(dead.settled(publishing).await, "Failed");
+        assert_eq!(stored(dead.folder.path()), before);
+    }
+}
+
+/// The folder is one and the same for two clusters, and for a Backup that is deleted and made again under its name.
+#[tokio::test]
+async fn a_folder_that_is_claimed_is_left_as_it_is_unless_its_backup_is_gone() {
+    let of =
+        |cluster: &str| json!({"cluster": cluster, "namespace": "velero", "backup": "before", "run": "r"});
+    let still_there = backup("3", "Failed");
+    for (claim, answer, words) in [
+        (of("elsewhere"), None, "Backup velero/one with UID before of the cluster with UID elsewhere"),
+        (of("here"), Some("before"), "Backup velero/one with UID before of the cluster with UID here"),
+        (json!("no claim"), None, "is no claim that this version of berth can read"),
+    ] {
+        let site = Site::new();
+        let place = site.folder.path().join("bucket/backups/one");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("berth-run.json"), claim.to_string()).unwrap();
+        std::fs::write(place.join("one-logs.gz"), "theirs").unwrap();
+        site.api.next(begins());
+        if let Some(uid) = answer {
+            let mut found = still_there.clone();
+            found["metadata"]["uid"] = json!(uid);
+            site.api.next(get(ONE).answers(found));
+        }
+        site.api.next(ends_in("Failed"));
+        assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
+        let (_, reason) = &site.written()[1];
+        assert!(reason.as_str().unwrap().contains(words), "{reason}");
+        assert_eq!(site.stored(), ["berth-run.json", "one-logs.gz"]);
+        assert_eq!(std::fs::read_to_string(place.join("one-logs.gz")).unwrap(), "theirs");
+    }
+    let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[map("b")])));
+    let place = site.folder.path().join("bucket/backups/one");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::write(place.join("berth-run.json"), of("here").to_string()).unwrap();
+    std::fs::write(place.join("one-logs.gz"), "of the one that failed").unwrap();
+    // Whoever has that name now is not the one of the claim: it is ours.
+    site.api.next(begins()).next(get(ONE).answers(backup("8", "InProgress")));
+    site.api.next(gets_leave()).next(ends_in("Completed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
+    let claim: Value = serde_json::from_slice(&std::fs::read(place.join("berth-run.json")).unwrap()).unwrap();
+    assert_eq!(claim["backup"], "u");
+}
+
+#[tokio::test]
+async fn files_of_nobody_are_not_written_over() {
+    let site = Site::new();
+    let place = site.folder.path().join("bucket/backups/one");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::write(place.join("one.tar.gz"), "whose").unwrap();
+    site.api.next(begins()).next(ends_in("Failed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
+    let (_, reason) = &site.written()[1];
+    assert!(
+        reason.as_str().unwrap().contains("holds files of which nobody can tell whose they are"),
+        "{reason}"
+    );
+    assert_eq!(site.stored(), ["one.tar.gz"]);
 }
 
 /// A location that cannot be read for a moment says nothing of the archive in it.
@@ -378,10 +655,12 @@ async fn what_nobody_runs_ends_as_it_is_stored_once_its_location_can_be_read() {
     let metadata = json!({"metadata": {"uid": "u"}, "status": {"phase": "Completed"}});
     std::fs::write(stored.join("velero-backup.json"), metadata.to_string()).unwrap();
     let api = Scripted::new()
-        .always(get(ONE).answers(backup("8", "InProgress")))
+        .always(get(ONE).answers(backup("7", "InProgress")))
+        .always(cluster())
+        .next(begins())
         .next(get(LOCATION).refuses(503))
         .next(get(LOCATION).answers(location(folder.path())))
         .next(ends_in("Completed"));
     engine(&api, &folder).settle("one", "u", &CancellationToken::new()).await.unwrap();
-    assert_eq!(api.writes()[0].body["status"]["phase"], "Completed");
+    assert_eq!(api.writes()[1].body["status"]["phase"], "Completed");
 }

@@ -10,9 +10,11 @@ use berth_core::garden::migration::{Item, Items, Listed, Phase, Status, shard_of
 use berth_core::garden::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::storage::put_if;
 
 const VERSION: u32 = 1;
 
@@ -354,38 +356,11 @@ async fn write(
     mode: PutMode,
 ) -> Result<Option<UpdateVersion>, RecordError> {
     let bytes = serde_json::to_vec(value).map_err(|error| RecordError::Parse(path.clone(), error))?;
-    let put = |mode| {
-        let options = PutOptions { mode, ..PutOptions::default() };
-        store.put_opts(path, PutPayload::from(bytes.clone()), options)
-    };
-    let written = match put(mode.clone()).await {
-        // A folder cannot replace a version; nor can some stores. There the mark on the location decides, and what was changed
-        // a while ago is at least not written over.
-        Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {
-            if let PutMode::Update(read) = &mode {
-                ensure_is(store, path, read).await?;
-            }
-            put(PutMode::Overwrite).await
-        }
-        written => written,
-    };
-    match written {
-        Ok(done) => Ok(Some(UpdateVersion { e_tag: done.e_tag, version: done.version })),
+    match put_if(store, path, PutPayload::from(bytes), mode).await {
+        Ok(version) => Ok(Some(version)),
         Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
             Err(RecordError::Another(path.clone()))
         }
         Err(error) => Err(RecordError::Write(path.clone(), error)),
-    }
-}
-
-async fn ensure_is(
-    store: &Arc<DynObjectStore>,
-    path: &Path,
-    read: &UpdateVersion,
-) -> Result<(), RecordError> {
-    match store.head(path).await {
-        Ok(found) if found.e_tag == read.e_tag => Ok(()),
-        Ok(_) | Err(Error::NotFound { .. }) => Err(RecordError::Another(path.clone())),
-        Err(error) => Err(RecordError::Read(path.clone(), error)),
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::super::Settings;
 use super::super::store::mirror_queue;
+use super::super::writer::Keeping;
 use super::*;
 use crate::events::Events;
 use crate::leader::Notes;
@@ -47,7 +48,9 @@ impl Queue {
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let writer = Writer::new(client, "velero", Arc::clone(&store), metrics.clone(), events.clone());
+        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let writer =
+            Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);
         let teller = Teller::new(metrics.clone(), events, Notes::default());
         let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, teller, Pulse::default());

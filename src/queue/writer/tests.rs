@@ -1,4 +1,4 @@
-use berth_test_scripted::{Scripted, patch};
+use berth_test_scripted::{Scripted, get, patch};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
@@ -31,7 +31,8 @@ impl Queue {
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let writer = Writer::new(client, "velero", Arc::clone(&store), metrics.clone(), events);
+        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let writer = Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
         Self { store, writer, metrics }
     }
 
@@ -120,16 +121,40 @@ async fn a_place_that_is_refused_is_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_ends_without_having_run_says_why_and_leaves_the_line() {
-    let api = Scripted::new().next(patch(ONE).answers(backup("8", "Failed")));
+async fn one_that_ends_without_having_run_says_why_and_until_when_it_is_kept_and_leaves_the_line() {
+    for writes_spec in [true, false] {
+        let api = Scripted::new()
+            .next(get(ONE).answers(backup("7", "Queued")))
+            .next(patch(ONE).answers(backup("8", "Failed")));
+        let mut queue = Queue::new(&api, "Queued");
+        queue.writer.keeping.writes_spec = writes_spec;
+        let before = Timestamp::now();
+        assert!(queue.writer.end(&queue.entry(), "Canceled").await);
+        let written = &api.writes()[0].body;
+        let labels = json!({keys::STORAGE_LOCATION: "default"});
+        assert_eq!(written["metadata"], json!({"resourceVersion": "7", "uid": "u", "labels": labels}));
+        let status = &written["status"];
+        assert_eq!((&status["phase"], &status["failureReason"]), (&json!("Failed"), &json!("Canceled")));
+        assert_eq!((&status["version"], &status["formatVersion"]), (&json!(1), &json!(keys::FORMAT_VERSION)));
+        let expiration: Timestamp = status["expiration"].as_str().unwrap().parse().unwrap();
+        let life = expiration.duration_since(before).as_secs();
+        assert!((3590..=3601).contains(&life), "{life}");
+        assert!(status["queuePosition"].is_null() && status["completionTimestamp"].is_string(), "{status}");
+        // Whoever deletes what has expired asks the spec where it is. Where a Velero runs backups, specs are that one's to write.
+        let spec = if writes_spec { json!({"storageLocation": "default"}) } else { Value::Null };
+        assert_eq!(written["spec"], spec);
+        assert_eq!(queue.known(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_the_same_name_is_not_ended_in_place_of_another() {
+    let mut another = backup("9", "Queued");
+    another["metadata"]["uid"] = json!("of a later one");
+    let api = Scripted::new().next(get(ONE).answers(another));
     let queue = Queue::new(&api, "Queued");
-    assert!(queue.writer.end(&queue.entry(), "Canceled").await);
-    let written = &api.writes()[0].body;
-    assert_eq!(written["metadata"], json!({"resourceVersion": "7", "uid": "u"}));
-    let status = &written["status"];
-    assert_eq!((&status["phase"], &status["failureReason"]), (&json!("Failed"), &json!("Canceled")));
-    assert!(status["queuePosition"].is_null() && status["completionTimestamp"].is_string(), "{status}");
-    assert_eq!(queue.known(), None);
+    assert!(!queue.writer.end(&queue.entry(), "Canceled").await);
+    assert_eq!((api.writes().len(), queue.known()), (0, None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,277 @@
+//! From the claim on a folder in the store to the file that makes the backup visible, or to nothing.
+//!
+//! 1. The claim. Whatever a run stores, it stores under its own, and what it did not write it neither overwrites nor removes.
+//! 2. All files but the last one.
+//! 3. Leave to publish: one write to the Backup. A leader that is gone does not get it, because whoever settled its run has taken
+//!    the Backup over before. From here on the backup is whole: nothing ends it, and whoever finds it publishes it.
+//! 4. `velero-backup.json`, where there is none.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_core::claim::{Claim, Verdict, judge};
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::Api;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
+
+use super::collect::ResourceList;
+use super::log::{About, BackupLog, gzip_json};
+use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
+use super::status::{Record, WriteError};
+use crate::storage::{ClaimError, Layout, Side};
+use crate::telemetry::chain;
+
+/// By its UID a cluster is known, as everywhere.
+const OF_CLUSTER: &str = "kube-system";
+const CALL: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long what a failed backup left is being removed, from a store that may be what failed.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+/// What the archive holds, and how large it is.
+pub(super) struct Stored {
+    pub list: ResourceList,
+    pub bytes: u64,
+}
+
+impl Engine {
+    /// Read once.
+    pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
+        let read = || async {
+            let api: Api<Namespace> = Api::all(self.client.clone());
+            let begun = Instant::now();
+            loop {
+                let error = match timeout(CALL, api.get_metadata(OF_CLUSTER)).await {
+                    Ok(Ok(found)) => {
+                        return found.metadata.uid.context("namespace kube-system has no UID");
+                    }
+                    Ok(Err(error)) => anyhow!(error),
+                    Err(_) => anyhow!("the API server did not answer in time"),
+                };
+                if begun.elapsed() >= OPENING {
+                    return Err(error
+                        .context("failed to read namespace kube-system, by whose UID a cluster is known"));
+                }
+                sleep(PAUSE).await;
+            }
+        };
+        self.cluster.get_or_try_init(read).await.map(String::as_str)
+    }
+
+    /// Makes the folder this run's.
+    pub(super) async fn claim(
+        &self,
+        record: &Record,
+        location: &BackupStorageLocation,
+        layout: &Layout,
+        run: &str,
+    ) -> Result<Claim, Failure> {
+        let cluster = self.cluster_uid().await.map_err(|error| Failure::Cluster(error.into()))?;
+        let ours = Claim {
+            cluster: cluster.to_owned(),
+            namespace: self.namespace.clone(),
+            backup: record.uid().to_owned(),
+            run: run.to_owned(),
+        };
+        let found = layout.look().await?;
+        let standing = &found.folder.claim;
+        let replaces = match (judge(&ours, &found.folder), standing) {
+            (Verdict::Ours, _) => return Ok(ours),
+            (Verdict::Free, _) => None,
+            (Verdict::Published, _) => return Err(ClaimError::Published.into()),
+            (Verdict::IfGone, Some(claim)) => {
+                if !self.is_gone(claim, layout.backup()).await? {
+                    return Err(layout.taken(claim).into());
+                }
+                found.version
+            }
+            (Verdict::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
+            (Verdict::Unclaimed | Verdict::IfGone | Verdict::Taken, _) => {
+                return Err(ClaimError::Unclaimed(layout.folder()).into());
+            }
+        };
+        let is_taken_over = standing.is_some();
+        layout.claim(&ours, replaces).await?;
+        if is_taken_over {
+            // An upload that the dead run has begun would be put in place of ours, should anybody complete it.
+            self.abort_uploads(location, layout).await;
+            layout.remove(&ours, false).await?;
+        }
+        Ok(ours)
+    }
+
+    /// Is the Backup of this claim no more? Its run can publish nothing then: it would have to write to it first.
+    async fn is_gone(&self, claim: &Claim, name: &str) -> Result<bool, Failure> {
+        // It becomes a part of an address, and anybody may have written it.
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if claim.namespace.is_empty() || claim.namespace.len() > 63 || !claim.namespace.chars().all(is_name) {
+            return Ok(false);
+        }
+        let api: Api<Backup> = Api::namespaced(self.client.clone(), &claim.namespace);
+        match timeout(CALL, api.get_metadata_opt(name)).await {
+            Ok(Ok(found)) => Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup))),
+            Ok(Err(error)) => Err(Failure::Cluster(error.into())),
+            Err(_) => Err(Failure::Cluster("the API server did not answer in time".into())),
+        }
+    }
+
+    /// Of dead runs, below a folder that is ours. Nobody sees them, and they are paid for; a store that does not let us look at
+    /// them is left alone.
+    pub(super) async fn abort_uploads(&self, location: &BackupStorageLocation, layout: &Layout) {
+        if let Err(error) = self.opener.abort_uploads(location, &layout.archive()).await {
+            let folder = layout.folder();
+            warn!(%folder, error = format!("{error:#}"), "uploads that a dead run has begun could not be aborted: the bucket may keep their parts");
+        }
+    }
+
+    /// Stores what lies beside the archive, and publishes it. Gives the last status.
+    pub(super) async fn publish(
+        &self,
+        record: &mut Record,
+        layout: &Layout,
+        claim: &Claim,
+        log: &BackupLog,
+        stored: &Stored,
+        signals: &Signals,
+    ) -> Result<Value, Failure> {
+        let counts = log.counts();
+        let items: usize = stored.list.values().map(BTreeSet::len).sum();
+        let mut status = json!({
+            "completionTimestamp": Time(Timestamp::now()),
+            "progress": {"totalItems": items, "itemsBackedUp": items},
+        });
+        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
+            if count > 0 {
+                status[key] = json!(count);
+            }
+        }
+        log.info(&format!("backup ends: {}", outcome(&status).as_str()));
+        let (lines, results) = log.files().map_err(Failure::File)?;
+        let none = gzip_json(&json!([])).map_err(Failure::File)?;
+        let files = [
+            (Side::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
+            (Side::Results, results),
+            (Side::VolumeInfo, none.clone()),
+            (Side::PodVolumeBackups, none.clone()),
+            (Side::VolumeSnapshots, none.clone()),
+            (Side::ItemOperations, none),
+            (Side::Logs, lines),
+        ];
+        // Each to its end: what is on its way can still be stored when it is removed.
+        for put in join_all(files.map(|(side, gzip)| layout.put_side(side, gzip))).await {
+            put.map_err(Failure::Store)?;
+        }
+        layout.confirm(claim).await?;
+        let found = layout.archive_size().await.map_err(Failure::Store)?;
+        if found != stored.bytes {
+            return Err(Failure::Changed { written: stored.bytes, found });
+        }
+        if let Some(failure) = signals.raised() {
+            return Err(failure);
+        }
+        record.may_publish(&status, OPENING).await.map_err(Failure::Write)?;
+        // From here on nothing ends it.
+        let begun = Instant::now();
+        loop {
+            let error = match self.show(record, layout, &status).await {
+                Ok(true) => {
+                    status["phase"] = json!(outcome(&status).as_str());
+                    return Ok(status);
+                }
+                Ok(false) => match self.shown(layout, &claim.backup).await {
+                    Ok(Some(shown)) => return Ok(shown),
+                    Ok(None) => return Err(ClaimError::Published.into()),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if begun.elapsed() >= CLOSING {
+                return Err(Failure::Write(WriteError::Unpublished(error)));
+            }
+            warn!(
+                name = layout.backup(),
+                error = chain(&error),
+                "the last file of a backup could not be written: trying again"
+            );
+            sleep(PAUSE * 5).await;
+        }
+    }
+
+    /// Writes the file that makes the backup visible. `false`: there is one already.
+    pub(super) async fn show(
+        &self,
+        record: &Record,
+        layout: &Layout,
+        status: &Value,
+    ) -> object_store::Result<bool> {
+        let unreadable = |error: serde_json::Error| object_store::Error::Generic {
+            store: "metadata",
+            source: error.into(),
+        };
+        let mut stored = serde_json::to_value(record.object()).map_err(unreadable)?;
+        stored["status"]["phase"] = json!(outcome(status).as_str());
+        if let (Some(stored), Some(status)) = (stored["status"].as_object_mut(), status.as_object()) {
+            stored.extend(status.clone());
+        }
+        let metadata = serde_json::to_vec_pretty(&stored).map_err(unreadable)?;
+        layout.put_metadata(&metadata).await
+    }
+
+    /// The status in the file that makes a backup visible. `None`: it is not of this Backup.
+    pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Option<Value>> {
+        let Some(metadata) = layout.read_metadata().await? else { return Ok(None) };
+        let stored: Value = serde_json::from_slice(&metadata)
+            .map_err(|error| object_store::Error::Generic { store: "metadata", source: error.into() })?;
+        Ok((stored["metadata"]["uid"] == uid).then(|| stored["status"].clone()))
+    }
+
+    /// Removes what the run has stored, and leaves the log of one that failed, with the claim on it.
+    pub(super) async fn give_up(&self, layout: &Layout, claim: &Claim, log: &BackupLog, failure: &Failure) {
+        let is_unwanted = match failure {
+            // Whoever has it now settles it, or may have had leave to publish written that we know nothing of.
+            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
+            Failure::Canceled | Failure::Deleted | Failure::Write(WriteError::Gone) => true,
+            _ => false,
+        };
+        let told = async {
+            let is_ours = layout.remove(claim, is_unwanted).await?;
+            if is_ours && !is_unwanted {
+                self.keep_log(layout, log, &chain(failure)).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        let told =
+            timeout(REMOVAL, told).await.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time")));
+        if let Err(error) = told {
+            let name = layout.backup();
+            warn!(%name, error = format!("{error:#}"), "what the failed backup left in its location could not be removed, or its log not be stored");
+        }
+    }
+
+    /// What `velero backup logs` and `velero backup describe` show of a backup that failed.
+    pub(super) async fn keep_log(
+        &self,
+        layout: &Layout,
+        log: &BackupLog,
+        reason: &str,
+    ) -> anyhow::Result<()> {
+        log.error(&About::Velero, "", reason);
+        let (lines, results) = log.files()?;
+        layout.put_side(Side::Logs, lines).await?;
+        layout.put_side(Side::Results, results).await?;
+        Ok(())
+    }
+}
+
+/// The phase of a backup that is stored.
+pub(super) fn outcome(status: &Value) -> BackupPhase {
+    let has_errors = status["errors"].as_u64().is_some_and(|errors| errors > 0);
+    if has_errors { BackupPhase::PartiallyFailed } else { BackupPhase::Completed }
+}
