@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::site::{
     BUCKETS, ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, PATIENCE, Played, apply, becomes, get, merge,
-    merge_as_found,
 };
 use crate::admission::program;
 use crate::support::{Kubectl, wait_for};
@@ -74,12 +73,13 @@ fn make_entry(hub: &Kubectl, name: &str, bucket: &str) {
 fn executed(member: &Kubectl, kind: &str, name: &str, operation: &str, state: &str, more: Value) {
     let what = format!("{kind}/{name} to stand still");
     let written = wait_for(&what, PATIENCE, || {
-        let Some(found) = get(member, kind, name, "")? else { return Ok(None) };
         // As berth's does: what was asked for is taken up.
         let asked = json!({"metadata": {"annotations": {"gardener.cloud/operation": null}}});
-        let Some(found) = merge_as_found(member, (kind, name), &found, &asked)? else { return Ok(None) };
+        merge(member, (kind, name, ""), &asked)?;
+        let generation = |object: &Value| object["metadata"]["generation"].clone();
+        let Some(found) = get(member, kind, name, "")? else { return Ok(None) };
         let mut status = json!({
-            "observedGeneration": found["metadata"]["generation"],
+            "observedGeneration": generation(&found),
             "lastOperation": {
                 "type": operation, "state": state, "progress": 100, "description": format!("{operation} {state}"),
                 "lastUpdateTime": Timestamp::now(),
@@ -88,8 +88,10 @@ fn executed(member: &Kubectl, kind: &str, name: &str, operation: &str, state: &s
         for (key, value) in more.as_object().into_iter().flatten() {
             status[key] = value.clone();
         }
+        merge(member, (kind, name, ""), &json!({"status": status}))?;
         // Whoever carries may have written it meanwhile: what it asks for now is taken up, too.
-        merge_as_found(member, (kind, name), &found, &json!({"status": status}))
+        let is_still = get(member, kind, name, "")?.is_none_or(|now| generation(&now) == generation(&found));
+        Ok(is_still.then_some(()))
     });
     written.unwrap();
 }

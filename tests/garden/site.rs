@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use berth_api::crd;
 use berth_api::keys::SEEDS_NAMESPACE;
 use serde_json::{Value, json};
@@ -225,31 +225,4 @@ pub fn merge(
     }
     kubectl.run(&args)?;
     Ok(())
-}
-
-/// [`merge`] into what was `found`. Gives it as it is then; `None`: it was another one by now, and nothing is written.
-///
-/// # Errors
-/// When the API server refuses it for anything else.
-pub fn merge_as_found(
-    kubectl: &Kubectl,
-    (kind, name): (&str, &str),
-    found: &Value,
-    patch: &Value,
-) -> anyhow::Result<Option<Value>> {
-    let mut patch = patch.clone();
-    patch["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"].clone();
-    let text = patch.to_string();
-    let mut args = vec!["patch", kind, name, "--type=merge", "-o", "json", "-p", &text];
-    if patch.get("status").is_some() {
-        args.push("--subresource=status");
-    }
-    let answer = kubectl.answer(&args, "")?;
-    if answer.status.success() {
-        return Ok(Some(serde_json::from_str(&answer.stdout)?));
-    }
-    if answer.stderr.contains("(Conflict)") {
-        return Ok(None);
-    }
-    bail!("{kind}/{name}: {}", answer.stderr.trim_end())
 }
