@@ -374,9 +374,8 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
     let patch = json!({"spec": {"conversion": conversion}}).to_string();
     kubectl.run(&["patch", "crd", "gadgets.broken.example.com", "--type=merge", "-p", &patch]).unwrap();
     let patience = crate::support::PATIENCE;
-    // Not by kubectl, which tries again for minutes.
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let client = runtime.block_on(berth.plane().client()).unwrap();
+    let client = runtime.block_on(berth.plane().impatient_client()).unwrap();
     let ask = |path: &str, accept: &str| {
         let request = http::Request::get(path).header("accept", accept).body(Vec::new()).unwrap();
         runtime.block_on(client.request::<Value>(request))

@@ -180,6 +180,16 @@ impl ControlPlane {
         client(&self.kubeconfig()).await
     }
 
+    /// One that tells every refusal: kube tries some of them again, for minutes.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::client`].
+    pub async fn impatient_client(&self) -> anyhow::Result<Client> {
+        let mut config = config(&self.kubeconfig()).await?;
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
     /// kube-apiserver, for a test that stops or kills it. On a control plane of its own, please.
     pub fn api_server(&self) -> &Process {
         &self.api_server
@@ -266,11 +276,15 @@ fn on_own_runtime<T: Send>(task: impl AsyncFnOnce() -> anyhow::Result<T> + Send)
 /// # Errors
 /// When it cannot be read.
 pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
+    Ok(Client::try_from(config(kubeconfig).await?)?)
+}
+
+async fn config(kubeconfig: &Path) -> anyhow::Result<Config> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.proxy_url = None;
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }
 
 fn write_kubeconfig(file: &Path, url: &str, ca: &Path, user: Value) -> anyhow::Result<()> {
