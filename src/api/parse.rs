@@ -171,6 +171,8 @@ fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found:
             found.push(at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
         }
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
+        let patterns = entries.iter().filter(|entry| entry.contains(['*', '?', '['])).count();
+        found.limit(patterns, limits::PATTERNS, at, "use names, or several Backups");
         for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
             let legal = (1..=LONGEST_RESOURCE).contains(&entry.len())
                 && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use berth_api::parse::Wanted;
 use berth_core::label::Selector;
 use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::violation::tellable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
@@ -24,6 +25,8 @@ use crate::telemetry::{chain, few};
 /// Objects on their way to a worker at one time, in bytes.
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
+/// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
+const LONGEST_NAME: usize = 250;
 /// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
 pub const FEW_NAMESPACES: usize = 4;
 /// A namespace of the cluster, as it was when the backup began.
@@ -76,6 +79,8 @@ struct Taken {
     forbidden: bool,
     /// How many objects could not be read, and why not the first of them.
     unreadable: Option<(u64, serde_json::Error)>,
+    /// How many objects have names that no file can have, and the first of these.
+    unstorable: Option<(u64, String)>,
 }
 
 impl Taken {
@@ -88,6 +93,7 @@ impl Taken {
             references,
             forbidden: false,
             unreadable: None,
+            unstorable: None,
         }
     }
 }
@@ -141,7 +147,7 @@ impl Collector<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.tell_unreadable(&mut taken);
+        self.tell_missing(&mut taken);
         if !taken.names.is_empty() {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
         }
@@ -149,14 +155,22 @@ impl Collector<'_> {
     }
 
     /// Once for what came since the last time.
-    fn tell_unreadable(&self, taken: &mut Taken) {
-        let Some((count, why)) = taken.unreadable.take() else { return };
+    fn tell_missing(&self, taken: &mut Taken) {
         let name = taken.kind.qualified();
-        let why: String = why.to_string().chars().take(200).collect();
-        let message = format!(
-            "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
-        );
-        self.log.error(&About::Cluster, &name, &message);
+        if let Some((count, why)) = taken.unreadable.take() {
+            let why: String = why.to_string().chars().take(200).collect();
+            let message = format!(
+                "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
+            );
+            self.log.error(&About::Cluster, &name, &message);
+        }
+        if let Some((count, first)) = taken.unstorable.take() {
+            let message = format!(
+                "{count} objects of {name} are missing: a restore makes a file of each, and no file can have such a name, the first one {}; give them names of at most {LONGEST_NAME} bytes without control characters",
+                tellable(&first)
+            );
+            self.log.error(&About::Cluster, &name, &message);
+        }
     }
 
     /// Besides the error of each: what they have in common is a missing right.
@@ -270,6 +284,10 @@ impl<'c, 'a> Pending<'c, 'a> {
             if !self.taken.namespaces.contains(namespace) {
                 self.taken.namespaces.insert(namespace.clone());
             }
+        }
+        if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
+            self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
+            return Ok(());
         }
         // Another selector, a page that was cut off, or another object that needs it may have brought it already.
         if !self.taken.names.insert(key(found.namespace.as_deref(), &found.name)) {

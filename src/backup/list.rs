@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
@@ -41,6 +42,9 @@ const PAGE: usize = 8 * 1024 * 1024;
 const FIRST_PAGE: usize = 256 * 1024;
 /// Objects of a page, however few of them were asked for: what is known of each takes room, too.
 const PAGE_ITEMS: usize = 100_000;
+/// After so many types that were waited for in vain the others of a run are not waited for: each may cost a minute, and whoever may
+/// make definitions makes hundreds of them.
+const IN_VAIN: usize = 10;
 /// Of a refusal.
 const REFUSAL: usize = 64 * 1024;
 /// So often one list goes on by another token, or begins anew, because the one that it had has expired.
@@ -125,6 +129,8 @@ pub struct Lister {
     requests: Arc<Semaphore>,
     /// What may be read ahead, in bytes.
     room: Arc<Semaphore>,
+    /// Types that were waited for in vain.
+    in_vain: Arc<AtomicUsize>,
 }
 
 /// A list under way: where it stands after a page.
@@ -157,6 +163,15 @@ impl Progress {
         Ok(())
     }
 
+    /// After a page that was small: the large objects that made pages short may be behind it.
+    fn widen(&mut self, items: &[Result<Found, serde_json::Error>], page_size: u32) {
+        let read: usize = items.iter().flatten().map(|found| found.json.len()).sum();
+        if read < PAGE / 4 {
+            self.limit = self.limit.map(|limit| limit.saturating_mul(2)).filter(|limit| *limit < page_size);
+            self.size = self.size.min((2 * read).next_power_of_two());
+        }
+    }
+
     /// The page's snapshot is gone: the server gives a token for going on with today's objects, or the list begins anew.
     fn expire(&mut self, token: Option<String>) -> Result<(), ListError> {
         self.continue_token = token.unwrap_or_default();
@@ -176,7 +191,8 @@ struct Page {
 impl Lister {
     /// Of a new run.
     pub fn new(client: Client, page_size: u32, retry: Duration, requests: Arc<Semaphore>) -> Self {
-        Self { client, page_size, retry, requests, room: Arc::new(Semaphore::new(READ_AHEAD)) }
+        let room = Arc::new(Semaphore::new(READ_AHEAD));
+        Self { client, page_size, retry, requests, room, in_vain: Arc::default() }
     }
 
     /// One page: hands each object to `taker`. `None` for `namespace`: the whole cluster. An object may be handed on twice.
@@ -191,7 +207,9 @@ impl Lister {
         progress: &mut Progress,
         taker: &mut impl Taker,
     ) -> Result<(), ListError> {
-        let mut patience = Patience::new(self.retry);
+        let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
+        let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
+        let begun = Instant::now();
         let page = loop {
             let error = match self.try_page(kind, namespace, selector, progress, taker).await {
                 Ok(Some(page)) => break page,
@@ -203,8 +221,14 @@ impl Lister {
             {
                 progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
             }
-            self.again(&mut patience, &kind.qualified(), error).await?;
+            if let Err(error) = self.again(&mut patience, &kind.qualified(), error).await {
+                if begun.elapsed() >= self.retry {
+                    self.in_vain.fetch_add(1, Ordering::Relaxed);
+                }
+                return Err(error);
+            }
         };
+        progress.widen(&page.items, self.page_size);
         hand_on(page.items, taker).await?;
         drop(page.room);
         progress.turn(page.head)

@@ -107,7 +107,8 @@ impl Engine {
         Ok(ours)
     }
 
-    /// Is the Backup of this claim no more? Its run can publish nothing then: it would have to write to it first.
+    /// Is the Backup of this claim no more? Its run gets no leave to publish then, and one that has had leave looks at its claim
+    /// before each attempt.
     async fn is_gone(&self, claim: &Claim, name: &str) -> Result<bool, Failure> {
         // It becomes a part of an address, and anybody may have written it.
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -115,11 +116,9 @@ impl Engine {
             return Ok(false);
         }
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &claim.namespace);
-        match timeout(CALL, api.get_metadata_opt(name)).await {
-            Ok(Ok(found)) => Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup))),
-            Ok(Err(error)) => Err(Failure::Cluster(error.into())),
-            Err(_) => Err(Failure::Cluster("the API server did not answer in time".into())),
-        }
+        let found = self.lister().patiently("who claims the folder", || api.get_metadata_opt(name)).await;
+        let found = found.map_err(|error| Failure::Cluster(error.into()))?;
+        Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup)))
     }
 
     /// Of dead runs, below a folder that is ours. Nobody sees them, and they are paid for; a store that does not let us look at
@@ -153,6 +152,8 @@ impl Engine {
             }
         }
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
+        // Files that are written to a folder whose claim is gone are nobody's.
+        layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
         let files = [
@@ -180,17 +181,23 @@ impl Engine {
         // From here on nothing ends it.
         let begun = Instant::now();
         loop {
-            let error = match self.show(record, layout, &status).await {
-                Ok(true) => {
-                    status["phase"] = json!(outcome(&status).as_str());
-                    return Ok(status);
-                }
-                Ok(false) => match self.shown(layout, &claim.backup).await {
-                    Ok(Some(shown)) => return Ok(shown),
-                    Ok(None) => return Err(ClaimError::Published.into()),
+            // The Backup may have been deleted, with its folder, and made anew meanwhile.
+            let error = match layout.confirm(claim).await {
+                Ok(()) => match self.show(record, layout, &status).await {
+                    Ok(true) => {
+                        status["phase"] = json!(outcome(&status).as_str());
+                        return Ok(status);
+                    }
+                    Ok(false) => match self.shown(layout, &claim.backup).await {
+                        Ok(Shown::Ours(shown)) => return Ok(shown),
+                        Ok(Shown::Strange) => return Err(ClaimError::Published.into()),
+                        Ok(Shown::Nothing) => unsettled(),
+                        Err(error) => error,
+                    },
                     Err(error) => error,
                 },
-                Err(error) => error,
+                Err(ClaimError::Store(error)) => error,
+                Err(error) => return Err(error.into()),
             };
             if begun.elapsed() >= CLOSING {
                 return Err(Failure::Write(WriteError::Unpublished(error)));
@@ -224,12 +231,25 @@ impl Engine {
         layout.put_metadata(&metadata).await
     }
 
-    /// The status in the file that makes a backup visible. `None`: it is not of this Backup.
-    pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Option<Value>> {
-        let Some(metadata) = layout.read_metadata().await? else { return Ok(None) };
+    /// What the file that makes a backup visible says.
+    pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Shown> {
+        let Some(metadata) = layout.read_metadata().await? else { return Ok(Shown::Nothing) };
         let stored: Value = serde_json::from_slice(&metadata)
             .map_err(|error| object_store::Error::Generic { store: "metadata", source: error.into() })?;
-        Ok((stored["metadata"]["uid"] == uid).then(|| stored["status"].clone()))
+        // Whoever may write there may have written it: it says no more than how a backup ends that is stored.
+        let is_end = [BackupPhase::Completed, BackupPhase::PartiallyFailed]
+            .iter()
+            .any(|phase| stored["status"]["phase"] == phase.as_str());
+        if stored["metadata"]["uid"] != uid || !is_end {
+            return Ok(Shown::Strange);
+        }
+        let mut status = json!({});
+        for key in ["phase", "completionTimestamp", "progress", "errors", "warnings"] {
+            if let Some(value) = stored["status"].get(key) {
+                status[key] = value.clone();
+            }
+        }
+        Ok(Shown::Ours(status))
     }
 
     /// Removes what the run has stored, and leaves the log of one that failed, with the claim on it.
@@ -238,6 +258,8 @@ impl Engine {
             // Whoever has it now settles it, or may have had leave to publish written that we know nothing of.
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
             Failure::Canceled | Failure::Deleted | Failure::Write(WriteError::Gone) => true,
+            // Whoever deletes it removes its folder, and may have listed what is in there.
+            Failure::Write(WriteError::Phase(phase)) if phase == BackupPhase::Deleting.as_str() => true,
             _ => false,
         };
         let told = async {
@@ -267,6 +289,24 @@ impl Engine {
         layout.put_side(Side::Logs, lines).await?;
         layout.put_side(Side::Results, results).await?;
         Ok(())
+    }
+}
+
+/// What the file that makes a backup visible says of it.
+pub(super) enum Shown {
+    /// There is no such file.
+    Nothing,
+    /// How this Backup ended.
+    Ours(Value),
+    /// It is another one's, or no end of a backup.
+    Strange,
+}
+
+/// A store may say that there is such a file while it is still being written: by a request of our own that nobody waits for any more.
+pub(super) fn unsettled() -> object_store::Error {
+    object_store::Error::Generic {
+        store: "metadata",
+        source: "another request writes velero-backup.json just now".into(),
     }
 }
 

@@ -9,6 +9,8 @@ use super::list::Found;
 
 /// References that are kept of one type at most, each some hundred bytes. What is beyond is told as missing.
 const MOST: usize = 250_000;
+/// Of these, references that are kept of one object.
+const MOST_OF_ONE: usize = 1000;
 /// Longest name that an object can have.
 const LONGEST: usize = 253;
 
@@ -78,8 +80,12 @@ impl References {
         let namespace = found.namespace.as_deref();
         if claims || classes {
             let pod = Pod::parse(&found.json)?;
-            for name in pod.claims.iter().filter(|_| claims) {
-                self.note(Related::Claim, namespace, name);
+            if claims {
+                for name in pod.claims.iter().take(MOST_OF_ONE) {
+                    self.note(Related::Claim, namespace, name);
+                }
+                // One pod must not take the room of all others.
+                self.lost += pod.claims.len().saturating_sub(MOST_OF_ONE);
             }
             if let Some(class) = pod.priority_class.filter(|_| classes) {
                 self.note(Related::PriorityClass, None, &class);
@@ -120,7 +126,10 @@ pub fn key(namespace: Option<&str>, name: &str) -> String {
 
 /// May it stand in a path of the API? Whoever writes a claim chooses what it names, and it is not checked for him.
 pub fn is_name(name: &str) -> bool {
-    (1..=LONGEST).contains(&name.len()) && !matches!(name, "." | "..") && !name.contains(['/', '%'])
+    (1..=LONGEST).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name.contains(['/', '%'])
+        && !name.contains(char::is_control)
 }
 
 /// What is asked of a pod.

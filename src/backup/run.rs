@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
@@ -38,6 +39,8 @@ use crate::telemetry::chain;
 /// How long the last file and the closing write are tried: everything else is stored already.
 pub(super) const CLOSING: Duration = Duration::from_secs(600);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
+/// How long a run that is told to end waits for what is on its way to the store.
+const LAST_PART: Duration = Duration::from_secs(20);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// Gzip members between the workers and the store.
 const PARTS: usize = 4;
@@ -194,13 +197,20 @@ impl Engine {
         }
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let store = match self.open(&prepared.location).await {
-            Ok(store) => store,
-            Err(error) => return self.fail(record, &Failure::Open(error)).await,
+        let claim = async {
+            let store = self.open(&prepared.location).await.map_err(Failure::Open)?;
+            let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
+            let claim = self.claim(record, &prepared.location, &layout, &run).await?;
+            Ok((layout, claim))
         };
-        let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-        let claim = match self.claim(record, &prepared.location, &layout, &run).await {
-            Ok(claim) => claim,
+        // A store that is away is waited for, and not by whoever is to end.
+        let claimed = tokio::select! {
+            claimed = claim => claimed,
+            ended = signals.raise() => Err(ended),
+        };
+        let (layout, claim) = match claimed {
+            Ok(claimed) => claimed,
+            Err(Failure::Deleted) => return Err(WriteError::Gone),
             // What lies there is not of this run: it is neither removed nor added to.
             Err(failure) => return self.fail(record, &failure).await,
         };
@@ -227,7 +237,11 @@ impl Engine {
 
     /// Ends one that runs.
     async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
-        let status = failed(&told(record, failure), Timestamp::now());
+        let mut status = failed(&told(record, failure), Timestamp::now());
+        if matches!(failure, Failure::Claim(_)) {
+            // Whoever removes what has expired removes the whole folder, and that is another one's.
+            status["expiration"] = Value::Null;
+        }
         record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
     }
 
@@ -272,7 +286,9 @@ impl Engine {
         let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
-        let uploading = tokio::spawn(upload(Arc::clone(layout.store()), layout.archive(), taken_parts));
+        let uploading = upload(Arc::clone(layout.store()), layout.archive(), taken_parts);
+        // Whoever does not lead any more stores nothing either.
+        let uploading = AbortOnDropHandle::new(tokio::spawn(uploading));
         let (batches, waiting) = mpsc::channel(2 * self.workers);
         let waiting = Arc::new(Mutex::new(waiting));
         let pack = async {
@@ -315,7 +331,14 @@ impl Engine {
             ended = signals.raise() => Err(ended),
         };
         // Whoever sent it anything has ended by now: so does the upload, whole or given up.
-        let uploaded = uploading.await.map_err(Failure::Worker)?;
+        let uploaded = match &packed {
+            // It may be in the middle of a part, and as patient with its store as ever.
+            Err(failure) if failure.is_from_outside() => {
+                tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(Ok(Err(UploadError::GivenUp)))
+            }
+            _ => uploading.await,
+        };
+        let uploaded = uploaded.map_err(Failure::Worker)?;
         match (packed, uploaded) {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);

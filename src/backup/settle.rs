@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::log::BackupLog;
+use super::publication::{Shown, unsettled};
 use super::run::{Engine, OPENING, failed};
 use super::status::{Record, WriteError, run_id};
 use crate::storage::Layout;
@@ -54,6 +55,11 @@ impl Engine {
                     }
                     continue;
                 }
+                // It is stored, and is to be published, however long its location is away; people may cancel or delete it.
+                Err(error) if record.is_publishing() && !record.is_canceled() => {
+                    warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
+                    return Ok(());
+                }
                 Err(error) => {
                     let reason = format!("{ENDED}, and its location cannot be read: {error:#}");
                     failed(&reason, Timestamp::now())
@@ -65,6 +71,15 @@ impl Engine {
                 self.metrics.ended(&backup, Timestamp::now());
             }
             return Ok(());
+        }
+    }
+
+    /// `None`: what is stored there is another one's.
+    async fn ended_as(&self, layout: &Layout, record: &Record) -> anyhow::Result<Option<Value>> {
+        match self.shown(layout, record.uid()).await? {
+            Shown::Ours(status) => Ok(Some(status)),
+            Shown::Strange => Ok(None),
+            Shown::Nothing => Err(unsettled().into()),
         }
     }
 
@@ -85,7 +100,7 @@ impl Engine {
         let whole = record.is_publishing() && found.is_whole(&layout);
         let cluster = self.cluster_uid().await?;
         match (settle(cluster, record.uid(), &found.folder, whole), &found.folder.claim) {
-            (Rest::Published, _) => Ok(self.shown(&layout, record.uid()).await?),
+            (Rest::Published, _) => self.ended_as(&layout, record).await,
             (Rest::Whole, _) if is_ours => {
                 let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
                 if let (Some(status), Some(known)) =
@@ -95,8 +110,11 @@ impl Engine {
                         known.iter().filter(|(key, _)| *key != "phase").map(|(k, v)| (k.clone(), v.clone())),
                     );
                 }
+                if let Some(claim) = &found.folder.claim {
+                    layout.confirm(claim).await?;
+                }
                 self.show(record, &layout, &status).await?;
-                Ok(self.shown(&layout, record.uid()).await?)
+                self.ended_as(&layout, record).await
             }
             (Rest::Ours, Some(claim)) if is_ours => {
                 self.abort_uploads(&location, &layout).await;

@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys::{self, FIELD_MANAGER, is_set};
 use berth_api::velero::{Backup, BackupPhase};
 use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
@@ -97,9 +97,16 @@ impl Record {
         self.object.annotations().get(key).map(String::as_str)
     }
 
-    /// Has some run of it had leave to publish?
+    /// Do people want it to end?
+    pub fn is_canceled(&self) -> bool {
+        is_set(self.object.annotations(), keys::CANCEL)
+    }
+
+    /// Has some run of it had leave to publish? Anybody who may patch Backups may write the annotation, and nobody else the status
+    /// that comes with it.
     pub fn is_publishing(&self) -> bool {
         self.annotation(keys::PUBLISHING).is_some()
+            && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
     }
 
     /// Begins it, by a patch that makes it InProgress: `run` has it then.

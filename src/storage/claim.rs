@@ -22,11 +22,14 @@ const MOST: usize = 1000;
 pub enum ClaimError {
     #[error("the storage location failed")]
     Store(#[source] Error),
-    #[error("a backup of this name is in the storage location already")]
+    #[error(
+        "a backup of this name is in the storage location already: use another name, and remove this Backup by kubectl, because \
+         velero backup delete removes the stored one"
+    )]
     Published,
     #[error(
-        "{folder} in the storage location is taken: {by} writes there, or did: delete that one with its files, or use another \
-         name, or a prefix that no other cluster uses"
+        "{folder} in the storage location is taken: {by} writes there, or did: use another name, or a prefix that no other cluster \
+         uses, and remove this Backup by kubectl, because velero backup delete removes the files of that one"
     )]
     Taken { folder: Path, by: String },
     #[error(

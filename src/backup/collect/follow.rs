@@ -325,7 +325,7 @@ impl Collector<'_> {
         }
         // What came before something failed is taken.
         wanting.pending.flush().await?;
-        self.tell_unreadable(held);
+        self.tell_missing(held);
         read
     }
 

@@ -510,11 +510,17 @@ impl Dead {
 
     /// The phase that was written.
     async fn settled(&self, publishing: bool) -> Value {
+        let at = if publishing { json!("2026-01-01T00:00:00Z") } else { Value::Null };
+        self.settled_as(publishing, at).await
+    }
+
+    async fn settled_as(&self, publishing: bool, completed_at: Value) -> Value {
         let mut stands = backup("7", "InProgress");
         stands["metadata"]["annotations"] = json!({keys::RUN: "dead"});
         stands["status"]["errors"] = json!(1);
         if publishing {
             stands["metadata"]["annotations"][keys::PUBLISHING] = json!("dead");
+            stands["status"]["completionTimestamp"] = completed_at;
         }
         let found = stands.clone();
         self.api
@@ -580,12 +586,23 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
             assert_eq!(dead.settled(publishing).await, "Failed");
             assert_eq!(stored(dead.folder.path()), before);
         }
-        let dead = Dead::new(&ALL).claimed("here", "u");
-        dead.put(METADATA, &json!({"metadata": {"uid": "of another"}, "status": {"phase": "Completed"}}));
-        let before = stored(dead.folder.path());
-        assert_eq!(dead.settled(publishing).await, "Failed");
-        assert_eq!(stored(dead.folder.path()), before);
+        // Another one's, or what somebody wrote there by whom it would run for ever.
+        for (uid, phase) in [("of another", "Completed"), ("u", "InProgress"), ("u", "Queued")] {
+            let dead = Dead::new(&ALL).claimed("here", "u");
+            dead.put(METADATA, &json!({"metadata": {"uid": uid}, "status": {"phase": phase}}));
+            let before = stored(dead.folder.path());
+            assert_eq!(dead.settled(publishing).await, "Failed");
+            assert_eq!(stored(dead.folder.path()), before);
+        }
     }
+}
+
+/// Anybody who may patch Backups may write the annotation.
+#[tokio::test(start_paused = true)]
+async fn leave_to_publish_that_is_forged_publishes_nothing() {
+    let dead = Dead::new(&ALL).claimed("here", "u");
+    assert_eq!(dead.settled_as(true, Value::Null).await, "Failed");
+    assert_eq!(stored(dead.folder.path()), LOG);
 }
 
 /// The folder is one and the same for two clusters, and for a Backup that is deleted and made again under its name.

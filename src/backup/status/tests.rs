@@ -210,10 +210,12 @@ async fn leave_to_publish_comes_with_all_of_the_status_but_its_phase() {
     api.next(patch(ONE).answers_with(server.write())).next(patch(ONE).answers_with(server.write()));
     record.begin(&json!({"status": {"phase": "InProgress"}}), "run", PATIENCE).await.unwrap();
     assert!(!record.is_publishing());
-    record.may_publish(&json!({"errors": 1}), PATIENCE).await.unwrap();
+    let status = json!({"completionTimestamp": "2026-01-01T00:00:00Z", "errors": 1});
+    record.may_publish(&status, PATIENCE).await.unwrap();
     assert!(record.is_publishing());
     let stands = server.read()(&Value::Null);
-    assert_eq!(stands["status"], json!({"phase": "InProgress", "errors": 1}));
+    let expected = json!({"phase": "InProgress", "completionTimestamp": "2026-01-01T00:00:00Z", "errors": 1});
+    assert_eq!(stands["status"], expected);
 }
 
 /// A webhook that does not know the controller says so with the code of a conflict. Nothing is different on a second look.

@@ -217,3 +217,15 @@ async fn with_a_selector_pods_and_claims_lead_to_each_other_until_nothing_is_new
     );
     assert_eq!(counts, Counts { warnings: 0, errors: 0 });
 }
+
+/// A name that a restore could make no file of would end the restore of all others.
+#[tokio::test(start_paused = true)]
+async fn what_no_file_can_be_called_is_left_out_and_told() {
+    let api = Scripted::new();
+    let (long, longest) = ("n".repeat(251), "n".repeat(250));
+    of(&api, &[pod("a", &[], ""), pod("b\u{0}", &[], ""), pod(&long, &[], ""), pod(&longest, &[], "")], &[]);
+    let (listed, archived, counts) = collect(&api, json!({})).await;
+    assert_eq!(listed, json!({"v1/Pod": ["app/a", format!("app/{longest}")]}));
+    assert_eq!(archived, ["pods/a".to_owned(), format!("pods/{longest}")]);
+    assert_eq!(counts, Counts { warnings: 0, errors: 1 });
+}
