@@ -124,9 +124,10 @@ impl Engine {
     /// Of dead runs, below a folder that is ours. Nobody sees them, and they are paid for; a store that does not let us look at
     /// them is left alone.
     pub(super) async fn abort_uploads(&self, location: &BackupStorageLocation, layout: &Layout) {
-        if let Err(error) = self.opener.abort_uploads(location, &layout.archive()).await {
-            let folder = layout.folder();
-            warn!(%folder, error = format!("{error:#}"), "uploads that a dead run has begun could not be aborted: the bucket may keep their parts");
+        for key in [layout.archive(), layout.claim_path()] {
+            if let Err(error) = self.opener.abort_uploads(location, &key).await {
+                warn!(%key, error = format!("{error:#}"), "uploads that a dead run has begun could not be aborted: the bucket may keep their parts");
+            }
         }
     }
 

@@ -197,16 +197,23 @@ impl Engine {
         }
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let claim = async {
-            let store = self.open(&prepared.location).await.map_err(Failure::Open)?;
-            let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-            let claim = self.claim(record, &prepared.location, &layout, &run).await?;
-            Ok((layout, claim))
-        };
-        // A store that is away is waited for, and not by whoever is to end.
-        let claimed = tokio::select! {
-            claimed = claim => claimed,
-            ended = signals.raise() => Err(ended),
+        let claimed = {
+            let claim = async {
+                let store = self.open(&prepared.location).await.map_err(Failure::Open)?;
+                let layout =
+                    Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
+                let claim = self.claim(record, &prepared.location, &layout, &run).await?;
+                Ok((layout, claim))
+            };
+            let mut claim = std::pin::pin!(claim);
+            // A store that is away is waited for, and not for long by whoever is to end.
+            tokio::select! {
+                claimed = &mut claim => claimed,
+                ended = signals.raise() => match tokio::time::timeout(LAST_PART, claim).await {
+                    Ok(Ok(claimed)) => Ok(claimed),
+                    _ => Err(ended),
+                },
+            }
         };
         let (layout, claim) = match claimed {
             Ok(claimed) => claimed,

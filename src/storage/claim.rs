@@ -70,7 +70,8 @@ impl Found {
 }
 
 impl Layout {
-    fn claim_path(&self) -> Path {
+    /// Of the file that says whose the folder is.
+    pub fn claim_path(&self) -> Path {
         self.folder().join(FILE)
     }
 
