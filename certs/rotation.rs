@@ -117,7 +117,7 @@ pub fn next(
 /// What is trusted begins with the one that signs. Where that is a newer one, this one was kept in a backup of the Secret,
 /// say: it was replaced since, and may have been revoked.
 fn is_of_the_past(signing: &Ca, trusted: &[Ca]) -> bool {
-    trusted.first().is_some_and(|one| signing.not_before < one.not_before)
+    trusted.first().is_some_and(|one| signing.age() < one.age())
 }
 
 /// Are all CAs of `wanted` among those of `trusted`? Both PEM.
@@ -131,20 +131,27 @@ pub fn trusts(trusted: &str, wanted: &str) -> bool {
 fn merged(kept: Vec<Ca>, trusted: Vec<Ca>) -> Vec<Ca> {
     let mut kept = kept.into_iter();
     let first = kept.next();
-    let signs_since = first.as_ref().map(|ca| ca.not_before);
-    let trusted = trusted.into_iter().filter(|ca| signs_since.is_none_or(|since| since <= ca.not_before));
+    let signs_since = first.as_ref().map(Ca::age);
+    let trusted = trusted.into_iter().filter(|ca| signs_since.is_none_or(|since| since <= ca.age()));
     let mut others: Vec<Ca> = kept.chain(trusted).collect();
-    others.sort_by_key(|ca| std::cmp::Reverse(ca.not_before));
+    others.sort_by_key(|ca| std::cmp::Reverse(ca.age()));
     first.into_iter().chain(others).collect()
 }
 
 struct Ca {
     pem: String,
+    /// In microseconds, by its name: a certificate counts in seconds, and two may be made in one.
+    made_at: i64,
     not_before: Timestamp,
     not_after: Timestamp,
 }
 
 impl Ca {
+    /// Orders them; the greatest is the newest.
+    fn age(&self) -> (Timestamp, i64) {
+        (self.not_before, self.made_at)
+    }
+
     /// Is less than a third of its life left?
     fn wants_renewal(&self, now: Timestamp) -> bool {
         let life = self.not_after.duration_since(self.not_before);
@@ -156,12 +163,13 @@ impl Ca {
 fn read(text: &str) -> Vec<Ca> {
     let ca = |der: CertificateDer<'static>| {
         let (_, read) = X509Certificate::from_der(&der).ok()?;
-        let is_ours = read.is_ca()
-            && read.subject().iter_common_name().any(|cn| cn.as_str().is_ok_and(|cn| cn.starts_with(NAME)));
+        let mut names = read.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        let number = names.find_map(|name| name.strip_prefix(NAME))?;
+        let made_at = number.trim().parse().unwrap_or(0);
         let time = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
-        is_ours.then_some(())?;
+        read.is_ca().then_some(())?;
         let (not_before, not_after) = (time(read.validity().not_before)?, time(read.validity().not_after)?);
-        Some(Ca { pem: encode(&der), not_before, not_after })
+        Some(Ca { pem: encode(&der), made_at, not_before, not_after })
     };
     CertificateDer::pem_slice_iter(text.as_bytes()).flatten().filter_map(ca).collect()
 }
@@ -409,13 +417,16 @@ mod tests {
     #[test]
     fn a_revoked_authority_that_comes_back_signs_nothing_and_is_not_trusted() {
         let old = fresh();
-        let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), start() + DAY));
-        let only_new: String = new.authorities.replace(&old.authorities, "");
-        let restored = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
-        let next = trusted_first(step(&restored, &only_new, None, start() + DAY * 2));
-        assert!(is_believed(&next, &new), "what is served goes on being believed");
-        assert!(!is_believed(&next, &old), "it was revoked");
-        assert!(is_believed(&next, &next));
+        // Both may be made within one second, which is all that a certificate says of its time.
+        for rotated_at in [start() + DAY, start() + SignedDuration::from_millis(1)] {
+            let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), rotated_at));
+            let only_new: String = new.authorities.replace(&old.authorities, "");
+            let restored = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
+            let next = trusted_first(step(&restored, &only_new, None, start() + DAY * 2));
+            assert!(is_believed(&next, &new), "what is served goes on being believed");
+            assert!(!is_believed(&next, &old), "it was revoked");
+            assert!(is_believed(&next, &next));
+        }
     }
 
     /// As after a downgrade and an upgrade: the Secret of the authority was not looked at meanwhile.
