@@ -74,8 +74,13 @@ impl Kubectl {
     /// When it cannot be run.
     pub fn answer_by_process(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
         let _wait = Wait::start(&format!("kubectl {}", args.first().unwrap_or(&"")));
-        let mut child = self
-            .command(args)
+        // Some of its commands wait for ever, as for what has a finalizer.
+        let own = self.command(args);
+        let mut command = Command::new("timeout");
+        command.arg("--kill-after=10").arg(PATIENCE.as_secs().to_string());
+        command.arg(own.get_program()).args(own.get_args());
+        without_proxies(&mut command);
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

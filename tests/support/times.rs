@@ -5,21 +5,30 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
+
+use super::wait::PATIENCE;
 
 /// The variable with the path of the file. Unset: nothing is recorded.
 pub const FILE: &str = "BERTH_TIMES";
 
+/// The variable with the time at which the run is to be over, in Unix seconds: CI would end it without a word.
+const END: &str = "BERTH_TESTS_END";
+
 /// Some waits fail with whole objects and logs. Their beginning says what was waited for.
 const LONGEST_FAILURE: usize = 1500;
+
+/// No test takes half of it on a busy machine. One that hangs outside of all waits would hold the run for ever, and nobody
+/// would learn its name.
+const LONGEST_TEST: Duration = PATIENCE.saturating_mul(3);
 
 /// One line of the file.
 #[derive(Debug, Serialize)]
 pub struct Record {
-    /// `test`, `control plane`, or the tool that built something.
+    /// `test`, `begun` (a test, too), `control plane`, or the tool that built something.
     pub kind: String,
     pub what: String,
     pub seconds: f64,
@@ -53,6 +62,54 @@ thread_local! {
     static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
+/// A test that is under way, as other threads may know it.
+struct Running {
+    since: Instant,
+    /// The wait that it is in.
+    wait: Option<(String, Instant)>,
+}
+
+/// By their names.
+static RUNNING: LazyLock<Mutex<BTreeMap<String, Running>>> = LazyLock::new(|| {
+    let _ = std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch);
+    Mutex::default()
+});
+
+fn running() -> MutexGuard<'static, BTreeMap<String, Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process when a test hangs, or at the end that [`END`] gives, and says what ran then. A thread cannot be ended
+/// alone. The janitor ends what was started.
+fn watch() {
+    let end: Option<u64> = std::env::var(END).ok().and_then(|end| end.parse().ok());
+    loop {
+        std::thread::sleep(Duration::from_secs(5));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let is_late = end.is_some_and(|end| now.as_secs() > end);
+        let running = running();
+        let longest = if is_late { Duration::ZERO } else { LONGEST_TEST };
+        let mut is_over = is_late;
+        for (name, test) in running.iter().filter(|(_, test)| test.since.elapsed() > longest) {
+            is_over = true;
+            let place = match &test.wait {
+                Some((what, since)) => format!("waiting for {what}, for {:?} now", since.elapsed()),
+                None => "outside of all waits".to_owned(),
+            };
+            let time = test.since.elapsed();
+            let late = if is_late { "the run takes too long; " } else { "" };
+            let why = format!("{late}it has not ended after {time:?}: it is {place}");
+            eprintln!("test {name}: {why}");
+            let mut record = Record::new("test", name, time);
+            record.failure = Some(why);
+            record.save();
+        }
+        if is_over {
+            std::process::exit(101);
+        }
+    }
+}
+
 struct Clock {
     test: String,
     started: Instant,
@@ -64,6 +121,7 @@ struct Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
+        running().remove(&self.test);
         let mut record = Record::new("test", &self.test, self.started.elapsed());
         record.failure = self.failure.take();
         record.waits = self.waits.iter().map(|(what, time)| (what.clone(), time.as_secs_f64())).collect();
@@ -79,6 +137,8 @@ fn with_clock<T>(change: impl FnOnce(&mut Clock) -> T) -> Option<T> {
             let thread = std::thread::current();
             let test = thread.name().filter(|name| name.contains("::"))?.to_owned();
             note_failures();
+            Record::new("begun", &test, Duration::ZERO).save();
+            running().insert(test.clone(), Running { since: Instant::now(), wait: None });
             *clock = Some(Clock {
                 test,
                 started: Instant::now(),
@@ -90,6 +150,13 @@ fn with_clock<T>(change: impl FnOnce(&mut Clock) -> T) -> Option<T> {
         clock.as_mut().map(change)
     };
     CLOCK.try_with(change).ok().flatten()
+}
+
+/// Tells other threads what that test waits for.
+fn note_wait(test: &str, what: Option<&str>) {
+    if let Some(test) = running().get_mut(test) {
+        test.wait = what.map(|what| (what.to_owned(), Instant::now()));
+    }
 }
 
 /// From now on a test that panics is recorded as failed.
@@ -114,7 +181,12 @@ pub struct Wait {
 
 impl Wait {
     pub fn start(what: &str) -> Self {
-        with_clock(|clock| clock.depth += 1);
+        with_clock(|clock| {
+            clock.depth += 1;
+            if clock.depth == 1 {
+                note_wait(&clock.test, Some(what));
+            }
+        });
         Self { what: what.to_owned(), started: Instant::now() }
     }
 }
@@ -125,6 +197,7 @@ impl Drop for Wait {
         with_clock(|clock| {
             clock.depth = clock.depth.saturating_sub(1);
             if clock.depth == 0 {
+                note_wait(&clock.test, None);
                 *clock.waits.entry(std::mem::take(&mut self.what)).or_default() += time;
             }
         });

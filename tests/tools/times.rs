@@ -1,6 +1,6 @@
 //! `times FILE`: where the time of a run of the tests went, as a table. `tests/run` ends with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -48,6 +48,8 @@ fn main() -> ExitCode {
 fn table(records: Vec<Record>) -> String {
     let (mut tests, others): (Vec<Record>, Vec<Record>) =
         records.into_iter().partition(|record| record.kind == "test");
+    let (begun, others): (Vec<Record>, Vec<Record>) =
+        others.into_iter().partition(|record| record.kind == "begun");
     tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let mut table = String::new();
     // Writing to a String cannot fail.
@@ -73,6 +75,11 @@ fn table(records: Vec<Record>) -> String {
     let sum: f64 = tests.iter().map(|test| test.seconds).sum();
     let waited: f64 = tests.iter().flat_map(|test| test.waits.values()).sum();
     let _ = writeln!(table, "{sum:7.1}  {} tests on real programs, {waited:.1} of them waiting", tests.len());
+
+    let ended: BTreeSet<&str> = tests.iter().map(|test| test.what.as_str()).collect();
+    for test in begun.iter().filter(|test| !ended.contains(test.what.as_str())) {
+        let _ = writeln!(table, "Not ended: {}", test.what);
+    }
 
     // What is printed last is read first, and some readers see nothing else of a long run.
     for test in &tests {
