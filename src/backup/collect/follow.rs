@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use berth_core::revision::Apart;
 use berth_core::selection::{Fate, ResourceType};
 use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -220,6 +221,9 @@ impl Collector<'_> {
             }
         }
         batch.flush().await?;
+        if !held.names.is_empty() {
+            self.lister.note(&held.kind, Apart::Before);
+        }
         taken.push(held);
         Ok(())
     }
