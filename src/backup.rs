@@ -14,6 +14,7 @@ pub mod executor;
 pub mod list;
 pub mod log;
 pub mod metrics;
+pub mod names;
 pub mod prepare;
 mod publication;
 pub mod reading;

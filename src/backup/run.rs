@@ -1,6 +1,5 @@
 //! One backup, from ReadyToStart to its end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +25,7 @@ use super::discovery::Discovery;
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog};
 use super::metrics::BackupMetrics;
+use super::names::Names;
 use super::prepare::{Prepared, kept, known_location};
 use super::publication::Stored;
 use super::revision::Revision;
@@ -412,7 +412,7 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
 
 /// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
 fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
-    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len);
     if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
