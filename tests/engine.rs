@@ -1,5 +1,7 @@
 //! What the engine stores, read as a stranger would read it.
 
+mod revision;
+
 use std::path::PathBuf;
 
 use berth_api::velero::BackupPhase;
@@ -99,6 +101,7 @@ fn a_backup_is_stored_in_veleros_format() {
         log.starts_with("time=\"") && log.contains("level=info") && log.contains("backup=format/whole"),
         "{log}"
     );
+    assert!(log.contains("objects are as of resourceVersion "), "{log}");
     let stored: Value =
         serde_json::from_slice(&std::fs::read(folder.join("velero-backup.json")).unwrap()).unwrap();
     assert_eq!((&stored["kind"], &stored["status"]["phase"]), (&json!("Backup"), &json!("Completed")));

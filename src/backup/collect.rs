@@ -3,7 +3,7 @@
 
 mod follow;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +19,7 @@ use super::archive::{Batch, Item};
 use super::asked::Asked;
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
+use super::names::{Names, in_order};
 use super::related::{References, key};
 use crate::telemetry::{chain, few};
 
@@ -66,13 +67,12 @@ pub struct Collector<'a> {
 }
 
 /// What was taken: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
-pub type ResourceList = BTreeMap<String, BTreeSet<String>>;
+pub type ResourceList = BTreeMap<String, Names>;
 
 /// What one type brought.
 struct Taken {
     kind: Arc<ResourceType>,
-    names: BTreeSet<String>,
-    namespaces: HashSet<String>,
+    names: Names,
     /// What these need that no list brings.
     references: References,
     /// It may not be read.
@@ -88,8 +88,7 @@ impl Taken {
         let kind = Arc::clone(kind);
         Self {
             kind,
-            names: BTreeSet::new(),
-            namespaces: HashSet::new(),
+            names: Names::default(),
             references,
             forbidden: false,
             unreadable: None,
@@ -209,7 +208,7 @@ impl Collector<'_> {
                 return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
-        for namespace in self.resolved {
+        for namespace in in_order(self.resolved) {
             self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
         }
         Ok(())
@@ -277,13 +276,8 @@ impl<'c, 'a> Pending<'c, 'a> {
         if found.excluded || found.deleting {
             return Ok(());
         }
-        if let Some(namespace) = &found.namespace {
-            if !self.collector.resolved.contains(namespace) {
-                return Ok(());
-            }
-            if !self.taken.namespaces.contains(namespace) {
-                self.taken.namespaces.insert(namespace.clone());
-            }
+        if found.namespace.as_ref().is_some_and(|namespace| !self.collector.resolved.contains(namespace)) {
+            return Ok(());
         }
         if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
             self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;

@@ -7,20 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
+use berth_core::revision::{Apart, Next, after_refusal};
 use berth_core::selection::ResourceType;
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::BodyExt;
 use kube::Client;
-use kube::api::ListParams;
+use kube::api::{ListParams, VersionMatch};
 use kube::client::Body;
 use kube::core::Request;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::reading::Patience;
+use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
@@ -29,6 +31,8 @@ pub use super::reading::ListError;
 const SILENCE: Duration = Duration::from_secs(30);
 /// A whole answer. The API server itself ends a list after a minute.
 const ANSWER: Duration = Duration::from_secs(120);
+/// What a server that lags behind a revision asks for.
+const LAG: Duration = Duration::from_secs(1);
 /// How long whether the API server itself is well is asked again.
 const PROBE: Duration = Duration::from_secs(10);
 /// Requests of this process under way at one time, of all runs. A consistent list waits for the server's cache of that type, up
@@ -131,6 +135,8 @@ pub struct Lister {
     room: Arc<Semaphore>,
     /// Types that were waited for in vain.
     in_vain: Arc<AtomicUsize>,
+    /// As of which lists are.
+    revision: Option<Arc<Revision>>,
 }
 
 /// A list under way: where it stands after a page.
@@ -192,7 +198,26 @@ impl Lister {
     /// Of a new run.
     pub fn new(client: Client, page_size: u32, retry: Duration, requests: Arc<Semaphore>) -> Self {
         let room = Arc::new(Semaphore::new(READ_AHEAD));
-        Self { client, page_size, retry, requests, room, in_vain: Arc::default() }
+        Self { client, page_size, retry, requests, room, in_vain: Arc::default(), revision: None }
+    }
+
+    /// Lists are as of this revision, if any, where that can be had.
+    #[must_use]
+    pub fn as_of(self, revision: Option<Arc<Revision>>) -> Self {
+        Self { revision, ..self }
+    }
+
+    /// Objects of a type are not as of the revision.
+    pub fn note(&self, kind: &ResourceType, apart: Apart) {
+        if let Some(revision) = &self.revision {
+            revision.note(kind, apart);
+        }
+    }
+
+    /// The revision that a request asks for: a page that goes on has it in its token.
+    fn version(&self, kind: &ResourceType, progress: &Progress) -> Option<&str> {
+        let revision = self.revision.as_ref().filter(|_| progress.continue_token.is_empty());
+        revision.and_then(|revision| revision.of(kind))
     }
 
     /// One page: hands each object to `taker`. `None` for `namespace`: the whole cluster. An object may be handed on twice.
@@ -210,16 +235,31 @@ impl Lister {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
         let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
         let begun = Instant::now();
+        let (mut apart, mut lagged) = (None, 0);
         let page = loop {
-            let error = match self.try_page(kind, namespace, selector, progress, taker).await {
+            let version = self.version(kind, progress).filter(|_| apart.is_none());
+            let error = match self.try_page(kind, namespace, selector, version, progress, taker).await {
                 Ok(Some(page)) => break page,
                 Ok(None) => continue,
                 Err(error) => error,
             };
-            if let ListError::Refused(status) = &error
-                && status.code == 410
-            {
-                progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
+            if let ListError::Refused(status) = &error {
+                match version.and_then(|_| after_refusal(status.code, &status.message, lagged)) {
+                    Some(Next::Again) => {
+                        lagged += 1;
+                        sleep(LAG).await;
+                        continue;
+                    }
+                    Some(Next::Latest(why)) => {
+                        apart = Some(why);
+                        continue;
+                    }
+                    None if status.code == 410 => {
+                        progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
+                        apart = Some(Apart::Expired);
+                    }
+                    None => {}
+                }
             }
             if let Err(error) = self.again(&mut patience, &kind.qualified(), error).await {
                 if begun.elapsed() >= self.retry {
@@ -227,7 +267,14 @@ impl Lister {
                 }
                 return Err(error);
             }
+            // It may be the revision that this server cannot serve, whatever it says.
+            if version.is_some() && patience.is_last() {
+                apart = Some(Apart::Refused);
+            }
         };
+        if let Some(revision) = &self.revision {
+            revision.came(kind, apart, &page.head.resource_version);
+        }
         progress.widen(&page.items, self.page_size);
         hand_on(page.items, taker).await?;
         drop(page.room);
@@ -240,6 +287,7 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         selector: &str,
+        version: Option<&str>,
         progress: &mut Progress,
         taker: &mut impl Taker,
     ) -> Result<Option<Page>, ListError> {
@@ -248,6 +296,8 @@ impl Lister {
             limit: Some(limit),
             continue_token: Some(progress.continue_token.clone()).filter(|t| !t.is_empty()),
             label_selector: Some(selector.to_owned()).filter(|s| !s.is_empty()),
+            version_match: version.map(|_| VersionMatch::Exact),
+            resource_version: version.map(str::to_owned),
             ..ListParams::default()
         };
         let request =
@@ -299,7 +349,12 @@ impl Lister {
         let mut patience = Patience::new(self.retry);
         loop {
             match self.try_get(kind, name).await {
-                Ok(found) => return Ok(found),
+                Ok(found) => {
+                    if found.is_some() {
+                        self.note(kind, Apart::ByName);
+                    }
+                    return Ok(found);
+                }
                 Err(error) => self.again(&mut patience, &kind.qualified(), error).await?,
             }
         }

@@ -9,6 +9,9 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+/// Messages of a level that the results hold. The log has all of them, in a few bytes each.
+const TOLD: u32 = 5000;
+
 /// Under which heading of the results file a line stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About<'a> {
@@ -117,17 +120,23 @@ impl BackupLog {
         let mut state = self.state.lock();
         // Writing to memory does not fail.
         let _ = state.lines.write_all(line.as_bytes());
-        let messages = match level {
+        let (count, messages) = match level {
             Level::Info => return,
             Level::Warning => {
                 state.warnings += 1;
-                &mut state.results.warnings
+                (state.warnings, &mut state.results.warnings)
             }
             Level::Error => {
                 state.errors += 1;
-                &mut state.results.errors
+                (state.errors, &mut state.results.errors)
             }
         };
+        if count > TOLD {
+            if count == TOLD + 1 {
+                messages.velero.push(" message: /there are more, which only the log has".to_owned());
+            }
+            return;
+        }
         let resource = if resource.is_empty() { String::new() } else { format!(" resource: /{resource}") };
         let text = format!("{resource} message: /{message}");
         match about {
@@ -165,6 +174,21 @@ pub fn gzip_json(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn results_hold_so_many_messages_and_the_log_all_of_them() {
+        let log = BackupLog::new("velero/b".into());
+        for i in 0..TOLD + 2 {
+            log.warning(&About::Cluster, "", &format!("warning {i}"));
+        }
+        log.error(&About::Cluster, "", "an error");
+        assert_eq!(log.counts(), Counts { warnings: TOLD + 2, errors: 1 });
+        let (lines, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
+        assert!(text(&lines).contains(&format!("\"warning {}\"", TOLD + 1)));
+        let results = text(&results);
+        assert!(!results.contains(&format!("warning {TOLD}\"")) && results.contains("an error"));
+        assert_eq!(results.matches("which only the log has").count(), 1);
+    }
 
     fn text(gzip: &[u8]) -> String {
         let mut text = String::new();

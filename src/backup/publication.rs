@@ -6,7 +6,6 @@
 //!    the Backup over before. From here on the backup is whole: nothing ends it, and whoever finds it publishes it.
 //! 4. `velero-backup.json`, where there is none.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -23,6 +22,7 @@ use tracing::warn;
 
 use super::collect::ResourceList;
 use super::log::{About, BackupLog, gzip_json};
+use super::names::Names;
 use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::status::{Record, WriteError};
 use crate::storage::{ClaimError, Layout, Side};
@@ -142,7 +142,7 @@ impl Engine {
         signals: &Signals,
     ) -> Result<Value, Failure> {
         let counts = log.counts();
-        let items: usize = stored.list.values().map(BTreeSet::len).sum();
+        let items: usize = stored.list.values().map(Names::len).sum();
         let mut status = json!({
             "completionTimestamp": Time(Timestamp::now()),
             "progress": {"totalItems": items, "itemsBackedUp": items},

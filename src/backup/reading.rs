@@ -205,6 +205,11 @@ impl Patience {
         failures.pause(fault, self.lasts, asked, scatter)
     }
 
+    /// Is what follows the one more attempt of [`Self::takes_last`]?
+    pub(super) fn is_last(&self) -> bool {
+        self.is_last
+    }
+
     /// Is there to be one more attempt, if the API server itself is well? Once.
     pub(super) fn takes_last(&mut self, error: &ListError) -> bool {
         error.fault() != Fault::Lasting && !std::mem::replace(&mut self.is_last, true)

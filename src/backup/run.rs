@@ -1,6 +1,5 @@
 //! One backup, from ReadyToStart to its end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,8 +25,10 @@ use super::discovery::Discovery;
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog};
 use super::metrics::BackupMetrics;
+use super::names::Names;
 use super::prepare::{Prepared, kept, known_location};
 use super::publication::Stored;
+use super::revision::Revision;
 use super::status::{Record, WriteError, merge_into, run_id};
 use super::survey::Cluster;
 use super::upload::{Part, UploadError, upload};
@@ -291,6 +292,9 @@ impl Engine {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
         let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
+        // The write by which it began is a moment that the API server's store knows.
+        let version = record.object().resource_version();
+        let revision = Revision::new(version, cluster.aggregated.clone()).map(Arc::new);
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let uploading = upload(Arc::clone(layout.store()), layout.archive(), taken_parts);
@@ -311,7 +315,7 @@ impl Engine {
             // Only the workers hold it from here on: if they end, so does the collecting.
             drop(waiting);
             let collector = Collector {
-                lister: self.lister(),
+                lister: self.lister().as_of(revision.clone()),
                 wanted: &prepared.wanted,
                 selection: &prepared.selection,
                 types: &cluster.types,
@@ -351,6 +355,7 @@ impl Engine {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
+                Revision::tell(revision.as_deref(), log);
                 counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, log);
                 Ok(Stored { list, bytes })
@@ -407,7 +412,7 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
 
 /// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
 fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
-    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len);
     if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"

@@ -13,6 +13,8 @@ pub struct ListHead {
     pub continue_token: String,
     /// Objects behind this page, where the server knows.
     pub remaining: Option<u64>,
+    /// As of when it is.
+    pub resource_version: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,7 @@ struct Metadata {
     #[serde(rename = "continue")]
     continue_token: Option<String>,
     remaining_item_count: Option<u64>,
+    resource_version: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +113,7 @@ impl Splitter {
                         let read = read.unwrap_or_default();
                         self.head.continue_token = read.continue_token.unwrap_or_default();
                         self.head.remaining = read.remaining_item_count;
+                        self.head.resource_version = read.resource_version.unwrap_or_default();
                     }
                     self.at = At::Key;
                 }
@@ -284,12 +288,16 @@ mod tests {
     #[test]
     fn metadata_is_found_before_and_behind_the_items() {
         let before = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"abc","remainingItemCount":3},"items":[{"a":"}\"]"},{"b":[{}]}]}"#;
-        let behind = r#" { "apiVersion" : "x/v1", "items" : [ {"a":"}\"]"} , {"b":[{}]} ] , "kind":"L", "metadata":{"continue":"abc","remainingItemCount":3,"x":null} } "#;
+        let behind = r#" { "apiVersion" : "x/v1", "items" : [ {"a":"}\"]"} , {"b":[{}]} ] , "kind":"L", "metadata":{"continue":"abc","remainingItemCount":3,"resourceVersion":"7","x":null} } "#;
         for text in [before, behind] {
             for step in [1, 2, 3, 7, 1000] {
                 let (items, head) = split(text, step).unwrap_or_else(|e| unreachable!("{e} {step}"));
                 assert_eq!(items, [r#"{"a":"}\"]"}"#, r#"{"b":[{}]}"#]);
-                assert_eq!(head, ListHead { continue_token: "abc".into(), remaining: Some(3) });
+                let resource_version = "7".into();
+                assert_eq!(
+                    head,
+                    ListHead { continue_token: "abc".into(), remaining: Some(3), resource_version }
+                );
             }
         }
     }

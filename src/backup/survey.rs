@@ -1,5 +1,6 @@
 //! What a backup must know of the cluster before it begins: types, namespaces, its location.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use berth_api::parse::{self, Wanted};
@@ -19,6 +20,7 @@ use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::reading::Patience;
+use super::revision::aggregated;
 use super::run::{Engine, Failure};
 use super::status::Record;
 use crate::client::list;
@@ -28,6 +30,8 @@ use crate::storage::OpenError;
 pub struct Cluster {
     pub types: Vec<ResourceType>,
     pub namespaces: Vec<Namespace>,
+    /// APIServices that lead to other servers, where that is known.
+    pub aggregated: Option<HashSet<String>>,
 }
 
 impl Engine {
@@ -62,11 +66,13 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(violations) => return Ok(Err(violations)),
         };
+        let aggregated = aggregated(&self.client, &lister, &served.types).await;
+        let aggregated = aggregated.map_err(|e| Failure::Cluster(e.into()))?;
         prepared.warn(log);
         for unknown in served.unknown {
             tell_unknown(&prepared.wanted, &unknown, log);
         }
-        Ok(Ok((Cluster { types: served.types, namespaces }, prepared)))
+        Ok(Ok((Cluster { types: served.types, namespaces, aggregated }, prepared)))
     }
 
     /// Opens a location. As patient as any other read with that of its Secret.

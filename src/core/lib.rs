@@ -6,6 +6,7 @@
 //! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
 //! - [`selection`]: which resource types and items a backup takes.
 //! - [`reading`]: whether a read that failed is tried again.
+//! - [`revision`]: as of which moment lists are, and what is not.
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`limits`]: how much a Backup may ask for.
@@ -28,5 +29,6 @@ pub mod mover;
 pub mod namespace;
 pub mod queue;
 pub mod reading;
+pub mod revision;
 pub mod selection;
 pub mod violation;

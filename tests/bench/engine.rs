@@ -16,7 +16,7 @@ use object_store::ObjectStoreExt as _;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::load;
+use crate::load::Cargo;
 use crate::report::{Aim, Report, median};
 use crate::stock;
 use crate::system;
@@ -43,62 +43,111 @@ impl Done {
     }
 }
 
+/// A control plane with cargo, a bucket, and nobody who runs backups yet.
+struct Site {
+    berth: Berth,
+    s3: S3,
+    client: Client,
+}
+
+impl Site {
+    fn start(runtime: &Runtime, program: &Path, cargo: Cargo) -> anyhow::Result<Self> {
+        let mut berth = Berth::start(ControlPlane::start()?, Options::new(program, NAMESPACE))?;
+        let s3 = S3::start(berth.plane(), "bench")?;
+        let answer = berth
+            .kubectl()
+            .create(NAMESPACE, &[s3.keys.secret_object(NAMESPACE), s3.location(LOCATION, "berth")])?;
+        ensure!(answer.status.success(), "{}", answer.stderr);
+        // Each measurement has a controller of its own, so that peaks of memory are its own too.
+        berth.controller.process.kill()?;
+        let client = runtime.block_on(berth.plane().client())?;
+        let filling = Instant::now();
+        cargo.fill(runtime, berth.plane(), &client)?;
+        eprintln!("  created in {:.0} s", filling.elapsed().as_secs_f64());
+        Ok(Self { berth, s3, client })
+    }
+
+    /// Some runs of one controller, and bare lists between them.
+    fn run(
+        &self,
+        runtime: &Runtime,
+        program: &Path,
+        cargo: Cargo,
+        workers: u16,
+        name: &str,
+    ) -> anyhow::Result<Runs> {
+        let controller = Controller::start(&self.berth, program, workers, name)?;
+        let (mut lists, mut runs, included) = (Vec::new(), Vec::new(), cargo.included());
+        for run in 0..RUNS {
+            lists.push(runtime.block_on(cargo.list(&self.client))?.as_secs_f64());
+            let name = format!("{name}-run-{run}");
+            let run = back_up(&self.client, &self.s3, NAMESPACE, LOCATION, &name, &included);
+            let done = runtime.block_on(run);
+            runs.push(done.with_context(|| format!("see {}", controller.0.log().display()))?);
+        }
+        let peak_mib = system::peak_mib(controller.0.id())?;
+        let seconds = median(&runs.iter().map(|done| done.seconds).collect::<Vec<_>>());
+        let last = runs.last().copied().context("no runs")?;
+        Ok(Runs { done: Done { seconds, ..last }, peak_mib, lists })
+    }
+}
+
+struct Runs {
+    done: Done,
+    peak_mib: f64,
+    /// Seconds of each bare list.
+    lists: Vec<f64>,
+}
+
+/// What is aimed at: times a bare list, and times stock Velero's rate.
+fn aims(cargo: Cargo) -> (Aim, Aim) {
+    match cargo {
+        Cargo::Objects(size) => (Aim::AtMost(2.5), Aim::AtLeast(if size > 20_000 { 20.0 } else { 30.0 })),
+        // What they cost is requests.
+        Cargo::Namespaces | Cargo::Types => (Aim::None, Aim::AtLeast(10.0)),
+    }
+}
+
 pub fn measure(
     runtime: &Runtime,
     program: &Path,
-    size: usize,
+    cargo: Cargo,
     alone: bool,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    eprintln!("The engine, {size} ConfigMaps and Secrets:");
+    let part = format!("engine, {}", cargo.text());
+    eprintln!("The {part}:");
     if !alone {
         stock::find()?;
     }
-    let part = format!("engine, {size} objects");
-    let mut berth = Berth::start(ControlPlane::start()?, Options::new(program, NAMESPACE))?;
-    let s3 = S3::start(berth.plane(), "bench")?;
-    let answer = berth
-        .kubectl()
-        .create(NAMESPACE, &[s3.keys.secret_object(NAMESPACE), s3.location(LOCATION, "berth")])?;
-    ensure!(answer.status.success(), "{}", answer.stderr);
-    // Each measurement has a controller of its own, so that peaks of memory are its own too.
-    berth.controller.process.kill()?;
-    let client = runtime.block_on(berth.plane().client())?;
-    let filling = Instant::now();
-    runtime.block_on(load::fill(&client, size))?;
-    eprintln!("  created in {:.0} s", filling.elapsed().as_secs_f64());
-
+    let site = Site::start(runtime, program, cargo)?;
     let mut lists = Vec::new();
-    let mut best: Vec<(u16, Done, f64)> = Vec::new();
+    let mut best: Vec<(u16, Runs)> = Vec::new();
     for workers in WORKERS {
-        let controller = Controller::start(&berth, program, workers)?;
-        let mut runs = Vec::new();
-        for run in 0..RUNS {
-            lists.push(runtime.block_on(load::list(&client))?.as_secs_f64());
-            let name = format!("workers-{workers}-run-{run}");
-            let done = runtime.block_on(back_up(&client, &s3, NAMESPACE, LOCATION, &name));
-            runs.push(done.with_context(|| format!("see {}", controller.0.log().display()))?);
-        }
-        let peak = system::peak_mib(controller.0.id())?;
-        let seconds = median(&runs.iter().map(|done| done.seconds).collect::<Vec<_>>());
-        let last = runs.last().copied().context("no runs")?;
-        best.push((workers, Done { seconds, ..last }, peak));
+        let runs = site.run(runtime, program, cargo, workers, &format!("workers-{workers}"))?;
+        lists.extend_from_slice(&runs.lists);
+        best.push((workers, runs));
     }
     let list = median(&lists);
     report.add(&part, "bare list, JSON, 500 a page", list, "s", Aim::None);
-    let stock = if alone { None } else { Some(stock::run(runtime, berth.plane(), &client, &s3)?) };
+    let stock = if alone {
+        None
+    } else {
+        Some(stock::run(runtime, site.berth.plane(), &site.client, &site.s3, &cargo.included())?)
+    };
     if let Some(stock) = &stock {
         report.add(&part, "stock Velero: wall", stock.done.seconds, "s", Aim::None);
         report.add(&part, "stock Velero: rate", stock.done.rate(), "items/s", Aim::None);
         report.add(&part, "stock Velero: peak memory", stock.peak_mib, "MiB", Aim::None);
         report.add(&part, "stock Velero: archive", stock.done.archive / 1e6, "MB", Aim::None);
     }
-    for (workers, done, peak) in best {
+    let (to_list, to_stock) = aims(cargo);
+    for (workers, Runs { done, peak_mib, .. }) in best {
         let says = |what: &str| format!("berth, workers {workers}: {what}");
         report.add(&part, &says("wall"), done.seconds, "s", Aim::None);
         report.add(&part, &says("rate"), done.rate(), "items/s", Aim::None);
-        report.add(&part, &says("wall to bare list"), done.seconds / list, "×", Aim::AtMost(2.5));
-        report.add(&part, &says("peak memory"), peak, "MiB", Aim::AtMost(128.0));
+        report.add(&part, &says("wall to bare list"), done.seconds / list, "×", to_list);
+        report.add(&part, &says("peak memory"), peak_mib, "MiB", Aim::AtMost(128.0));
         report.add(&part, &says("archive"), done.archive / 1e6, "MB", Aim::None);
         if let Some(stock) = &stock {
             ensure!(
@@ -107,9 +156,8 @@ pub fn measure(
                 done.items,
                 stock.done.items
             );
-            let aim = if size > 20_000 { 20.0 } else { 30.0 };
             let faster = done.rate() / stock.done.rate();
-            report.add(&part, &says("rate to stock Velero's"), faster, "×", Aim::AtLeast(aim));
+            report.add(&part, &says("rate to stock Velero's"), faster, "×", to_stock);
             let larger = 100.0 * (done.archive / stock.done.archive - 1.0);
             report.add(&part, &says("archive to stock Velero's"), larger, "% more", Aim::AtMost(2.0));
         }
@@ -117,7 +165,38 @@ pub fn measure(
     Ok(())
 }
 
-/// Creates a Backup of all that [`load::fill`] made, and waits for it through a watch. `prefix` of the location
+/// How much memory more objects take: a backup of so many, and one of a third of them.
+pub fn measure_growth(
+    runtime: &Runtime,
+    program: &Path,
+    objects: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let (third, cargo) = (Cargo::Objects(objects / 3), Cargo::Objects(objects));
+    let part = format!("engine alone, {}", cargo.text());
+    eprintln!("The {part}:");
+    let site = Site::start(runtime, program, third)?;
+    let few = site.run(runtime, program, third, 1, "few")?;
+    third.fill_up(runtime, &site.client, objects)?;
+    let many = site.run(runtime, program, cargo, 1, "many")?;
+    let list = median(&many.lists);
+    report.add(&part, "bare list, JSON, 500 a page", list, "s", Aim::None);
+    report.add(&part, "wall", many.done.seconds, "s", Aim::None);
+    report.add(&part, "rate", many.done.rate(), "items/s", Aim::None);
+    report.add(&part, "wall to bare list", many.done.seconds / list, "×", Aim::AtMost(2.5));
+    report.add(&part, "peak memory", many.peak_mib, "MiB", Aim::AtMost(100.0));
+    let growth = many.peak_mib - few.peak_mib;
+    report.add(
+        &part,
+        &format!("peak memory beyond that of {}", third.text()),
+        growth,
+        "MiB",
+        Aim::AtMost(5.0),
+    );
+    Ok(())
+}
+
+/// Creates a Backup of these namespaces, and waits for it through a watch. `prefix` of the location
 /// is the namespace's for stock Velero and `berth` for berth.
 ///
 /// # Errors
@@ -128,12 +207,13 @@ pub async fn back_up(
     namespace: &str,
     location: &str,
     name: &str,
+    included: &[String],
 ) -> anyhow::Result<Done> {
     let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
     let backup: Backup = serde_json::from_value(json!({
         "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name},
         "spec": {
-            "includedNamespaces": [format!("{}*", load::PREFIX)],
+            "includedNamespaces": included,
             "storageLocation": location,
             "snapshotVolumes": false,
             "ttl": "24h",
@@ -159,7 +239,7 @@ struct Controller(Process);
 
 impl Controller {
     /// Returns once it has found the location Available.
-    fn start(berth: &Berth, program: &Path, workers: u16) -> anyhow::Result<Self> {
+    fn start(berth: &Berth, program: &Path, workers: u16, name: &str) -> anyhow::Result<Self> {
         let plane = berth.plane();
         let mut command = in_own_session(program);
         command.args(["controller", "--namespace", NAMESPACE, "--kubeconfig"]);
@@ -168,7 +248,7 @@ impl Controller {
         command.arg(format!("--item-block-worker-count={workers}"));
         command.arg(format!("--webhook-configuration={}", manifest::suffixed("berth", NAMESPACE)));
         command.args(["--webhook-name=127.0.0.1", "--lease-duration=3s"]);
-        let log = plane.folder().join(format!("controller-{workers}.log"));
+        let log = plane.folder().join(format!("controller-{name}.log"));
         let mut process = Process::start("berth controller", command, &log)?;
         wait_for("a controller that leads", PATIENCE, || {
             process.ensure_runs()?;

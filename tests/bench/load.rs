@@ -1,32 +1,136 @@
-//! What the engine backs up: ConfigMaps and Secrets, half each, and the bare work of listing them.
+//! What the engine backs up, and the bare work of listing it.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use berth_test_support::ControlPlane;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 /// Starts the name of each namespace, and is the pattern that backups use.
-pub const PREFIX: &str = "load-";
+const PREFIX: &str = "load-";
+/// Of custom types.
+const GROUP: &str = "load.example.com";
 const AT_ONCE: usize = 24;
 const BYTES: usize = 1_500;
 const PAGE: u32 = 500;
+/// As many as a Backup may name.
+const NAMED: usize = 1_000;
+const IN_EACH: usize = 20;
+const TYPES: usize = 300;
+const OF_EACH: usize = 5;
+/// Definitions that the API server takes up at one time.
+const DEFINED_AT_ONCE: usize = 50;
 
-/// Creates them, as fast as the API server takes them.
-///
-/// # Errors
-/// When it refuses one.
-pub async fn fill(client: &Client, objects: usize) -> anyhow::Result<()> {
-    let namespaces = if objects > 20_000 { 50 } else { 20 };
-    let api: Api<Namespace> = Api::all(client.clone());
-    for i in 0..namespaces {
+/// What is in the cluster.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cargo {
+    /// ConfigMaps and Secrets, half each, in a few namespaces that a pattern names.
+    Objects(usize),
+    /// The same, twenty in each of a thousand namespaces that are named one by one.
+    Namespaces,
+    /// Custom objects of many types, few of each.
+    Types,
+}
+
+impl Cargo {
+    pub fn text(self) -> String {
+        match self {
+            Self::Objects(count) => format!("{count} objects"),
+            Self::Namespaces => format!("{NAMED} namespaces of {IN_EACH}"),
+            Self::Types => format!("{TYPES} types of {OF_EACH}"),
+        }
+    }
+
+    /// What a Backup includes.
+    pub fn included(self) -> Vec<String> {
+        match self {
+            Self::Objects(_) | Self::Types => vec![format!("{PREFIX}*")],
+            Self::Namespaces => (0..NAMED).map(|i| format!("{PREFIX}{i}")).collect(),
+        }
+    }
+
+    /// Creates it, as fast as the API server takes it.
+    ///
+    /// # Errors
+    /// When it refuses something.
+    pub fn fill(self, runtime: &Runtime, plane: &ControlPlane, client: &Client) -> anyhow::Result<()> {
+        match self {
+            Self::Objects(count) => {
+                let namespaces = namespaces_for(count);
+                runtime.block_on(make_namespaces(client, namespaces))?;
+                runtime.block_on(make_objects(client, namespaces, 0..count))
+            }
+            Self::Namespaces => {
+                runtime.block_on(make_namespaces(client, NAMED))?;
+                runtime.block_on(make_objects(client, NAMED, 0..NAMED * IN_EACH))
+            }
+            Self::Types => {
+                runtime.block_on(make_namespaces(client, OF_EACH))?;
+                for first in (0..TYPES).step_by(DEFINED_AT_ONCE) {
+                    plane.apply((first..TYPES.min(first + DEFINED_AT_ONCE)).map(definition).collect())?;
+                    plane.kubectl().await_definitions()?;
+                }
+                runtime.block_on(make_custom_objects(client))
+            }
+        }
+    }
+
+    /// More [`Cargo::Objects`] beside these, until there are so many.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub fn fill_up(self, runtime: &Runtime, client: &Client, to: usize) -> anyhow::Result<()> {
+        match self {
+            Self::Objects(from) => runtime.block_on(make_objects(client, namespaces_for(from), from..to)),
+            Self::Namespaces | Self::Types => Ok(()),
+        }
+    }
+
+    /// Where its types are listed over the whole cluster.
+    fn paths(self) -> Vec<String> {
+        match self {
+            Self::Objects(_) | Self::Namespaces => {
+                ["configmaps", "secrets"].map(|plural| format!("/api/v1/{plural}")).to_vec()
+            }
+            Self::Types => (0..TYPES).map(|i| format!("/apis/{GROUP}/v1/{}", plural(i))).collect(),
+        }
+    }
+
+    /// Lists its types over the whole cluster and throws the bytes away: less work than any backup can do.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn list(self, client: &Client) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        for path in self.paths() {
+            list(client, &path).await?;
+        }
+        Ok(started.elapsed())
+    }
+}
+
+fn namespaces_for(objects: usize) -> usize {
+    if objects > 20_000 { 50 } else { 20 }
+}
+
+async fn make_namespaces(client: &Client, count: usize) -> anyhow::Result<()> {
+    let create = async |i: usize| {
+        let api: Api<Namespace> = Api::all(client.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": format!("{PREFIX}{i}")}}))?;
         api.create(&PostParams::default(), &namespace).await?;
-    }
+        anyhow::Ok(())
+    };
+    stream::iter(0..count).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+async fn make_objects(client: &Client, namespaces: usize, objects: Range<usize>) -> anyhow::Result<()> {
     let create = async |i: usize| {
         let namespace = format!("{PREFIX}{}", i % namespaces);
         let metadata =
@@ -44,7 +148,39 @@ pub async fn fill(client: &Client, objects: usize) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    stream::iter(0..objects).map(create).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(objects).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+fn plural(i: usize) -> String {
+    format!("cargo{i}s")
+}
+
+fn definition(i: usize) -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{GROUP}", plural(i))},
+        "spec": {
+            "group": GROUP, "scope": "Namespaced",
+            "names": {"plural": plural(i), "singular": format!("cargo{i}"), "kind": format!("Cargo{i}")},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
+
+async fn make_custom_objects(client: &Client) -> anyhow::Result<()> {
+    let create = async |i: usize| {
+        let (of, which) = (i / OF_EACH, i % OF_EACH);
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": format!("Cargo{of}"),
+            "metadata": {"name": format!("object-{which}")}, "spec": {"of": of},
+        });
+        let path = format!("/apis/{GROUP}/v1/namespaces/{PREFIX}{which}/{}", plural(of));
+        let request = http::Request::post(path).header("content-type", "application/json");
+        client.request::<Value>(request.body(object.to_string().into_bytes())?).await?;
+        anyhow::Ok(())
+    };
+    stream::iter(0..TYPES * OF_EACH).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
@@ -57,27 +193,19 @@ fn noise(seed: u64) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Lists both types over the whole cluster and throws the bytes away: less work than any backup can do.
-///
-/// # Errors
-/// When the API server refuses.
-pub async fn list(client: &Client) -> anyhow::Result<Duration> {
-    let started = Instant::now();
-    for resource in ["configmaps", "secrets"] {
-        let mut next = String::new();
-        loop {
-            let path = format!("/api/v1/{resource}?limit={PAGE}&continue={next}");
-            let answer = client.send(http::Request::get(path).body(Body::empty())?).await?;
-            ensure!(answer.status().is_success(), "the list was answered {}", answer.status());
-            let bytes = answer.into_body().collect_bytes().await?;
-            // The list's own metadata stands before its items.
-            let head = String::from_utf8_lossy(bytes.get(..2_000).unwrap_or(&bytes)).into_owned();
-            let head = head.split("\"items\":").next().context("no list")?;
-            match head.split("\"continue\":\"").nth(1).and_then(|rest| rest.split('"').next()) {
-                Some(token) => token.clone_into(&mut next),
-                None => break,
-            }
+async fn list(client: &Client, path: &str) -> anyhow::Result<()> {
+    let mut next = String::new();
+    loop {
+        let path = format!("{path}?limit={PAGE}&continue={next}");
+        let answer = client.send(http::Request::get(path).body(Body::empty())?).await?;
+        ensure!(answer.status().is_success(), "the list was answered {}", answer.status());
+        let bytes = answer.into_body().collect_bytes().await?;
+        // The list's own metadata stands before its items.
+        let head = String::from_utf8_lossy(bytes.get(..2_000).unwrap_or(&bytes)).into_owned();
+        let head = head.split("\"items\":").next().context("no list")?;
+        match head.split("\"continue\":\"").nth(1).and_then(|rest| rest.split('"').next()) {
+            Some(token) if !token.is_empty() => token.clone_into(&mut next),
+            _ => return Ok(()),
         }
     }
-    Ok(started.elapsed())
 }

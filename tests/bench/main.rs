@@ -28,6 +28,7 @@ use anyhow::{Context as _, ensure};
 use berth_test_support::project;
 use clap::{Parser, ValueEnum};
 
+use load::Cargo;
 use report::Report;
 
 /// berth's own, for what is measured inside this process.
@@ -46,6 +47,9 @@ struct Args {
     /// How many ConfigMaps and Secrets the engine backs up, one run per size.
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 50_000])]
     sizes: Vec<usize>,
+    /// How many the engine backs up alone, its memory beside that for a third of them.
+    #[arg(long, default_value_t = 300_000)]
+    large: usize,
     /// How many Backups the queue holds, one pair of runs per size.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     queues: Vec<usize>,
@@ -82,9 +86,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let Args { berth, only, sizes, queues, alone } = args;
+    let Args { berth, only, sizes, large, queues, alone } = args;
     let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
     ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
+    ensure!(large >= 300, "--large: at least 300 objects");
     let wants = |part| only.is_empty() || only.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut report = Report::default();
@@ -107,9 +112,11 @@ fn run(args: Args) -> anyhow::Result<()> {
         hostile::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Engine) {
-        for size in sizes {
-            engine::measure(&runtime, &berth, size, alone, &mut report)?;
+        let sizes = sizes.into_iter().map(Cargo::Objects);
+        for cargo in sizes.chain([Cargo::Namespaces, Cargo::Types]) {
+            engine::measure(&runtime, &berth, cargo, alone, &mut report)?;
         }
+        engine::measure_growth(&runtime, &berth, large, &mut report)?;
     }
     if wants(Part::Queue) {
         queue::measure(&runtime, &berth, &queues, &mut report)?;

@@ -28,11 +28,17 @@ pub fn find() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When it does not end well.
-pub fn run(runtime: &Runtime, plane: &ControlPlane, client: &Client, s3: &S3) -> anyhow::Result<Stock> {
+pub fn run(
+    runtime: &Runtime,
+    plane: &ControlPlane,
+    client: &Client,
+    s3: &S3,
+    included: &[String],
+) -> anyhow::Result<Stock> {
     install_definitions(plane)?;
     prepare(plane, NAMESPACE, s3, NAMESPACE)?;
     let velero = Velero::start(plane, NAMESPACE, s3, &[], &[])?;
-    let done = runtime.block_on(back_up(client, s3, NAMESPACE, "default", "stock"));
+    let done = runtime.block_on(back_up(client, s3, NAMESPACE, "default", "stock", included));
     let done = done.with_context(|| berth_test_support::log::tail(velero.log(), 20))?;
     let peak_mib = system::peak_mib(velero.process.id())?;
     Ok(Stock { done, peak_mib })

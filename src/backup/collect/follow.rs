@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use berth_core::revision::Apart;
 use berth_core::selection::{Fate, ResourceType};
 use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -122,7 +123,7 @@ impl Collector<'_> {
                 // What is no pod is told when it is listed.
                 Pod::parse(&found.json).is_ok_and(|pod| pod.is_running && pod.claims.iter().any(claim))
             };
-            let read = self.take_wanted(kind, &claims.namespaces, &mut pods, uses).await;
+            let read = self.take_wanted(kind, &claims.names.namespaces(), &mut pods, uses).await;
             self.tell(kind, read)?;
         }
         taken.push(pods);
@@ -203,11 +204,16 @@ impl Collector<'_> {
         let mut held = self.none_of(&Arc::new(kind.clone()));
         let mut batch = Pending::new(self, &mut held);
         let selectors = &self.wanted.selectors;
+        let mut holding = HashSet::new();
+        if self.selection.all_namespaces && !selectors.is_empty() {
+            let namespaced = taken.iter().filter(|one| one.kind.namespaced);
+            holding.extend(namespaced.flat_map(|one| one.names.namespaces()));
+        }
         for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
             let is_chosen = !self.selection.all_namespaces
                 || selectors.is_empty()
                 || selectors.iter().any(|selector| selector.matches(&namespace.labels));
-            if is_chosen || taken.iter().any(|one| one.namespaces.contains(&namespace.name)) {
+            if is_chosen || holding.contains(&namespace.name) {
                 let found = Found {
                     json: namespace.json.clone(),
                     namespace: None,
@@ -220,6 +226,9 @@ impl Collector<'_> {
             }
         }
         batch.flush().await?;
+        if !held.names.is_empty() {
+            self.lister.note(&held.kind, Apart::Before);
+        }
         taken.push(held);
         Ok(())
     }

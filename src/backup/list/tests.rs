@@ -1,7 +1,10 @@
+use std::collections::HashSet;
+
 use berth_test_scripted::{Hold, Scripted, get, list, page};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::backup::log::BackupLog;
 
 const MAPS: &str = "/api/v1/configmaps";
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -144,6 +147,80 @@ async fn what_cannot_be_read_is_about_its_type_only_where_the_api_server_is_well
         assert_eq!((error.is_about_type(), error.is_gone()), (well, !well), "{error}");
         assert!(begun.elapsed() > MINUTE / 2 && begun.elapsed() < 2 * MINUTE);
     }
+}
+
+fn revision() -> Arc<Revision> {
+    Arc::new(Revision::new(Some("8".to_owned()), Some(HashSet::new())).unwrap())
+}
+
+/// Warnings of what is not as of the revision.
+fn warnings(revision: &Revision) -> u32 {
+    let log = BackupLog::new(String::new());
+    Revision::tell(Some(revision), &log);
+    log.counts().warnings
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_as_of_the_revision_and_its_pages_go_on_so() {
+    let api = Scripted::new()
+        .next(get(MAPS).from("8").answers(page("8", "more", &[object("a")])))
+        .next(get(MAPS).page("more").answers(list("8", &[object("b")])));
+    let revision = revision();
+    let lister = lister(&api, 1, 1).as_of(Some(Arc::clone(&revision)));
+    assert_eq!(names(&lister, "configmaps").await.unwrap(), ["a", "b"]);
+    assert_eq!(api.asked()[1], format!("GET {MAPS} continue=more"));
+    assert_eq!(warnings(&revision), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_expires_is_given_up_for_that_type_and_told() {
+    let later = json!({"message": "too old", "metadata": {"continue": "later"}});
+    let api = Scripted::new()
+        .next(get(MAPS).from("8").answers(page("8", "more", &[object("a")])))
+        .next(get(MAPS).page("more").refuses_with(410, later))
+        .next(get(MAPS).page("later").answers(list("9", &[object("b")])))
+        .next(get(MAPS).answers(list("9", &[object("a")])))
+        .next(get("/api/v1/secrets").from("8").refuses(410))
+        .next(get("/api/v1/secrets").answers(list("9", &[object("s")])));
+    let revision = revision();
+    let lister = lister(&api, 1, 1).as_of(Some(Arc::clone(&revision)));
+    assert_eq!(names(&lister, "configmaps").await.unwrap(), ["a", "b"]);
+    assert_eq!(names(&lister, "configmaps").await.unwrap(), ["a"]);
+    assert_eq!(names(&lister, "secrets").await.unwrap(), ["s"]);
+    let asked = api.asked();
+    assert_eq!(asked[3], format!("GET {MAPS}"), "{asked:?}");
+    assert_eq!(asked[5], "GET /api/v1/secrets", "{asked:?}");
+    assert_eq!(warnings(&revision), 1, "both types, for one reason");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lags_behind_the_revision_is_asked_again_before_that_is_given_up() {
+    let lags = json!({"message": "Timeout: Too large resource version: 8, current: 5"});
+    let api = Scripted::new();
+    for _ in 0..3 {
+        api.next(get(MAPS).from("8").refuses_with(504, lags.clone()));
+    }
+    api.next(get(MAPS).answers(list("5", &[object("a")])));
+    let (revision, begun) = (revision(), Instant::now());
+    let lister = lister(&api, 1, 1).as_of(Some(Arc::clone(&revision)));
+    assert_eq!(names(&lister, "configmaps").await.unwrap(), ["a"]);
+    assert_eq!(begun.elapsed().as_secs(), 2 * LAG.as_secs());
+    assert_eq!(api.asked()[3], format!("GET {MAPS}"));
+    assert_eq!(warnings(&revision), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_fails_at_a_revision_is_asked_for_what_it_has_before_it_is_given_up() {
+    let api = Scripted::new()
+        .next(get(MAPS).from("8").refuses(500))
+        .next(get(NAMESPACES).answers(list("5", &[])))
+        .next(get(MAPS).answers(list("9", &[object("a")])));
+    let revision = revision();
+    let lister = Lister::new(api.client("app"), 1, Duration::ZERO, Arc::new(Semaphore::new(1)));
+    let lister = lister.as_of(Some(Arc::clone(&revision)));
+    assert_eq!(names(&lister, "configmaps").await.unwrap(), ["a"]);
+    assert_eq!(api.asked()[2], format!("GET {MAPS}"));
+    assert_eq!(warnings(&revision), 1);
 }
 
 fn found(json: &'static str) -> Found {

@@ -217,6 +217,28 @@ async fn a_page_that_comes_late_is_waited_for_and_the_backup_completes() {
     assert_eq!(read(METADATA)["metadata"]["annotations"][keys::RUN], *run);
 }
 
+/// The write by which it became InProgress.
+#[tokio::test]
+async fn lists_are_as_of_the_moment_at_which_the_backup_began_and_what_is_not_is_told() {
+    let site = Site::new();
+    site.api.once(get(MAPS).from("8").answers(page("8", "more", &[map("a")])));
+    site.api.once(get(MAPS).page("more").answers(list("8", &[map("b")])));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
+    assert_eq!(site.told(), "{\"errors\":{},\"warnings\":{}}\n");
+
+    let site = Site::new();
+    site.api.once(get(MAPS).from("8").refuses(410)).once(get(MAPS).answers(list("9", &[map("a")])));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
+    assert!(
+        site.told().contains("configmaps are as of resourceVersion 8, but as they were"),
+        "{}",
+        site.told()
+    );
+    assert_eq!(site.api.writes().last().unwrap().body["status"]["warnings"], 1);
+}
+
 #[tokio::test]
 async fn a_run_that_is_stopped_while_it_lists_leaves_its_log_and_a_canceled_one_nothing() {
     let stopped = json!("the controller was stopped while the backup ran");

@@ -1,0 +1,218 @@
+//! As of which revision a run lists, and what turned out not to be as of then.
+
+use std::collections::{BTreeMap, HashSet};
+
+use berth_core::revision::{Apart, is_revision};
+use berth_core::selection::ResourceType;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use parking_lot::Mutex;
+
+use super::list::{ListError, Lister};
+use super::log::{About, BackupLog};
+use crate::telemetry::few;
+
+/// The API server keeps those of its own types and of definitions itself, with this label, and removes what else has it.
+const OF_OTHERS: &str = "!kube-aggregator.kubernetes.io/automanaged";
+
+/// Names of the APIServices that lead to other servers; `None`: nobody tells us.
+///
+/// # Errors
+/// When the API server itself is gone.
+pub async fn aggregated(
+    client: &Client,
+    lister: &Lister,
+    types: &[ResourceType],
+) -> Result<Option<HashSet<String>>, ListError> {
+    let is_of_services =
+        |kind: &ResourceType| kind.group == "apiregistration.k8s.io" && kind.resource == "apiservices";
+    if !types.iter().any(is_of_services) {
+        // Without an aggregator there are no others.
+        return Ok(Some(HashSet::new()));
+    }
+    let api: Api<APIService> = Api::all(client.clone());
+    // From whatever its cache has: nobody adds servers from one second to the next.
+    let params = ListParams::default().match_any().labels(OF_OTHERS);
+    match lister.patiently("apiservices", || api.list_metadata(&params)).await {
+        Ok(list) => Ok(Some(list.items.into_iter().filter_map(|service| service.metadata.name).collect())),
+        Err(error) if error.is_about_type() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Shared by all lists of a run.
+pub struct Revision {
+    version: String,
+    aggregated: HashSet<String>,
+    /// By the qualified name of a type.
+    apart: Mutex<BTreeMap<String, Apart>>,
+}
+
+impl Revision {
+    /// `version`: of a write to the API server's own store. `None`: that says nothing, or nobody knows what is kept elsewhere.
+    pub fn new(version: Option<String>, aggregated: Option<HashSet<String>>) -> Option<Self> {
+        let version = version.filter(|version| is_revision(version))?;
+        Some(Self { version, aggregated: aggregated?, apart: Mutex::default() })
+    }
+
+    /// What a list of this type is to be asked for, and to say that it is as of.
+    pub fn of(&self, kind: &ResourceType) -> Option<&str> {
+        let is_given_up = || self.apart.lock().get(&kind.qualified()).is_some_and(|apart| !apart.is_meant());
+        let is_asked = Apart::of_type(kind, &self.aggregated).is_none() && !is_given_up();
+        is_asked.then_some(self.version.as_str())
+    }
+
+    /// A page has come that says it is as of `version`. `apart`: why it could not be had as of the revision.
+    pub fn came(&self, kind: &ResourceType, apart: Option<Apart>, version: &str) {
+        let apart = Apart::of_type(kind, &self.aggregated).or(apart);
+        let another = || self.of(kind).filter(|asked| *asked != version).map(|_| Apart::Another);
+        if let Some(apart) = apart.or_else(another) {
+            self.note(kind, apart);
+        }
+    }
+
+    pub fn note(&self, kind: &ResourceType, apart: Apart) {
+        let mut all = self.apart.lock();
+        let known = all.entry(kind.qualified()).or_insert(apart);
+        *known = apart.max(*known);
+    }
+
+    /// What is meant to be apart is a word in the log, what is not a warning.
+    pub fn tell(revision: Option<&Self>, log: &BackupLog) {
+        let Some(Self { version, apart, .. }) = revision else {
+            log.info("each list is as of the moment at which it was read: nobody could tell which types other servers keep, or the API server has no revisions");
+            return;
+        };
+        log.info(&format!(
+            "objects are as of resourceVersion {version}, the moment at which the backup began"
+        ));
+        let mut types: BTreeMap<Apart, Vec<String>> = BTreeMap::new();
+        for (name, apart) in apart.lock().iter() {
+            types.entry(*apart).or_default().push(name.clone());
+        }
+        for (apart, names) in types {
+            let message = format!(
+                "not all objects of {} are as of resourceVersion {version}, but as they were when they were read: {}",
+                few(&names),
+                apart.words()
+            );
+            if apart.is_meant() {
+                log.info(&message);
+            } else {
+                log.warning(&About::Cluster, "", &message);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use berth_test_scripted::{Scripted, get};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    fn kind(group: &str, resource: &str) -> ResourceType {
+        ResourceType {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: "Kind".to_owned(),
+            resource: resource.to_owned(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced: true,
+        }
+    }
+
+    fn revision() -> Revision {
+        let aggregated = HashSet::from(["v1.far.example.com".to_owned()]);
+        Revision::new(Some("8".to_owned()), Some(aggregated)).unwrap()
+    }
+
+    fn text(gzip: &[u8]) -> String {
+        let mut text = String::new();
+        flate2::read::MultiGzDecoder::new(gzip).read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn without_a_number_or_without_knowing_the_other_servers_there_is_none() {
+        assert!(Revision::new(None, Some(HashSet::new())).is_none());
+        assert!(Revision::new(Some("opaque".to_owned()), Some(HashSet::new())).is_none());
+        assert!(Revision::new(Some("8".to_owned()), None).is_none());
+    }
+
+    #[test]
+    fn a_type_that_was_given_up_is_not_asked_for_again() {
+        let (revision, pods) = (revision(), kind("", "pods"));
+        revision.came(&pods, None, "8");
+        revision.note(&pods, Apart::ByName);
+        assert_eq!(revision.of(&pods), Some("8"));
+        revision.came(&pods, Some(Apart::Expired), "99");
+        revision.came(&pods, None, "99");
+        assert_eq!(revision.of(&pods), None);
+        assert_eq!(revision.of(&kind("", "events")), None);
+        assert_eq!(revision.of(&kind("far.example.com", "orders")), None);
+        assert_eq!(revision.apart.lock().get("pods"), Some(&Apart::Expired));
+    }
+
+    #[test]
+    fn what_is_not_as_of_the_revision_is_told_and_warned_of_where_that_is_not_meant() {
+        let (revision, log) = (revision(), BackupLog::new("velero/b".to_owned()));
+        for (group, resource, version) in
+            [("", "pods", "8"), ("", "events", "3"), ("far.example.com", "orders", ""), ("", "maps", "9")]
+        {
+            revision.came(&kind(group, resource), None, version);
+        }
+        // Its pages are not those of the revision anyway.
+        revision.came(&kind("", "events"), Some(Apart::Expired), "4");
+        for i in 0..7 {
+            revision.came(&kind("", &format!("late-{i}")), Some(Apart::Expired), "9");
+        }
+        Revision::tell(Some(&revision), &log);
+        assert_eq!((log.counts().warnings, log.counts().errors), (2, 0));
+        let (lines, results) = log.files().unwrap();
+        let (lines, results) = (text(&lines), text(&results));
+        for words in [
+            "level=info msg=\"objects are as of resourceVersion 8,",
+            "level=info msg=\"not all objects of events are",
+            "level=info msg=\"not all objects of orders.far.example.com are",
+        ] {
+            assert!(lines.contains(words), "{words}: {lines}");
+        }
+        let results: Value = serde_json::from_str(&results).unwrap();
+        let warnings = results["warnings"]["cluster"].to_string();
+        for words in ["of maps are as of resourceVersion 8", "late-4 and 2 more are", "compaction-interval"] {
+            assert!(warnings.contains(words), "{words}: {warnings}");
+        }
+        assert!(!lines.contains("pods"), "{lines}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_servers_are_known_by_their_api_services() {
+        let path = "/apis/apiregistration.k8s.io/v1/apiservices";
+        let types = [kind("apiregistration.k8s.io", "apiservices")];
+        let service = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+            "metadata": {"name": "v1.far.example.com"},
+        });
+        let all = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+            "metadata": {"resourceVersion": "5"}, "items": [service],
+        });
+        let api = Scripted::new().next(get(path).from("0").answers(all)).next(get(path).refuses(403));
+        let client = api.client("velero");
+        let lister = Lister::new(client.clone(), 500, Duration::ZERO, Arc::new(Semaphore::new(1)));
+        let known = aggregated(&client, &lister, &types).await.unwrap();
+        assert_eq!(known, Some(HashSet::from(["v1.far.example.com".to_owned()])));
+        assert_eq!(aggregated(&client, &lister, &types).await.unwrap(), None);
+        // Where nobody serves such a type there is nobody else.
+        assert_eq!(aggregated(&client, &lister, &[]).await.unwrap(), Some(HashSet::new()));
+    }
+}
