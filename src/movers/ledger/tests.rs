@@ -62,7 +62,7 @@ async fn a_minute_after_the_last_sign_nobody_is_held_back_and_those_that_were_re
         assert!(!known.is_kept(), "61 s after the last sign");
         seconds(10).await;
         assert_eq!(api.writes().len(), 1, "{:?}", api.writes());
-        seconds(300).await;
+        seconds(120).await;
         assert_eq!(api.writes().len(), 1, "woken once: {:?}", api.writes());
         // Somebody grants again.
         events.modified(&ledger(true, "7"));
@@ -82,7 +82,7 @@ async fn signs_that_a_watch_does_not_bring_are_asked_for() {
         .next(watch(MAPS).from("5").never_answers())
         .always(get(IT).answers_with(next));
     followed(&api, async |known| {
-        for _ in 0..60 {
+        for _ in 0..40 {
             seconds(5).await;
             assert!(known.is_kept());
         }
@@ -126,7 +126,7 @@ async fn nobody_is_held_back_or_woken_by_a_webhook_when_there_is_no_limit_any_mo
         events.modified(&ledger(false, "7"));
         seconds(1).await;
         assert!(!known.is_kept());
-        seconds(300).await;
+        seconds(120).await;
     })
     .await;
     assert_eq!(api.writes(), []);
