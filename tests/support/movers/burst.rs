@@ -143,7 +143,7 @@ impl<'a> Burst<'a> {
         self.all(names, |name| async move {
             let status = Patch::Merge(json!({"status": {"readyToUse": true}}));
             self.snapshots().patch_status(&name, &PatchParams::default(), &status).await?;
-            Ok(())
+            anyhow::Ok(())
         })
     }
 

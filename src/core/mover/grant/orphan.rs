@@ -86,7 +86,7 @@ pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
     }
 }
 
-/// Was it one already when there was as much time left as there is between an orphan and one that is given up?
+/// Was it one so long ago already that its agent has been away for [`Patience::given_up_after`]?
 pub(super) fn is_orphan_for_long(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Patience { out_after, given_up_after } = view.patience;
     let before = now.saturating_sub(given_up_after.saturating_sub(out_after)).unwrap_or(Timestamp::MIN);
