@@ -300,11 +300,20 @@ impl Stage {
         pod
     }
 
-    /// kubectl takes long enough for the webhook to have heard of what the pod is for: what it has to ask for it waits for
-    /// less than a second only.
+    /// As a node-agent does. A webhook that could not read in time what the pod is for leaves it as it is, and says so: then it is
+    /// made once more.
     fn create(&self, pod: &Value) -> Value {
-        let args = ["create", "-o", "json", "-f", "-"];
-        serde_json::from_str(&self.cluster.kubectl().run_with(&args, &pod.to_string()).unwrap()).unwrap()
+        wait_for("a pod to be placed", PATIENCE, || {
+            let answer =
+                self.cluster.kubectl().answer(&["create", "-o", "json", "-f", "-"], &pod.to_string())?;
+            anyhow::ensure!(answer.status.success(), "{}", answer.stderr);
+            if answer.stderr.contains("could not be read in time") {
+                self.delete(pod["metadata"]["name"].as_str().unwrap_or_default());
+                return Ok(None);
+            }
+            Ok(Some(serde_json::from_str(&answer.stdout)?))
+        })
+        .unwrap()
     }
 
     fn get(&self, pod: &str) -> Value {
