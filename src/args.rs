@@ -3,6 +3,7 @@
 pub mod garden;
 mod hub;
 mod member;
+mod movers;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use crate::storage::Roots;
 
 pub use hub::HubArgs;
 pub use member::MemberArgs;
+pub use movers::MoverArgs;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -110,6 +112,8 @@ pub struct CommonArgs {
     /// ConfigMap of the node-agents. Default: what their DaemonSet names.
     #[arg(long)]
     pub node_agent_configmap: Option<String>,
+    #[command(flatten)]
+    pub movers: MoverArgs,
 }
 
 impl Executor {

@@ -73,6 +73,7 @@ fn start_within(
     let mut options = Options::new(program(), namespace);
     options.env.push(("BERTH_LOG".to_owned(), "berth=debug,info".to_owned()));
     options.controller_args.push("--list-retry-timeout=1s".to_owned());
+    options.controller_args.extend(movers::PATIENCE_OF_CONTROLLER.map(str::to_owned));
     options.beside_velero = beside_velero;
     options.garden = need.is_some_and(|need| need.role == "berth-webhook-garden" && need.kind == "Role");
     if let Some(need) = need {

@@ -25,6 +25,7 @@ use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
+use crate::movers::ledger::Signs;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
 use crate::movers::{Fleet, configuration, telling};
@@ -191,6 +192,8 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     let granting = Granting {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
+        patience: args.common.movers.patience(),
+        signs: Signs::new(args.common.movers.mover_grants_silent_after),
         fleet: Arc::clone(&fleet),
         events: events.clone(),
         metrics: metrics.clone(),

@@ -33,7 +33,7 @@ use crate::events::{Events, What};
 use crate::garden::known::SharedBuckets;
 use crate::movers::configuration;
 use crate::movers::granting::reference;
-use crate::movers::ledger::InForce;
+use crate::movers::ledger::{InForce, Signs};
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
 use crate::queue::store::mirror_queue;
@@ -198,7 +198,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         cannot_queue,
         executor: common.executor,
         placing,
-        ledger: InForce::default(),
+        ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
         started: Instant::now(),

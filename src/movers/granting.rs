@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Plan, Recover, View, plan};
+use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Patience, Plan, Recover, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::Fleet;
 use super::fleet::State;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Signs};
 use super::mirror::{Item, Movers};
 use super::{recovery, target, wake};
 use crate::client::{Clients, is_conflict, is_not_found};
@@ -39,7 +39,8 @@ const WRITE: Duration = Duration::from_secs(10);
 const GRANTS_AT_ONCE: usize = 32;
 /// What admission sees of a new ledger, it sees by then, unless its watch was broken just then.
 const SEEN: Duration = Duration::from_secs(2);
-/// How often a pod is asked for whose node is known, and for which a place is held.
+/// How often a pod is asked for whose node is known, and for which a place is held; and an orphan is looked at that waits, or
+/// more often where little time is left to it.
 const LOOK: Duration = Duration::from_secs(5);
 /// Pods that are asked for before one plan: it waits for them.
 const ASKED_AT_ONCE: usize = 32;
@@ -49,6 +50,8 @@ const GATHER: Duration = Duration::from_millis(5);
 pub struct Granting {
     pub clients: Clients,
     pub namespace: String,
+    pub patience: Patience,
+    pub signs: Signs,
     pub fleet: Arc<Fleet>,
     pub events: Events,
     pub metrics: MoverMetrics,
@@ -166,7 +169,7 @@ impl Granting {
                 }
                 return Ok(());
             }
-            let is_wanted = decided.ledger.write != LedgerWrite::No || ledger.is_due();
+            let is_wanted = decided.ledger.write != LedgerWrite::No || ledger.is_due(self.signs);
             if is_wanted && !ledger.write(&decided.ledger.uids, limit).await? {
                 return Ok(());
             }
@@ -202,6 +205,7 @@ impl Granting {
             limits: self.limits(ledger),
             ledger: ledger.uids(),
             watching_since: since,
+            patience: self.patience,
         }
     }
 
@@ -295,6 +299,7 @@ impl Granting {
         let (events, metrics) = (self.events.clone(), self.metrics.clone());
         let is_gone = |node: &String| self.fleet.read(|state| state.nodes.get(node).is_none());
         let node_gone = item.mover.bound_node.as_ref().is_some_and(is_gone);
+        let look = LOOK.min(self.patience.given_up_after.unsigned_abs() / 5);
         async move {
             let Mover { kind, name, uid, .. } = &*item.mover;
             let mut written = None;
@@ -307,7 +312,7 @@ impl Granting {
                     metrics.recovered.inc();
                     events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
                 }
-                Ok(None) => sleep(LOOK).await,
+                Ok(None) => sleep(look).await,
                 Err(error) => {
                     warn!(%kind, %name, error = format!("{error:#}"), "could not be begun anew");
                     sleep(RETRY).await;

@@ -3,7 +3,7 @@
 //! without a grant. It is never removed while berth runs: an old leader's write must always fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,7 +12,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
 use parking_lot::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::wake;
@@ -24,14 +24,36 @@ pub const LEDGER: &str = "berth-mover-grants";
 const UIDS: &str = "uids";
 const IN_FORCE: &str = "inForce";
 const LIMIT: &str = "limit";
-const WRITE: Duration = Duration::from_secs(10);
-/// It is written at least this often while it is in force, as a sign that somebody grants.
-pub const BEAT: Duration = Duration::from_secs(20);
-/// Without a sign for so long nobody grants. A new leader takes less.
-const SILENT: Duration = Duration::from_secs(60);
-/// Without one from the watch for so long it is asked for: a watch may hang.
-const DOUBTFUL: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_secs(10);
+/// Reading or writing it.
+const CALL: Duration = Duration::from_secs(10);
+
+/// The periods of signs that somebody grants. They hang together, so that one of them tells all.
+#[derive(Clone, Copy, Debug)]
+pub struct Signs {
+    silent: Duration,
+}
+
+impl Signs {
+    /// Without a sign for so long nobody grants. A new leader takes less than what a cluster has.
+    pub fn new(silent: Duration) -> Self {
+        Self { silent }
+    }
+
+    /// The ledger is written at least this often while it is in force.
+    fn beat(self) -> Duration {
+        self.silent / 3
+    }
+
+    /// Without a sign from the watch for so long the ledger is asked for: a watch may hang.
+    fn doubtful(self) -> Duration {
+        self.silent / 2
+    }
+
+    /// How often that is looked at.
+    fn look(self) -> Duration {
+        self.silent / 6
+    }
+}
 
 pub struct Ledger {
     api: Api<ConfigMap>,
@@ -46,7 +68,7 @@ impl Ledger {
     pub async fn open(client: Client, namespace: &str) -> anyhow::Result<Self> {
         let api: Api<ConfigMap> = Api::namespaced(client, namespace);
         let found =
-            timeout(WRITE, api.get_opt(LEDGER)).await?.context("the ledger of grants cannot be read")?;
+            timeout(CALL, api.get_opt(LEDGER)).await?.context("the ledger of grants cannot be read")?;
         Ok(Self { api, found, written: Instant::now() })
     }
 
@@ -65,8 +87,8 @@ impl Ledger {
     }
 
     /// Is it time for a sign that somebody grants?
-    pub fn is_due(&self) -> bool {
-        self.written.elapsed() >= BEAT && self.found.as_ref().is_some_and(is_in_force)
+    pub fn is_due(&self, signs: Signs) -> bool {
+        self.written.elapsed() >= signs.beat() && self.found.as_ref().is_some_and(is_in_force)
     }
 
     /// Puts it in force with these. `false`: somebody else has written it. Then whoever wrote it grants.
@@ -109,7 +131,7 @@ impl Ledger {
                 false => self.api.create(&params, &map).await,
             }
         };
-        match timeout(WRITE, written).await? {
+        match timeout(CALL, written).await? {
             Ok(written) => {
                 self.found = Some(written);
                 self.written = Instant::now();
@@ -126,8 +148,10 @@ fn is_in_force(map: &ConfigMap) -> bool {
 }
 
 /// Whether somebody grants, as admission sees it: the ledger is in force, and is written again and again.
-#[derive(Default)]
-pub struct InForce(Mutex<Option<Sign>>);
+pub struct InForce {
+    signs: Signs,
+    last: Mutex<Option<Sign>>,
+}
 
 struct Sign {
     in_force: bool,
@@ -136,13 +160,22 @@ struct Sign {
 }
 
 impl InForce {
+    pub fn new(signs: Signs) -> Self {
+        Self { signs, last: Mutex::default() }
+    }
+
     /// Is it known whether it is in force?
     pub fn is_known(&self) -> bool {
-        self.0.lock().is_some()
+        self.last.lock().is_some()
     }
 
     pub fn is_kept(&self) -> bool {
-        self.0.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() < SILENT)
+        self.last.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() < self.signs.silent)
+    }
+
+    /// Is it in force, and its last sign so old?
+    fn is_older(&self, age: Duration) -> bool {
+        self.last.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() >= age)
     }
 
     /// For ever.
@@ -159,14 +192,14 @@ impl InForce {
         let asking = async {
             let mut was_stale = false;
             loop {
-                sleep(LOOK).await;
-                let is_doubtful =
-                    self.0.lock().as_ref().is_some_and(|s| s.in_force && s.at.elapsed() >= DOUBTFUL);
-                if is_doubtful && let Ok(Ok(found)) = timeout(LOOK, api.get_opt(LEDGER)).await {
+                sleep(self.signs.look()).await;
+                if self.is_older(self.signs.doubtful())
+                    && let Ok(Ok(found)) = timeout(CALL, api.get_opt(LEDGER)).await
+                {
                     self.see(found.map(|map| (is_in_force(&map), map.metadata.resource_version)));
                 }
                 // Where it is not in force any more, who granted has woken them.
-                let is_stale = self.0.lock().as_ref().is_some_and(|s| s.in_force && s.at.elapsed() >= SILENT);
+                let is_stale = self.is_older(self.signs.silent);
                 if is_stale && !was_stale {
                     warn!("nobody grants places to data movers any more: none is held back from now on");
                     wake::refused(&clients.call, namespace).await;
@@ -179,13 +212,16 @@ impl InForce {
 
     /// `None`: there is none.
     fn see(&self, found: Option<(bool, Option<String>)>) {
-        let mut known = self.0.lock();
-        match (found, known.as_mut()) {
+        let mut last = self.last.lock();
+        match (found, last.as_mut()) {
             (Some((in_force, version)), Some(sign))
                 if sign.in_force == in_force && sign.version == version => {}
-            (Some((in_force, version)), _) => *known = Some(Sign { in_force, version, at: Instant::now() }),
+            (Some((in_force, version)), _) => *last = Some(Sign { in_force, version, at: Instant::now() }),
             (None, Some(_)) => {}
-            (None, None) => *known = Some(Sign { in_force: false, version: None, at: Instant::now() }),
+            (None, None) => *last = Some(Sign { in_force: false, version: None, at: Instant::now() }),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

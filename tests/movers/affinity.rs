@@ -3,6 +3,10 @@
 
 use std::path::PathBuf;
 
+use k8s_openapi::api::core::v1::{ConfigMap, Node as KubeNode, Pod};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, install};
@@ -17,6 +21,8 @@ use crate::support::wait_for;
 
 const APP: &str = "app";
 const BASH: &str = "bash:test";
+/// More pods than this the scheduler cannot be ahead of what it hears of nodes.
+const CLOSINGS_NOT_SEEN: usize = 100;
 const KIBISHII: &str = "kibishii-storage-class";
 const WORKER: &str = "worker-storagepolicy";
 const OTHER: &str = "other";
@@ -97,6 +103,9 @@ impl Case {
 }
 
 struct Stage {
+    runtime: tokio::runtime::Runtime,
+    /// For what is done hundreds of times: a process of kubectl takes longer than the API server.
+    client: Client,
     cluster: Cluster,
     made: std::cell::Cell<usize>,
 }
@@ -127,7 +136,9 @@ impl Stage {
         let objects = [namespace(NAMESPACE), namespace(APP), account].into_iter().chain(classes);
         plane.apply(objects.collect()).unwrap();
         install(&cluster);
-        Self { cluster, made: std::cell::Cell::new(0) }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(plane.client()).unwrap();
+        Self { runtime, client, cluster, made: std::cell::Cell::new(0) }
     }
 
     fn kubectl(&self, args: &[&str]) -> String {
@@ -192,10 +203,13 @@ impl Stage {
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG, "namespace": NAMESPACE},
                 "data": {"node-agent-config.json": "{"},
             });
+            let faulty: ConfigMap = serde_json::from_value(faulty)?;
+            let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
             for _ in 0..4 {
-                let args = ["replace", "--dry-run=server", "-f", "-"];
-                if self.cluster.kubectl().answer(&args, &faulty.to_string())?.status.success() {
-                    return Ok(None);
+                match self.runtime.block_on(maps.replace(CONFIG, &dry_run(), &faulty)) {
+                    Ok(_) => return Ok(None),
+                    Err(kube::Error::Api(_)) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok(Some(()))
@@ -222,11 +236,14 @@ impl Stage {
                 "sourceNamespace": APP, "operationTimeout": "1m", "backupStorageLocation": "default",
             })
         };
-        let owner = self.create(&json!({
+        let owner: DynamicObject = serde_json::from_value(json!({
             "apiVersion": kind.api_version(), "kind": kind.name(), "metadata": {"name": name, "namespace": NAMESPACE},
             "spec": spec, "status": {"phase": "Accepted"},
-        }));
-        (name, owner["metadata"]["uid"].as_str().unwrap().to_owned())
+        }))
+        .unwrap();
+        let owners = kind.api(&self.client, NAMESPACE);
+        let owner = self.runtime.block_on(owners.create(&PostParams::default(), &owner)).unwrap();
+        (name, owner.metadata.uid.unwrap())
     }
 
     /// The pod as stock Velero makes it; name, and what became of it.
@@ -236,14 +253,18 @@ impl Stage {
         (name, pod)
     }
 
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
     /// Until every replica of the webhook places such a pod by a configuration that names this.
     fn wait_placed_by(&self, case: &Case, word: &str) {
         let (name, uid) = self.own(case);
-        let pod = self.pod(case, &name, &uid).to_string();
+        let pod: Pod = serde_json::from_value(self.pod(case, &name, &uid)).unwrap();
         wait_for(&format!("pods to be placed by {word}"), PATIENCE, || {
             for _ in 0..4 {
-                let args = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
-                if !self.cluster.kubectl().run_with(&args, &pod)?.contains(word) {
+                let made = self.runtime.block_on(self.pods().create(&dry_run(), &pod))?;
+                if !serde_json::to_string(&made)?.contains(word) {
                     return Ok(None);
                 }
             }
@@ -279,9 +300,20 @@ impl Stage {
         pod
     }
 
-    fn create(&self, object: &Value) -> Value {
-        let args = ["create", "-o", "json", "-f", "-"];
-        serde_json::from_str(&self.cluster.kubectl().run_with(&args, &object.to_string()).unwrap()).unwrap()
+    /// As a node-agent does. A webhook that could not read in time what the pod is for leaves it as it is, and says so: then it is
+    /// made once more.
+    fn create(&self, pod: &Value) -> Value {
+        wait_for("a pod to be placed", PATIENCE, || {
+            let answer =
+                self.cluster.kubectl().answer(&["create", "-o", "json", "-f", "-"], &pod.to_string())?;
+            anyhow::ensure!(answer.status.success(), "{}", answer.stderr);
+            if answer.stderr.contains("could not be read in time") {
+                self.delete(pod["metadata"]["name"].as_str().unwrap_or_default());
+                return Ok(None);
+            }
+            Ok(Some(serde_json::from_str(&answer.stdout)?))
+        })
+        .unwrap()
     }
 
     fn get(&self, pod: &str) -> Value {
@@ -289,7 +321,17 @@ impl Stage {
     }
 
     fn delete(&self, pod: &str) {
-        self.kubectl(&["delete", "pod", pod, "-n", NAMESPACE, "--force", "--grace-period=0"]);
+        let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        self.runtime.block_on(self.pods().delete(pod, &at_once)).unwrap();
+    }
+
+    /// May the scheduler put pods on these nodes?
+    fn open(&self, nodes: &[&str], is_open: bool) {
+        let all: Api<KubeNode> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"spec": {"unschedulable": (!is_open).then_some(true)}}));
+        for node in nodes {
+            self.runtime.block_on(all.patch(node, &PatchParams::default(), &patch)).unwrap();
+        }
     }
 
     /// Until it is on that node.
@@ -307,27 +349,37 @@ impl Stage {
 
     /// With each of these nodes alone open the pod lands there; with all others open but these it stays Pending.
     fn lands_on(&self, case: &Case, allowed: &[&str]) {
-        self.kubectl(&[&["cordon"], allowed].concat());
-        for node in allowed {
-            let (name, _) = self.make(case);
-            wait_for(&format!("the scheduler to find no node for {name}"), PATIENCE, || {
-                let pod = self.get(&name);
-                assert!(
-                    pod["spec"]["nodeName"].is_null(),
-                    "on {}: {:#}",
-                    pod["spec"]["nodeName"],
-                    pod["spec"]["affinity"]
-                );
-                let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                Ok(conditions.iter().any(|c| c["reason"] == "Unschedulable").then_some(()))
-            })
-            .unwrap();
-            self.kubectl(&["uncordon", node]);
+        self.open(allowed, false);
+        for node in allowed.iter().copied() {
+            let name = self.made_for_none(case, allowed);
+            self.open(&[node], true);
             self.wait_on(&name, node);
-            self.kubectl(&["cordon", node]);
+            self.open(&[node], false);
             self.delete(&name);
         }
-        self.kubectl(&[&["uncordon"], allowed].concat());
+        self.open(allowed, true);
+    }
+
+    /// A pod for which the scheduler has found no node, now that these are closed.
+    fn made_for_none(&self, case: &Case, closed: &[&str]) -> String {
+        for _ in 0..CLOSINGS_NOT_SEEN {
+            let (name, _) = self.make(case);
+            let is_pending = wait_for(&format!("the scheduler to look at {name}"), PATIENCE, || {
+                let pod = self.get(&name);
+                if let Some(node) = pod["spec"]["nodeName"].as_str() {
+                    assert!(closed.contains(&node), "on {node}: {:#}", pod["spec"]["affinity"]);
+                    return Ok(Some(false));
+                }
+                let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                Ok(conditions.iter().any(|c| c["reason"] == "Unschedulable").then_some(true))
+            });
+            if is_pending.unwrap() {
+                return name;
+            }
+            // The scheduler hears of nodes and of pods by two watches: it had not heard yet that this one is closed.
+            self.delete(&name);
+        }
+        panic!("pods land on nodes that are closed: {closed:?}")
     }
 
     fn wait_event(&self, reason: &str, about: &str) {
@@ -348,6 +400,10 @@ impl Stage {
         })
         .unwrap();
     }
+}
+
+fn dry_run() -> PostParams {
+    PostParams { dry_run: true, ..PostParams::default() }
 }
 
 fn storage_class(name: &str, mode: &str) -> Value {
@@ -448,7 +504,14 @@ fn pods_of_data_movers_land_where_any_alternative_allows() {
     stage.kubectl(&["scale", "deployment/berth-webhook", "-n", NAMESPACE, "--replicas=0"]);
     let webhooks = "app.kubernetes.io/name=berth-webhook";
     wait_for("no webhook to be there", PATIENCE, || {
-        Ok(stage.cluster.pods(NAMESPACE, webhooks)?.is_empty().then_some(()))
+        let pods = stage.cluster.pods(NAMESPACE, webhooks)?;
+        // They would go on answering until every API server must have noticed. These crash.
+        for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            // It may have ended by now.
+            let _ = stage.cluster.signal(NAMESPACE, name, Signal::SIGKILL);
+        }
+        Ok(pods.is_empty().then_some(()))
     })
     .unwrap();
     let (name, made) = stage.make(&case);

@@ -85,7 +85,8 @@ impl Crowd {
         let lag = Lag::start(plane.address(), self.late).unwrap();
         let options = Options {
             controller_url: Some(format!("https://{}", lag.address())),
-            controller_args: vec![SHORT_LEASE.to_owned()],
+            // A node-agent that is killed between accepting one and making its pod never makes it.
+            controller_args: vec![SHORT_LEASE.to_owned(), "--mover-orphaned-after=5s".to_owned()],
             ..Options::new(program(), NAMESPACE)
         };
         let mut berth = Berth::start(plane, options).unwrap();

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
-use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::movers::{KINDS, Kind};
-use crate::support::{Berth, ControlPlane, Options, wait_for};
+use crate::support::{Berth, wait_for};
 
 const WEBHOOK: &str = "pods.mutate.berth.dev";
 const ORDINARY: usize = 200;
@@ -39,19 +38,17 @@ fn calls(berth: &Berth) -> anyhow::Result<usize> {
     Ok(counts.sum())
 }
 
-#[test]
-fn pods_that_are_no_data_movers_never_reach_the_webhook() {
-    // Counters are of the whole API server.
-    let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), NAMESPACE)).unwrap();
+/// Of a berth whose control plane nobody else uses: counters are of the whole API server.
+pub fn pods_that_are_no_data_movers_never_reach_the_webhook(berth: &Berth) {
     let create = |object: &Value| berth.kubectl().run_with(&["create", "-f", "-"], &object.to_string());
     // The API server learns of a webhook through a watch.
     wait_for("the webhook to be called", PATIENCE, || {
         let probe = mover_pod(Kind::DataUpload);
         berth.kubectl().run_with(&["create", "--dry-run=server", "-f", "-"], &probe.to_string())?;
-        Ok((calls(&berth)? > 0).then_some(()))
+        Ok((calls(berth)? > 0).then_some(()))
     })
     .unwrap();
-    let before = calls(&berth).unwrap();
+    let before = calls(berth).unwrap();
     let labels = |i: usize| match i % 3 {
         0 => json!({"app": "web"}),
         1 => json!({"velero.io/backup-name": "b", "component": "velero"}),
@@ -67,11 +64,11 @@ fn pods_that_are_no_data_movers_never_reach_the_webhook() {
     let mut elsewhere = mover_pod(Kind::DataUpload);
     elsewhere["metadata"]["namespace"] = json!("default");
     create(&elsewhere).unwrap();
-    assert_eq!(calls(&berth).unwrap(), before);
+    assert_eq!(calls(berth).unwrap(), before);
 
     let movers: Vec<Value> = KINDS.map(mover_pod).into();
     create(&json!({"apiVersion": "v1", "kind": "List", "items": movers})).unwrap();
-    let asked = calls(&berth).unwrap() - before;
+    let asked = calls(berth).unwrap() - before;
     println!("{ORDINARY} ordinary pods: 0 calls; {} pods of data movers: {asked}", KINDS.len());
     assert_eq!(asked, KINDS.len());
 }

@@ -20,6 +20,8 @@ const APP: &str = "app";
 /// Of an application without claims.
 const KEPT: &str = "kept";
 const BASH: &str = "bash:test";
+/// Of the server. It looks every three seconds, in place of ten, whether the data has been moved: each look starts a plugin.
+const FLAGS: [&str; 2] = ["--features=EnableCSI", "--item-operation-sync-frequency=3s"];
 
 /// Writes into a folder of its own on the first node, and stays.
 fn keeper() -> Value {
@@ -131,7 +133,7 @@ fn stock_velero_moves_data_out_and_in() {
         "loadAffinity": [pool("one"), pool("two")],
     });
     node_agent::start(&cluster, NAMESPACE, &config, &[]).unwrap();
-    let velero = Velero::start(plane, NAMESPACE, &s3, &[], &["--features=EnableCSI"]).unwrap();
+    let velero = Velero::start(plane, NAMESPACE, &s3, &[], &FLAGS).unwrap();
 
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
     let claims = [csi::claim(APP, "data", IMMEDIATE), csi::claim(APP, "zonal", ZONAL)];
@@ -227,7 +229,7 @@ fn with_berth_the_second_alternative_will_do() {
     ]});
     node_agent::begin_where_wanted(&cluster, NAMESPACE, &config).unwrap();
     node_agent::want(&cluster, &["node-b"]).unwrap();
-    let velero = Velero::start(plane, NAMESPACE, &s3, &["backup-queue"], &["--features=EnableCSI"]).unwrap();
+    let velero = Velero::start(plane, NAMESPACE, &s3, &["backup-queue"], &FLAGS).unwrap();
     run(&cluster, "berth install --beside-velero --executor=velero");
     node_agent::wait_count(&cluster, NAMESPACE, 1).unwrap();
 

@@ -8,6 +8,8 @@ use crate::support::{Berth, ControlPlane, wait_for};
 
 const CONFIG: &str = "node-agent-config";
 const AGENT: &str = "node-agent";
+/// Of the controller, in place of 25 s and two minutes: nobody here is only late.
+pub const PATIENCE_OF_CONTROLLER: [&str; 2] = ["--mover-orphaned-after=1s", "--mover-given-up-after=2s"];
 /// Long ago: before its configuration was written, and longer than anything takes.
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 /// Cluster-scoped names of one namespace's scene.
@@ -226,7 +228,7 @@ fn with_all_rules_data_movers_get_places_and_what_is_left_behind_begins_anew() {
         assert!(plane.kubectl().run(&args).unwrap().contains("rights"), "{name}");
     }
     let phase = |kind, name| field(plane, namespace, kind, name, "{.status.phase}");
-    // A node-agent that was away for some time is taken to be gone, and what cannot begin anew is given up after two minutes.
+    // A node-agent that was away for some time is taken to be gone, and what cannot begin anew is given up.
     wait_for("what was lost to begin anew", PATIENCE, || {
         let anew = phase(MoverKind::DataDownload, "lost") == "New";
         Ok((anew && phase(MoverKind::DataUpload, "taken-over") == "Failed").then_some(()))

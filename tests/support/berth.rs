@@ -274,6 +274,21 @@ impl Berth {
         start_controller(&self.plane, &self.options, name, &self.folder)
     }
 
+    /// Kills the webhook, and starts one with these flags besides in its place: until it is ready nobody is asked.
+    ///
+    /// # Errors
+    /// When the new one cannot be started or does not become ready.
+    pub fn replace_webhook(&mut self, more: &[&str]) -> anyhow::Result<()> {
+        self.webhook.process.kill()?;
+        let mut options = self.options.clone();
+        options.webhook_args.extend(more.iter().map(|arg| (*arg).to_owned()));
+        self.webhook = start_webhook(&self.plane, &options, "webhook", &self.folder, self.webhook_address)?;
+        wait_for("the webhook to be ready", self.options.patience, || {
+            self.webhook.process.ensure_runs()?;
+            Ok(self.webhook.is_ready().then_some(()))
+        })
+    }
+
     /// One more webhook with the same flags, on an address that the API server does not call.
     ///
     /// # Errors

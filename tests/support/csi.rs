@@ -52,7 +52,9 @@ impl Csi {
             let mut command = in_own_session(program);
             command.arg(format!("--kubeconfig={}", plane.kubeconfig().display()));
             // As many as there may be: at the usual limits thirty snapshots take a minute.
-            command.args(["--kube-api-qps=200", "--kube-api-burst=400"]).args(args);
+            command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
+            // Two of them that write the same object: the slower one would be at it again after a second.
+            command.arg("--retry-interval-start=100ms").args(args);
             Process::start(name, command, &folder.join(format!("{name}.log")))
         };
         let is_without_groups = "--feature-gates=CSIVolumeGroupSnapshot=false";

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::pods::Cluster;
@@ -123,12 +124,25 @@ pub fn wait_count(cluster: &Cluster, namespace: &str, nodes: usize) -> anyhow::R
 /// # Errors
 /// When there is none.
 pub fn pod_on(cluster: &Cluster, namespace: &str, node: &str) -> anyhow::Result<String> {
-    let pods = cluster.pods(namespace, &format!("name={NAME}"))?;
-    let on_node = pods.into_iter().find(|pod| {
-        pod.metadata.deletion_timestamp.is_none()
-            && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)
-    });
-    on_node.and_then(|pod| pod.metadata.name).with_context(|| format!("no node-agent on {node}"))
+    let mut pods = pods_on(cluster, namespace, node)?;
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    pods.pop().and_then(|pod| pod.metadata.name).with_context(|| format!("no node-agent on {node}"))
+}
+
+/// Until there is none on that node, on which none is wanted.
+///
+/// # Errors
+/// When it does not go.
+pub fn wait_gone(cluster: &Cluster, namespace: &str, node: &str) -> anyhow::Result<()> {
+    wait_for(&format!("the node-agent of {node} to be gone"), PATIENCE, || {
+        Ok(pods_on(cluster, namespace, node)?.is_empty().then_some(()))
+    })
+}
+
+fn pods_on(cluster: &Cluster, namespace: &str, node: &str) -> anyhow::Result<Vec<Pod>> {
+    let mut pods = cluster.pods(namespace, &format!("name={NAME}"))?;
+    pods.retain(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
+    Ok(pods)
 }
 
 /// What those that run now have written.

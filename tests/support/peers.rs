@@ -280,6 +280,8 @@ impl Velero {
             command.args(["--disable-controllers", &disabled.join(",")]);
         }
         command.args(more).env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
+        // It looks once a second, in place of every five, whether a snapshot is there.
+        command.env("CSI_SNAPSHOT_EARLY_FREQUENT_POLLING", "true");
         // It keeps credentials and archives there, under fixed names.
         command.env("TMPDIR", &scratch).env("VELERO_SCRATCH_DIR", &scratch);
         let of_default = ["backupstoragelocations", "default", "--namespace", namespace];

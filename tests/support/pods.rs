@@ -79,6 +79,12 @@ impl Cluster {
         self.site.images.send_modify(|images| drop(images.insert(image.to_owned(), program.into())));
     }
 
+    /// From now on containers whose first argument is this one are started with these besides, which their manifests do not
+    /// show: periods that a test does not want to wait for. Those that run stay as they are.
+    pub fn add_args(&self, first: &str, more: &[&str]) {
+        self.site.add_args(first, more);
+    }
+
     /// Pods that have this label, whatever its value, are played by the test from now on: nobody here runs them. Those that
     /// run go on.
     pub fn leave(&self, label: &str) {

@@ -42,6 +42,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
         limits: fleet.limits(),
         ledger,
         watching_since: now,
+        ..View::default()
     };
     notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
     let report = Report::new(&fleet, &view, &hidden, notes, now);

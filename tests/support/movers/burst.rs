@@ -66,8 +66,7 @@ impl<'a> Burst<'a> {
         wait_for("the source's claim to be bound", PATIENCE, || {
             Ok((kubectl.run(&phase)? == "Bound").then_some(()))
         })?;
-        let pods: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), SOURCE, &resource("", "v1", "Pod", "pods"));
+        let pods = self.applications();
         for node in self.cluster.nodes() {
             let name = application(&node.name);
             let pod = self.runtime.block_on(pods.get(&name))?;
@@ -93,9 +92,29 @@ impl<'a> Burst<'a> {
         self.player.hold(node);
     }
 
-    /// After [`Burst::hold`]: they go on.
+    /// From now on nothing of data movements ends on this node that has begun to run.
+    pub fn hold_ends(&self, node: &str) {
+        self.player.hold_ends(node);
+    }
+
+    /// After [`Burst::hold`] and [`Burst::hold_ends`]: they go on.
     pub fn release(&self, node: &str) {
         self.player.release(node);
+    }
+
+    /// From now on the scheduler puts pods on these nodes only.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn open(&self, open: &[&str]) -> anyhow::Result<()> {
+        let nodes: Api<DynamicObject> =
+            Api::all_with(self.client.clone(), &resource("", "v1", "Node", "nodes"));
+        for node in self.cluster.nodes() {
+            let closed = (!open.contains(&node.name.as_str())).then_some(true);
+            let patch = Patch::Merge(json!({"spec": {"unschedulable": closed}}));
+            self.runtime.block_on(nodes.patch(&node.name, &PatchParams::default(), &patch))?;
+        }
+        Ok(())
     }
 
     /// Creates so many, named PREFIX-1 and so on, as nearly at once as can be. Those of pods' volumes are spread over the nodes
@@ -104,24 +123,41 @@ impl<'a> Burst<'a> {
     /// # Errors
     /// When the API server refuses one.
     pub fn create(&self, kind: Kind, prefix: &str, count: usize) -> anyhow::Result<Vec<String>> {
-        self.create_of(kind, prefix, count, OWNER)
+        self.create_with(kind, prefix, count, true)
     }
 
-    /// [`Burst::create`] for this Backup or Restore, which must be there.
+    /// DataUploads whose snapshots are not ready before [`Burst::set_ready`]: whichever node-agent accepts one waits for that,
+    /// and accepts no other one meanwhile.
     ///
     /// # Errors
     /// As [`Burst::create`].
-    pub fn create_of(
+    pub fn create_unready(&self, prefix: &str, count: usize) -> anyhow::Result<Vec<String>> {
+        self.create_with(Kind::DataUpload, prefix, count, false)
+    }
+
+    /// The snapshots of these DataUploads are ready from now on.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn set_ready(&self, names: &[String]) -> anyhow::Result<()> {
+        self.all(names, |name| async move {
+            let status = Patch::Merge(json!({"status": {"readyToUse": true}}));
+            self.snapshots().patch_status(&name, &PatchParams::default(), &status).await?;
+            anyhow::Ok(())
+        })
+    }
+
+    fn create_with(
         &self,
         kind: Kind,
         prefix: &str,
         count: usize,
-        owner: &str,
+        are_ready: bool,
     ) -> anyhow::Result<Vec<String>> {
-        let owner = self.owner(kind, owner)?;
+        let owner = self.owner(kind)?;
         let names: Vec<String> = (1..=count).map(|number| format!("{prefix}-{number}")).collect();
         match kind {
-            Kind::DataUpload => self.all(&names, |name| self.make_snapshot(name))?,
+            Kind::DataUpload => self.all(&names, |name| self.make_snapshot(name, are_ready))?,
             Kind::DataDownload => self.all(&names, |name| self.make_target(name))?,
             Kind::PodVolumeBackup | Kind::PodVolumeRestore => {}
         }
@@ -175,17 +211,21 @@ impl<'a> Burst<'a> {
         self.runtime.block_on(made.try_collect::<()>())
     }
 
-    /// A snapshot that is ready, as a snapshot-controller would leave it. A node-agent moves it away, so each object has one.
-    async fn make_snapshot(&self, name: String) -> anyhow::Result<()> {
-        let (group, version) = ("snapshot.storage.k8s.io", "v1");
+    /// The applications' pods.
+    fn applications(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), SOURCE, &resource("", "v1", "Pod", "pods"))
+    }
+
+    fn snapshots(&self) -> Api<DynamicObject> {
+        let kind = resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots");
+        Api::namespaced_with(self.client.clone(), SOURCE, &kind)
+    }
+
+    /// A snapshot, as a snapshot-controller would leave it. A node-agent moves it away, so each object has one.
+    async fn make_snapshot(&self, name: String, is_ready: bool) -> anyhow::Result<()> {
         let contents: Api<DynamicObject> = Api::all_with(
             self.client.clone(),
-            &resource(group, version, "VolumeSnapshotContent", "volumesnapshotcontents"),
-        );
-        let snapshots: Api<DynamicObject> = Api::namespaced_with(
-            self.client.clone(),
-            SOURCE,
-            &resource(group, version, "VolumeSnapshot", "volumesnapshots"),
+            &resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents"),
         );
         let content = format!("content-{name}");
         let spec = json!({
@@ -196,8 +236,8 @@ impl<'a> Burst<'a> {
         make(&contents, "VolumeSnapshotContent", &content, spec, status).await?;
         let spec = json!({"source": {"persistentVolumeClaimName": "data"}});
         let status =
-            json!({"boundVolumeSnapshotContentName": content, "readyToUse": true, "restoreSize": "1Mi"});
-        make(&snapshots, "VolumeSnapshot", &name, spec, status).await
+            json!({"boundVolumeSnapshotContentName": content, "readyToUse": is_ready, "restoreSize": "1Mi"});
+        make(&self.snapshots(), "VolumeSnapshot", &name, spec, status).await
     }
 
     /// A claim that waits for its data, as a restore of a moved snapshot leaves it.
@@ -213,11 +253,19 @@ impl<'a> Burst<'a> {
         Ok(())
     }
 
-    /// Name and uid.
-    fn owner(&self, kind: Kind, name: &str) -> anyhow::Result<(String, String)> {
-        let plural = kind.owner().to_lowercase() + "s.velero.io";
-        let args = ["get", &plural, name, "--namespace", &self.namespace, "-o", "jsonpath={.metadata.uid}"];
-        Ok((name.to_owned(), self.cluster.kubectl().run(&args)?))
+    /// Its UID.
+    fn owner(&self, kind: Kind) -> anyhow::Result<String> {
+        let (of, plural) = (kind.owner(), kind.owner().to_lowercase() + "s");
+        let owners: Api<DynamicObject> = Api::namespaced_with(
+            self.client.clone(),
+            &self.namespace,
+            &resource("velero.io", "v1", of, &plural),
+        );
+        self.runtime
+            .block_on(owners.get(OWNER))?
+            .metadata
+            .uid
+            .with_context(|| format!("{of} {OWNER} has no UID"))
     }
 
     /// What [`Burst::create`] creates; of a pod's volume, that of the application on this node.
@@ -225,28 +273,19 @@ impl<'a> Burst<'a> {
     /// # Errors
     /// When the API server does not know what it belongs to.
     pub fn one(&self, kind: Kind, name: &str, node: &str) -> anyhow::Result<Value> {
-        self.object(kind, name, node, &self.owner(kind, OWNER)?)
+        self.object(kind, name, node, &self.owner(kind)?)
     }
 
-    fn object(&self, kind: Kind, name: &str, node: &str, owner: &(String, String)) -> anyhow::Result<Value> {
-        let (owner, owner_uid) = owner;
+    fn object(&self, kind: Kind, name: &str, node: &str, owner: &str) -> anyhow::Result<Value> {
         let of = kind.owner();
         let pod = || -> anyhow::Result<Value> {
             let name = application(node);
-            let uid = self.cluster.kubectl().run(&[
-                "get",
-                "pod",
-                &name,
-                "-n",
-                SOURCE,
-                "-o",
-                "jsonpath={.metadata.uid}",
-            ]);
-            Ok(json!({"kind": "Pod", "namespace": SOURCE, "name": name, "uid": uid?}))
+            let pod = self.runtime.block_on(self.applications().get(&name))?;
+            Ok(json!({"kind": "Pod", "namespace": SOURCE, "name": name, "uid": pod.metadata.uid}))
         };
         let lower = of.to_lowercase();
         let mut labels =
-            json!({format!("velero.io/{lower}-name"): owner, format!("velero.io/{lower}-uid"): owner_uid});
+            json!({format!("velero.io/{lower}-name"): OWNER, format!("velero.io/{lower}-uid"): owner});
         let pod = match kind {
             Kind::DataUpload | Kind::DataDownload => Value::Null,
             Kind::PodVolumeBackup | Kind::PodVolumeRestore => pod()?,
@@ -262,7 +301,7 @@ impl<'a> Burst<'a> {
                 "name": name, "namespace": self.namespace, "labels": labels,
                 // Without one, stock Velero's node-agent panics when a PodVolumeBackup is done.
                 "ownerReferences": [{
-                    "apiVersion": "velero.io/v1", "kind": of, "name": owner, "uid": owner_uid, "controller": true,
+                    "apiVersion": "velero.io/v1", "kind": of, "name": OWNER, "uid": owner, "controller": true,
                 }],
             },
             "spec": spec,

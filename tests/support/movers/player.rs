@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,8 +39,17 @@ pub struct Pace {
     pub run: Duration,
 }
 
+/// Nodes on which something is not to happen.
+#[derive(Default)]
+struct Held {
+    /// Nothing begins to run there.
+    starts: BTreeSet<String>,
+    /// What runs there does not end.
+    ends: BTreeSet<String>,
+}
+
 pub struct Player {
-    held: Arc<Mutex<BTreeSet<String>>>,
+    held: Arc<Mutex<Held>>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
     failed: Arc<Mutex<Option<String>>>,
@@ -63,7 +72,7 @@ impl Player {
         let stop = CancellationToken::new();
         let failed = Arc::<Mutex<Option<String>>>::default();
         let (ready, is_ready) = mpsc::channel();
-        let held = Arc::<Mutex<BTreeSet<String>>>::default();
+        let held = Arc::<Mutex<Held>>::default();
         let stage = Stage { namespace: namespace.to_owned(), history, pace, held: Arc::clone(&held) };
         let (kubeconfig, stopped, told) = (cluster.plane().kubeconfig(), stop.clone(), Arc::clone(&failed));
         let run = move || {
@@ -90,12 +99,20 @@ impl Player {
 
     /// From now on no pod on this node begins to run, and none ends.
     pub fn hold(&self, node: &str) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned());
+        lock(&self.held).starts.insert(node.to_owned());
+        self.hold_ends(node);
     }
 
-    /// After [`Player::hold`]: they go on.
+    /// From now on no pod on this node ends that has begun.
+    pub fn hold_ends(&self, node: &str) {
+        lock(&self.held).ends.insert(node.to_owned());
+    }
+
+    /// After [`Player::hold`] and [`Player::hold_ends`]: they go on.
     pub fn release(&self, node: &str) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        let mut held = lock(&self.held);
+        held.starts.remove(node);
+        held.ends.remove(node);
     }
 
     /// # Errors
@@ -117,12 +134,15 @@ impl Drop for Player {
     }
 }
 
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Stage {
     namespace: String,
     history: Arc<History>,
     pace: Pace,
-    /// Nodes on which nothing moves.
-    held: Arc<Mutex<BTreeSet<String>>>,
+    held: Arc<Mutex<Held>>,
 }
 
 async fn play(client: &Client, stage: Arc<Stage>) -> anyhow::Result<()> {
@@ -237,7 +257,7 @@ struct Part {
 impl Part {
     async fn act(&self) -> anyhow::Result<()> {
         sleep(self.stage.pace.start).await;
-        self.held().await;
+        self.while_held(|held| &held.starts).await;
         if !self.turn("Running", &json!({"running": {"startedAt": now()}})).await? {
             return Ok(());
         }
@@ -246,7 +266,7 @@ impl Part {
         }
         self.say("Data-Path-Started", "Data path for the played volume started").await?;
         sleep(self.stage.pace.run).await;
-        self.held().await;
+        self.while_held(|held| &held.ends).await;
         let result = json!({"snapshotID": "played", "source": {}, "totalBytes": 1, "incrementalBytes": 1});
         self.say("Data-Path-Stopped", "Data path for the played volume stopped").await?;
         let ended = json!({"terminated": {
@@ -259,10 +279,10 @@ impl Part {
         self.pod.name_any()
     }
 
-    /// Until nothing holds its node.
-    async fn held(&self) {
+    /// Until its node is none of these.
+    async fn while_held(&self, nodes: impl Fn(&Held) -> &BTreeSet<String>) {
         let node = self.pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-        while self.stage.held.lock().unwrap_or_else(PoisonError::into_inner).contains(node) {
+        while nodes(&lock(&self.stage.held)).contains(node) {
             sleep(LOOK).await;
         }
     }

@@ -74,7 +74,9 @@ pub fn command(
     if own.is_empty() {
         command.arg(ENTRYPOINT);
     }
-    let words = own.iter().chain(container.args.iter().flatten());
+    let args = container.args.as_deref().unwrap_or_default();
+    let more = site.more_args(args);
+    let words = own.iter().chain(args).chain(&more);
     command.args(words.map(|word| expand(word, env)));
 
     let (namespace, name) = site::key(pod);

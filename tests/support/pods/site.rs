@@ -33,6 +33,8 @@ pub struct Site {
     ever: Mutex<BTreeMap<Key, Pod>>,
     /// Labels of pods that somebody else plays.
     left: Mutex<BTreeSet<String>>,
+    /// Of containers, by the first argument that their manifests have.
+    more_args: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 impl Site {
@@ -53,6 +55,7 @@ impl Site {
             running: Mutex::default(),
             ever: Mutex::default(),
             left: Mutex::default(),
+            more_args: Mutex::default(),
         }
     }
 
@@ -72,6 +75,17 @@ impl Site {
     pub fn is_left(&self, pod: &Pod) -> bool {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         pod.metadata.labels.iter().flatten().any(|(label, _)| left.contains(label))
+    }
+
+    /// Containers whose first argument is this one are started with these besides.
+    pub fn add_args(&self, first: &str, more: &[&str]) {
+        let mut known = self.more_args.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(first.to_owned()).or_default().extend(more.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    pub fn more_args(&self, args: &[String]) -> Vec<String> {
+        let known = self.more_args.lock().unwrap_or_else(PoisonError::into_inner);
+        args.first().and_then(|first| known.get(first)).cloned().unwrap_or_default()
     }
 
     pub fn running(&self) -> MutexGuard<'_, Running> {

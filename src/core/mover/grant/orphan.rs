@@ -2,19 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::view::{Mover, MoverPhase, MoverPod, View};
+use super::view::{Mover, MoverPhase, MoverPod, Patience, View};
 use crate::mover::MoverKind;
-
-/// An agent that is away for so long will not be back in a moment. One that is rolled, or restarts, is: its image is on
-/// the node. Stock Velero waits for thirty minutes, or for hours, and all that time the place is taken.
-pub const OUT_AFTER: SignedDuration = SignedDuration::from_secs(25);
 
 /// A mover pod that is there goes on without the agent that made it, and may take its time: a volume is attached, an image
 /// pulled, a node added. Not for ever: the agent may have died before it made all that the pod needs.
 pub const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
-
-/// What cannot begin anew ends only after this: its agent may be back, with another image to pull.
-pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 /// How often one may begin anew. Each time it keeps its age and so goes first: where agents keep dying under it, it would
 /// keep all others waiting for ever, and Velero's own time-out begins anew each time as well.
@@ -93,16 +86,17 @@ pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
     }
 }
 
-/// Was it one [`GIVEN_UP_AFTER`] less [`OUT_AFTER`] ago already?
+/// Was it one so long ago already that its agent has been away for [`Patience::given_up_after`]?
 pub(super) fn is_orphan_for_long(view: &View, mover: &Mover, now: Timestamp) -> bool {
-    let before = now.saturating_sub(GIVEN_UP_AFTER.saturating_sub(OUT_AFTER)).unwrap_or(Timestamp::MIN);
+    let Patience { out_after, given_up_after } = view.patience;
+    let before = now.saturating_sub(given_up_after.saturating_sub(out_after)).unwrap_or(Timestamp::MIN);
     is_orphan(view, mover, before)
 }
 
 /// Only the agent of the node where its pod is makes it Prepared, whoever accepted it. One that comes with a new node may
 /// become ready after the pod.
 fn is_lost(view: &View, pod: &MoverPod, now: Timestamp) -> bool {
-    let is_settled = pod.placed_at.is_none_or(|at| now.duration_since(at) >= OUT_AFTER);
+    let is_settled = pod.placed_at.is_none_or(|at| now.duration_since(at) >= view.patience.out_after);
     is_settled && pod.node.as_deref().is_some_and(|node| is_out(view, node, now))
 }
 
@@ -112,7 +106,7 @@ fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
         // A restarted agent takes it that what is Accepted is exposed, and never does it again.
         let started = view.agents.get(node).and_then(|agent| agent.started_at);
         let restarted = started.zip(mover.accepted_at).is_some_and(|(started, accepted)| {
-            started > accepted && now.duration_since(started) >= OUT_AFTER
+            started > accepted && now.duration_since(started) >= view.patience.out_after
         });
         return restarted && mover.mover_pod.is_none();
     }
@@ -126,7 +120,7 @@ pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
         Some(agent) => agent.not_ready_since,
         None => None,
     };
-    now.duration_since(since.unwrap_or(view.watching_since)) >= OUT_AFTER
+    now.duration_since(since.unwrap_or(view.watching_since)) >= view.patience.out_after
 }
 
 /// Will the agent of the node where its pod is, or comes to be, carry it on?

@@ -54,7 +54,7 @@ pub struct Recover {
     pub mover: usize,
     /// With the annotation: some agent can carry it at once. Without: it stands in line again, by its age.
     pub keeps_place: bool,
-    /// It has been one for [`super::GIVEN_UP_AFTER`].
+    /// Its agent has been away for [`super::Patience::given_up_after`].
     pub for_long: bool,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::label::Selector;
 use crate::mover::MoverKind;
@@ -190,6 +190,28 @@ impl Limits {
     }
 }
 
+/// An agent that is away for so long will not be back in a moment. One that is rolled, or restarts, is: its image is on
+/// the node. Stock Velero waits for thirty minutes, or for hours, and all that time the place is taken.
+pub const OUT_AFTER: SignedDuration = SignedDuration::from_secs(25);
+
+/// What cannot begin anew ends only after this: its agent may be back, with another image to pull.
+pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
+/// How long a node may be without a ready agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Before what the agent carried is looked after: [`OUT_AFTER`], unless somebody says otherwise.
+    pub out_after: SignedDuration,
+    /// Before what cannot begin anew ends: [`GIVEN_UP_AFTER`].
+    pub given_up_after: SignedDuration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { out_after: OUT_AFTER, given_up_after: GIVEN_UP_AFTER }
+    }
+}
+
 /// Everything one plan may look at.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -204,6 +226,7 @@ pub struct View {
     pub ledger: Option<BTreeSet<String>>,
     /// Since when agents are watched. What is away for longer is taken to be away since then.
     pub watching_since: Timestamp,
+    pub patience: Patience,
 }
 
 impl View {

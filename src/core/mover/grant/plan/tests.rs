@@ -3,10 +3,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::orphan::{
-    ANEW_AT_MOST, Circumstances, GIVEN_UP_AFTER, Hopeless, OUT_AFTER, Remedy, remedy,
-};
-use super::super::view::{Agent, Limits, MoverPod};
+use super::super::orphan::{ANEW_AT_MOST, Circumstances, Hopeless, Remedy, remedy};
+use super::super::view::{Agent, GIVEN_UP_AFTER, Limits, MoverPod, OUT_AFTER, Patience};
 use super::*;
 use crate::label::Selector;
 use crate::mover::MoverKind::{self, *};
@@ -382,6 +380,29 @@ fn one_whose_agent_is_away_for_long_is_told_from_one_whose_agent_may_be_back() {
             let plan = planned(&orphaned(out(NOW - ago), None));
             assert_eq!(plan.recover[0].for_long, expected, "{ago}");
         }
+    }
+}
+
+#[test]
+fn whoever_has_less_patience_looks_after_it_sooner() {
+    let patience = |out_after, given_up_after| {
+        let seconds = jiff::SignedDuration::from_secs;
+        Patience { out_after: seconds(out_after), given_up_after: seconds(given_up_after) }
+    };
+    for (ago, patience, expected) in [
+        (24, Patience::default(), None),
+        (25, Patience::default(), Some(false)),
+        (120, Patience::default(), Some(true)),
+        (4, patience(5, 10), None),
+        (5, patience(5, 10), Some(false)),
+        (9, patience(5, 10), Some(false)),
+        (10, patience(5, 10), Some(true)),
+        // No longer than it takes to be one at all.
+        (4, patience(5, 1), None),
+        (5, patience(5, 1), Some(true)),
+    ] {
+        let plan = planned(&View { patience, ..orphaned(out(NOW - ago), None) });
+        assert_eq!(plan.recover.first().map(|orphan| orphan.for_long), expected, "{ago} s of {patience:?}");
     }
 }
 

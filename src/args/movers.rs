@@ -1,0 +1,57 @@
+//! Periods of what is done for data movers. Nobody needs to set them, so the help does not show them: tests do, in order not to
+//! wait for as long.
+
+use std::time::Duration;
+
+use berth_core::mover::grant::Patience;
+use clap::Args as ClapArgs;
+use jiff::SignedDuration;
+
+use super::duration;
+
+#[derive(ClapArgs, Clone, Copy)]
+pub struct MoverArgs {
+    /// How long a node may be without a ready node-agent before what that one carried is looked after.
+    #[arg(long, default_value = "25s", value_parser = duration, hide = true)]
+    pub mover_orphaned_after: Duration,
+    /// How long before what cannot begin anew is given up.
+    #[arg(long, default_value = "2m", value_parser = duration, hide = true)]
+    pub mover_given_up_after: Duration,
+    /// How long nobody may give a sign that places are granted before the webhook lets everything pass. The leader gives three
+    /// in that time, so a webhook must not be told less than a controller.
+    #[arg(long, default_value = "1m", value_parser = duration, hide = true)]
+    pub mover_grants_silent_after: Duration,
+}
+
+impl MoverArgs {
+    pub fn patience(&self) -> Patience {
+        let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        Patience {
+            out_after: signed(self.mover_orphaned_after),
+            given_up_after: signed(self.mover_given_up_after),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        movers: MoverArgs,
+    }
+
+    #[test]
+    fn a_cluster_has_the_periods_that_the_documentation_tells() {
+        let movers =
+            |args: &[&str]| Alone::try_parse_from([&["berth"], args].concat()).map(|args| args.movers);
+        let usual = movers(&[]).unwrap();
+        assert_eq!(usual.patience(), Patience::default());
+        assert_eq!(usual.mover_grants_silent_after, Duration::from_secs(60));
+        assert!(movers(&["--mover-orphaned-after=0s"]).is_err());
+    }
+}
