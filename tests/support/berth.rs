@@ -317,14 +317,17 @@ fn loopback() -> anyhow::Result<SocketAddr> {
 }
 
 fn has_bundles(kubectl: &Kubectl, configuration: &str) -> anyhow::Result<bool> {
-    let kinds = ["mutating", "validating"].map(|kind| format!("{kind}webhookconfiguration/{configuration}"));
-    let text = kubectl.run(&["get", &kinds[0], &kinds[1], "-o", "json"])?;
-    let found: Value = serde_json::from_str(&text)?;
-    let webhooks =
-        found["items"].as_array().into_iter().flatten().flat_map(|item| item["webhooks"].as_array());
-    Ok(webhooks
-        .flatten()
-        .all(|w| w["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())))
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let text = kubectl.run(&["get", kind, configuration, "-o", "json"])?;
+        let found: Value = serde_json::from_str(&text)?;
+        let is_there = |webhook: &Value| {
+            webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())
+        };
+        if !found["webhooks"].as_array().into_iter().flatten().all(is_there) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn start_webhook(

@@ -12,11 +12,15 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The same of one answer of a store, of which several may be needed.
 pub const ANSWER: Duration = Duration::from_secs(120);
 const PERIOD: Duration = Duration::from_millis(20);
+/// What has taken long may take that much longer, part of it all.
+const LATER: u32 = 32;
+const LATEST: Duration = Duration::from_millis(250);
 
-/// How long to pause after a look that took that long: whoever looks is not to take more than a third of a core from what
-/// it waits for.
-fn pause(look: Duration) -> Duration {
-    (look * 2).clamp(PERIOD, Duration::from_secs(2))
+/// How long to pause after a look that took that long, when `waited` has gone by: whoever looks is not to take more than a third
+/// of a core from what it waits for, and four tests that look fifty times a second keep an API server busy.
+fn pause(look: Duration, waited: Duration) -> Duration {
+    let rarer = (waited / LATER).min(LATEST);
+    (look * 2).max(rarer).clamp(PERIOD, Duration::from_secs(2))
 }
 
 /// Asks again and again until `condition` gives a value, or fails: that ends the wait at once.
@@ -39,7 +43,7 @@ pub fn wait_for<T>(
         if started.elapsed() > timeout {
             bail!("waited {timeout:?} in vain for {what}");
         }
-        std::thread::sleep(pause(look));
+        std::thread::sleep(pause(look, started.elapsed()));
     }
 }
 
@@ -63,6 +67,6 @@ pub async fn wait_until<T>(
         if started.elapsed() > timeout {
             bail!("waited {timeout:?} in vain for {what}");
         }
-        tokio::time::sleep(pause(look)).await;
+        tokio::time::sleep(pause(look, started.elapsed())).await;
     }
 }
