@@ -33,6 +33,8 @@ pub struct Site {
     ever: Mutex<BTreeMap<Key, Pod>>,
     /// Labels of pods that somebody else plays.
     left: Mutex<BTreeSet<String>>,
+    /// Variables of all containers that no manifest names.
+    variables: Mutex<BTreeMap<String, String>>,
 }
 
 impl Site {
@@ -53,7 +55,17 @@ impl Site {
             running: Mutex::default(),
             ever: Mutex::default(),
             left: Mutex::default(),
+            variables: Mutex::default(),
         }
+    }
+
+    pub fn set_variable(&self, name: &str, value: &str) {
+        let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        variables.insert(name.to_owned(), value.to_owned());
+    }
+
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        self.variables.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn remember(&self, pod: &Pod) {
