@@ -22,9 +22,10 @@ use crate::support::wait::wait_until;
 use crate::support::{Berth, ControlPlane, Options};
 
 /// Each has its own namespace and its own dice, and waits most of the time: for Leases.
-const SEEDS: [u64; 4] = [20_261_121, 20_261_122, 20_261_123, 20_261_124];
+const SEEDS: [u64; 8] =
+    [20_261_121, 20_261_122, 20_261_123, 20_261_124, 20_261_125, 20_261_126, 20_261_127, 20_261_128];
 /// Crashes of one of them.
-const ROUNDS: usize = 50;
+const ROUNDS: usize = 25;
 const SLOTS: u16 = 2;
 /// Replicas and restarted webhooks answer from caches that lag: among backups created within that time of one another
 /// any order is fair. On a busy machine so is the order of what the leader has seen late.

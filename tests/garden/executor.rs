@@ -526,7 +526,7 @@ fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
 
 /// How often the agents were killed while they removed an entry.
 fn crash(site: &Site, agents: &mut [Process; 2], name: &str) -> usize {
-    const COUNT: usize = 12_000;
+    const COUNT: usize = 6_000;
     site.make_entry(name, "crashing");
     site.fill("crashing", &format!("{name}/"), COUNT);
     let patch = json!({"metadata": {"finalizers": [ENTRY_FINALIZER, "example.com/reader"]}}).to_string();
