@@ -33,6 +33,8 @@ pub const NAMESPACE: &str = "velero";
 pub const IMAGE: &str = concat!("berth:", env!("CARGO_PKG_VERSION"));
 /// What the upgrade goes to.
 const NEXT: &str = "berth:next";
+/// Creates while the page's commands are run.
+const PER_SECOND: u32 = 10;
 
 pub fn images() -> BTreeMap<String, PathBuf> {
     BTreeMap::from([(IMAGE.to_owned(), program()), (NEXT.to_owned(), program())])
@@ -48,6 +50,8 @@ pub fn run(cluster: &Cluster, line: &str) -> String {
     command.env("KUBECONFIG", cluster.plane().kubeconfig());
     // A busy machine takes more than the two seconds now and then; an admission that is lost otherwise is lost at once.
     command.env("BERTH_WEBHOOK_TIMEOUT", "30s");
+    // Nobody is there to edit: what is opened is closed as it was.
+    command.env("KUBE_EDITOR", "true");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{line}: {}", said(&output));
     said(&output)
@@ -157,7 +161,7 @@ fn the_page_about_installing_does_what_it_says() {
             demo(&cluster);
             let again = run(&cluster, &command);
             assert!(!again.contains(" created") && !again.contains(" changed"), "not idempotent: {again}");
-            load = Some(Load::start(&cluster, 20));
+            load = Some(Load::start(&cluster, PER_SECOND));
         }
         if command.contains("dry-run") {
             assert!(text.contains("dry run") || text.contains("would be removed"), "{text}");

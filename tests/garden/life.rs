@@ -252,8 +252,9 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     agent.ensure_runs().unwrap();
 }
 
+/// Three clusters for all of it: each takes its time to start.
 #[test]
-fn another_seed_removes_the_data_of_one_that_is_away() {
+fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_removes_nothing() {
     let hub = Hub::start("away", QUICK, &["--deletion-grace-period=1s"]);
     let _report = hub.plane.report_on_panic();
     let (berth, mut agent) = member(&hub, "ship");
@@ -300,48 +301,40 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     for (kind, namespace) in [(LOCATIONS, "velero"), (ENTRIES, "")] {
         becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
     }
+    who_comes_back_late_removes_nothing_of_a_new_entry(&hub, &berth, &mut agent);
+    tug.ensure_runs().unwrap();
 }
 
 /// An old deletion in a member cluster says nothing of what is in that directory by now.
-#[test]
-fn who_comes_back_late_removes_nothing_of_a_new_entry() {
-    let hub = Hub::start("late", QUICK, &["--deletion-grace-period=1s"]);
-    let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
-    hub.enter("ship--1", "ship");
-    hub.entry("ship--1", "usable", is_usable);
-    back_up(&berth, "first", "ship--1");
-    let other = ControlPlane::start().unwrap();
-    super::site::define_velero(&other).unwrap();
-    define_member(&other).unwrap();
-    hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace, &[]).unwrap();
+fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, agent: &mut Process) {
+    hub.enter("late--1", "ship");
+    hub.entry("late--1", "usable", is_usable);
+    back_up(berth, "late", "late--1");
 
     // As it was asked to: it comes to nothing of it.
     agent.kill().unwrap();
     berth
         .kubectl()
-        .run(&["annotate", ENTRIES, "ship--1", "confirmation.gardener.cloud/deletion=true"])
+        .run(&["annotate", ENTRIES, "late--1", "confirmation.gardener.cloud/deletion=true"])
         .unwrap();
-    berth.kubectl().run(&["delete", ENTRIES, "ship--1", "--wait=false"]).unwrap();
-    hub.delete("ship--1");
-    hub.entry("ship--1", "gone", Value::is_null);
-    let record = hub.tombstone("ship--1");
+    berth.kubectl().run(&["delete", ENTRIES, "late--1", "--wait=false"]).unwrap();
+    hub.delete("late--1");
+    hub.entry("late--1", "gone", Value::is_null);
+    let record = hub.tombstone("late--1");
     assert_eq!(record["who"], "tug", "{record:#}");
 
     // Another cluster's by now.
-    hub.enter("ship--1", "tug");
-    let again = hub.entry("ship--1", "placed", has_succeeded);
+    hub.enter("late--1", "tug");
+    let again = hub.entry("late--1", "placed", has_succeeded);
     assert_eq!(again["spec"]["bucketName"], record["bucket"]);
-    let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("ship--1/velero/backups/new");
+    let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("late--1/velero/backups/new");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("velero-backup.json"), "{}").unwrap();
     agent.restart().unwrap();
     for (kind, namespace) in [(ENTRIES, ""), (LOCATIONS, "velero")] {
-        becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
+        becomes(berth.kubectl(), (kind, "late--1", namespace), "gone", Value::is_null).unwrap();
     }
     assert_eq!(files(&folder), 1, "it is not its own");
-    tug.ensure_runs().unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -65,6 +66,8 @@ impl Options {
 pub enum Plane {
     Own(Box<ControlPlane>),
     Shared(&'static ControlPlane),
+    /// For as long as one of them is there.
+    Common(Arc<ControlPlane>),
 }
 
 impl From<ControlPlane> for Plane {
@@ -79,6 +82,12 @@ impl From<&'static ControlPlane> for Plane {
     }
 }
 
+impl From<Arc<ControlPlane>> for Plane {
+    fn from(plane: Arc<ControlPlane>) -> Self {
+        Self::Common(plane)
+    }
+}
+
 impl Deref for Plane {
     type Target = ControlPlane;
 
@@ -86,6 +95,7 @@ impl Deref for Plane {
         match self {
             Self::Own(plane) => plane,
             Self::Shared(plane) => plane,
+            Self::Common(plane) => plane,
         }
     }
 }
@@ -301,7 +311,9 @@ impl Berth {
         self.controller.process.leave_running();
         match &mut self.plane {
             Plane::Own(plane) => plane.leave_running(save),
-            Plane::Shared(_) => bail!("others use this control plane: it cannot be left behind"),
+            Plane::Shared(_) | Plane::Common(_) => {
+                bail!("others use this control plane: it cannot be left behind")
+            }
         }
     }
 }
