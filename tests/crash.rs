@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
+use crate::support::berth::SHORTEST_LEASE;
 use crate::support::wait::wait_until;
 use crate::support::{Berth, ControlPlane, Options};
 
@@ -164,7 +165,7 @@ fn two_hundred_crashes_lose_nothing_and_break_no_order() {
         let run = |seed: u64| {
             let mut options = Options::new(program(), &format!("crash-of-{seed}"));
             options.concurrent_backups = SLOTS;
-            options.controller_args.push("--lease-duration=2s".to_owned());
+            options.controller_args.push(SHORTEST_LEASE.to_owned());
             let mut berth = Berth::start(plane, options).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

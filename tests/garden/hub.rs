@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::site::{QUICK, USUAL};
 use crate::admission::program;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
+use crate::support::berth::SHORTEST_LEASE;
 use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
@@ -487,7 +487,7 @@ fn who_waits_is_told_for_what() {
 /// Of two hubs the one that leads is killed, again and again, while entries come and go.
 #[test]
 fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
-    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORT_LEASE]).unwrap();
+    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORTEST_LEASE]).unwrap();
     garden.profile("crash", "limited");
     garden.seed("crash-a", "crash", "limited");
     // Its clock is an hour late; it reports all the same.
