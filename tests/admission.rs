@@ -36,7 +36,7 @@ fn every_way_to_create_a_backup_shows_position_and_reason() {
     let json_out = ["-n", ns, "-o", "json", "-f", "-"];
     let args = |first: &[&'static str]| -> Vec<&str> { first.iter().copied().chain(json_out).collect() };
 
-    let created = kubectl.answer(&args(&["create"]), &of("created")).unwrap();
+    let created = kubectl.answer_by_process(&args(&["create"]), &of("created")).unwrap();
     assert_eq!(position(&stored(&created.stdout)), 1, "{}", created.stderr);
     assert_eq!(created.warnings(), ["berth: queued at position 1; it starts next"]);
 
@@ -55,7 +55,7 @@ fn every_way_to_create_a_backup_shows_position_and_reason() {
 
     let mut generated = backup_of("", &["a"]);
     generated["metadata"] = json!({"generateName": "generated-"});
-    let generated = kubectl.answer(&args(&["create"]), &generated.to_string()).unwrap();
+    let generated = kubectl.answer_by_process(&args(&["create"]), &generated.to_string()).unwrap();
     let object = stored(&generated.stdout);
     assert_eq!(position(&object), 4, "{}", generated.stderr);
     assert!(object["metadata"]["name"].as_str().unwrap().len() > "generated-".len());
@@ -63,7 +63,7 @@ fn every_way_to_create_a_backup_shows_position_and_reason() {
 
     let before = kubectl.backups(ns).unwrap().len();
     let yaml = ["create", "--dry-run=server", "-n", ns, "-o", "yaml", "-f", "-"];
-    for _ in 0..10 {
+    for _ in 0..3 {
         let dry = kubectl.answer(&yaml, &of("dry")).unwrap();
         assert!(dry.stdout.contains("phase: Queued"), "{}{}", dry.stdout, dry.stderr);
         assert!(dry.stdout.contains("queuePosition: 5"), "{}", dry.stdout);
@@ -117,7 +117,7 @@ fn every_fault_is_refused_at_once_with_its_field() {
     for dry in [false, true] {
         let args: &[&str] = if dry { &["create", "--dry-run=server"] } else { &["create"] };
         let args: Vec<&str> = args.iter().copied().chain(["-n", berth.namespace(), "-f", "-"]).collect();
-        let answer = berth.kubectl().answer(&args, &bad.to_string()).unwrap();
+        let answer = berth.kubectl().answer_by_process(&args, &bad.to_string()).unwrap();
         assert!(!answer.status.success());
         for field in [
             "spec.includedNamespaces[0]",

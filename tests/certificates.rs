@@ -135,44 +135,67 @@ fn create(kubectl: &Kubectl, namespace: &str, name: &str) {
     assert_eq!(answer["status"]["phase"], "Queued", "{answer}");
 }
 
+/// What somebody may do, by name. What is done to the authority takes a lead time to be put right: two berths share that.
+const THESE: [&str; 6] =
+    ["deleted", "emptied", "leaf edited", "key of somebody else", "authority deleted", "authority emptied"];
+const THOSE: [&str; 3] =
+    ["authority edited", "key of the authority lost", "all in one Secret, as berth kept it once"];
+
 #[test]
 fn whatever_happens_to_the_secret_is_put_right_and_no_admission_is_lost() {
-    let berth = start("certificates");
-    let kubectl = berth.kubectl();
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| put_right(&start("more-certificates"), &THOSE));
+        put_right(&start("certificates"), &THESE);
+        others.join().unwrap();
+    });
+}
+
+fn put_right(berth: &Berth, some: &[&str]) {
     let noise = STANDARD.encode("noise");
     let other_key = {
         let now = Timestamp::now();
         let ca = berth_certs::Authority::new("stranger", now).unwrap();
         STANDARD.encode(ca.issue("x", &[], &["x".to_owned()], now).unwrap().key)
     };
-    let patch = |name: &str, data: Value| patch_secret(&berth, name, json!({"data": data}));
+    let patch = |name: &str, data: Value| patch_secret(berth, name, json!({"data": data}));
     let wrongs: [(&str, &dyn Fn()); 9] = [
-        ("deleted", &|| delete_secret(&berth, SECRET)),
+        ("deleted", &|| delete_secret(berth, SECRET)),
         ("emptied", &|| patch(SECRET, json!({"tls.crt": "", "tls.key": "", "ca.crt": ""}))),
         ("leaf edited", &|| patch(SECRET, json!({"tls.crt": noise}))),
         ("key of somebody else", &|| patch(SECRET, json!({"tls.key": other_key}))),
-        ("authority deleted", &|| delete_secret(&berth, AUTHORITY)),
+        ("authority deleted", &|| delete_secret(berth, AUTHORITY)),
         ("authority emptied", &|| patch(AUTHORITY, json!({"ca.crt": "", "ca.key": ""}))),
         ("authority edited", &|| patch(AUTHORITY, json!({"ca.crt": noise}))),
         ("key of the authority lost", &|| patch(AUTHORITY, json!({"ca.key": null}))),
         ("all in one Secret, as berth kept it once", &|| {
-            let key = STANDARD.encode(value(&berth, AUTHORITY, "ca.key").unwrap());
-            delete_secret(&berth, AUTHORITY);
+            let key = STANDARD.encode(value(berth, AUTHORITY, "ca.key").unwrap());
+            delete_secret(berth, AUTHORITY);
             patch(SECRET, json!({"ca.key": key}));
         }),
     ];
-    while_creating(&berth, || {
+    let mut wrongs = wrongs.to_vec();
+    wrongs.retain(|(what, _)| some.contains(what));
+    assert_eq!(wrongs.len(), some.len());
+    while_creating(berth, || {
         for (what, wrong) in wrongs {
-            let (leaf, before) = (part(&berth, "tls.crt").unwrap(), served(&berth));
+            let (leaf, before) = (part(berth, "tls.crt").unwrap(), served(berth));
             wrong();
             wait_for(what, SECONDS, || {
-                let is_new = part(&berth, "tls.crt")? != leaf || what == "leaf edited";
-                let is_apart = part(&berth, "ca.key")?.is_empty();
-                Ok((is_new && is_apart && is_whole(&berth)? && served(&berth) > before).then_some(()))
+                let is_new = part(berth, "tls.crt")? != leaf || what == "leaf edited";
+                let is_apart = part(berth, "ca.key")?.is_empty();
+                Ok((is_new && is_apart && is_whole(berth)? && served(berth) > before).then_some(()))
             })
             .unwrap();
         }
     });
+    if some.contains(&"leaf edited") {
+        is_told_of(berth);
+    }
+}
+
+/// A certificate that is not served.
+fn is_told_of(berth: &Berth) {
+    let kubectl = berth.kubectl();
     // What could not be served was told of, unless it was put right before the webhook had a look: so once more.
     wait_for("two certificates to be rejected", PATIENCE, || {
         let metrics = berth.webhook.metrics()?;
@@ -181,7 +204,8 @@ fn whatever_happens_to_the_secret_is_put_right_and_no_admission_is_lost() {
         if rejected.parse::<u32>()? >= 2 {
             return Ok(Some(()));
         }
-        patch(SECRET, json!({"tls.crt": STANDARD.encode(format!("noise of {}", Timestamp::now()))}));
+        let noise = STANDARD.encode(format!("noise of {}", Timestamp::now()));
+        patch_secret(berth, SECRET, json!({"data": {"tls.crt": noise}}));
         Ok(None)
     })
     .unwrap();
@@ -240,7 +264,7 @@ fn authorities_overlap_when_one_is_rotated() {
         let new = part(&berth, "tls.crt").unwrap();
         assert!(new != old && is_whole(&berth).unwrap());
         assert_eq!(count(&part(&berth, "ca.crt").unwrap()), 1);
-        for authorities in 2..=4 {
+        for authorities in 2..=3 {
             rotate(&berth, &["--ca"]);
             wait_for("caBundle to be that of the Secret", SECONDS, || {
                 let bundles = believed(&berth)?;
@@ -301,7 +325,11 @@ fn what_is_revoked_is_believed_no_more_within_a_minute_and_no_admission_is_lost(
 /// The command was killed, and the leader after it, when both authorities were trusted.
 #[test]
 fn a_revocation_is_finished_by_whoever_leads_next() {
-    let mut berth = start_with("revocation-crash", &[LEAD_TIME, SHORT_LEASE]);
+    let mut options = Options::new(program(), "revocation-crash");
+    options.controller_args = [LEAD_TIME, SHORT_LEASE].map(str::to_owned).to_vec();
+    // A replica has ten seconds to serve a new leaf, not twenty.
+    options.env = vec![("BERTH_PACE".to_owned(), "2".to_owned())];
+    let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let old = part(&berth, "tls.crt").unwrap();
     let asked = json!({"metadata": {"annotations": {"berth.dev/rotate": "ca", "berth.dev/revoke": "true"}}});
     patch_secret(&berth, SECRET, asked);
@@ -343,7 +371,7 @@ fn the_webhook_cannot_read_the_authoritys_key() {
 #[test]
 fn a_certificate_near_its_end_is_renewed() {
     let mut berth = start("renewal");
-    berth.controller.process.kill().unwrap();
+    berth.controller.stop().unwrap();
     let long_ago = Timestamp::now() - jiff::SignedDuration::from_hours(24 * 70);
     let names = ["berth-webhook.renewal.svc", "berth-webhook.renewal.svc.cluster.local", "127.0.0.1"]
         .map(str::to_owned);

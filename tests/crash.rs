@@ -18,13 +18,15 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
+use crate::support::berth::SHORTEST_LEASE;
 use crate::support::wait::wait_until;
 use crate::support::{Berth, ControlPlane, Options};
 
 /// Each has its own namespace and its own dice, and waits most of the time: for Leases.
-const SEEDS: [u64; 4] = [20_261_121, 20_261_122, 20_261_123, 20_261_124];
+const SEEDS: [u64; 8] =
+    [20_261_121, 20_261_122, 20_261_123, 20_261_124, 20_261_125, 20_261_126, 20_261_127, 20_261_128];
 /// Crashes of one of them.
-const ROUNDS: usize = 50;
+const ROUNDS: usize = 25;
 const SLOTS: u16 = 2;
 /// Replicas and restarted webhooks answer from caches that lag: among backups created within that time of one another
 /// any order is fair. On a busy machine so is the order of what the leader has seen late.
@@ -163,7 +165,7 @@ fn two_hundred_crashes_lose_nothing_and_break_no_order() {
         let run = |seed: u64| {
             let mut options = Options::new(program(), &format!("crash-of-{seed}"));
             options.concurrent_backups = SLOTS;
-            options.controller_args.push("--lease-duration=2s".to_owned());
+            options.controller_args.push(SHORTEST_LEASE.to_owned());
             let mut berth = Berth::start(plane, options).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

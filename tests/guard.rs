@@ -1,6 +1,8 @@
 //! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; grants are
 //! given by berth alone; and who may steer does so by rights.
 
+use std::sync::OnceLock;
+
 use berth::movers::granting;
 use berth_api::velero::Backup;
 use berth_core::guard::{Change, Roles, judge};
@@ -15,6 +17,16 @@ use crate::rights::movers::mover;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
 use crate::support::{ControlPlane, Kubectl, manifest, wait_for, wait_until};
+
+/// Velero's definitions of data movers, and no berth: for tests whose namespaces, users and policies have names of their own.
+fn with_movers() -> &'static ControlPlane {
+    static PLANE: OnceLock<ControlPlane> = OnceLock::new();
+    PLANE.get_or_init(|| {
+        let plane = ControlPlane::start().unwrap();
+        define_movers(&plane).unwrap();
+        plane
+    })
+}
 
 const PHASES: [&str; 7] = ["", "New", "Queued", "ReadyToStart", "InProgress", "Completed", "Deleting"];
 
@@ -262,9 +274,8 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
 #[tokio::test]
 async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() {
     const NS: &str = "steerers";
-    let plane = ControlPlane::start().unwrap();
+    let plane = with_movers();
     let _report = plane.report_on_panic();
-    define_movers(&plane).unwrap();
     plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
     let kubectl = plane.kubectl();
     let location = |name: &str, labels: Value, prefix: &str| {
@@ -383,10 +394,10 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         json!([{"apiGroups": ["velero.io"], "resources": ["*"], "verbs": ["get", "create", "patch"]}]);
     may(kubectl, "pat", &rules);
     for kind in MoverKind::ALL {
-        let api = granting::api(&client_of(&plane, "ed").await, NS, kind);
+        let api = granting::api(&client_of(plane, "ed").await, NS, kind);
         api.create(&PostParams::default(), &born(kind, "moves", NS, "New", None)).await.unwrap();
         for (user, may_take) in [("pat", false), ("ed", true)] {
-            let api = granting::api(&client_of(&plane, user).await, NS, kind);
+            let api = granting::api(&client_of(plane, user).await, NS, kind);
             for (phase, takes) in
                 [("Accepted", true), ("Prepared", true), ("InProgress", true), ("Canceled", false)]
             {
@@ -482,9 +493,8 @@ fn born(kind: MoverKind, name: &str, namespace: &str, phase: &str, grant: Option
 #[tokio::test]
 async fn grants_are_given_and_taken_by_the_controller_alone() {
     const NS: &str = "grants";
-    let plane = ControlPlane::start().unwrap();
+    let plane = with_movers();
     let _report = plane.report_on_panic();
-    define_movers(&plane).unwrap();
     plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
     let accounts = ["berth-controller", "berth-webhook", "velero"];
     let [controller, webhook, velero] = accounts.map(|name| format!("system:serviceaccount:{NS}:{name}"));
@@ -492,7 +502,7 @@ async fn grants_are_given_and_taken_by_the_controller_alone() {
     let_do_everything(plane.kubectl(), &users);
     let create = PostParams { dry_run: true, ..PostParams::default() };
     for user in users {
-        let client = client_of(&plane, user).await;
+        let client = client_of(plane, user).await;
         let is_controller = user == controller;
         for kind in MoverKind::ALL {
             let api = granting::api(&client, NS, kind);

@@ -21,6 +21,7 @@ use super::trust::Trust;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{Events, What};
 use crate::mirror::{Change, mirror, of_namespace};
+use crate::pace::paced;
 use crate::telemetry::chain;
 
 /// What is counted of the certificate.
@@ -161,7 +162,7 @@ impl Follower {
                 Err(_) => {}
             }
             let nothing_to_lose = match served {
-                None => begun.elapsed() >= PATIENCE,
+                None => begun.elapsed() >= paced(PATIENCE),
                 Some(served) => served.not_after.duration_since(Timestamp::now()) <= LAST_MOMENT,
             };
             if nothing_to_lose {
@@ -170,7 +171,7 @@ impl Follower {
                 );
                 return;
             }
-            if !told && begun.elapsed() >= PATIENCE / 2 {
+            if !told && begun.elapsed() >= paced(PATIENCE) / 2 {
                 warn!(
                     "the authority of the new certificate is not in every caBundle: the previous one is served"
                 );

@@ -30,6 +30,7 @@ use tracing::{info, warn};
 use super::trust::Trust;
 use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
+use crate::pace::counted;
 use crate::telemetry::chain;
 
 /// How often everything is looked at, whatever the watches show.
@@ -114,7 +115,7 @@ impl Keeper {
         let asked = serving.as_ref().and_then(asked);
         let is_revoking =
             serving.as_ref().is_some_and(|secret| secret.annotations().contains_key(keys::REVOKE));
-        let revoking = is_revoking.then_some(published.since);
+        let revoking = is_revoking.then(|| counted(published.since, now));
         let provider = rustls::crypto::ring::default_provider();
         let step = rotation::next(&present, &believed, &self.names, asked, revoking, now, &provider)?;
         let (keys, is_revoked) = match step {

@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use super::trust::Trust;
 use crate::metrics::QueueMetrics;
+use crate::pace::paced;
 
 const PERIOD: Duration = Duration::from_secs(5);
 /// cert-manager takes a second; it may be restarted.
@@ -36,7 +37,9 @@ impl Watcher {
                             info!("every webhook has a caBundle again");
                         }
                         (missing_since, told) = (None, false);
-                    } else if missing_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE && !told {
+                    } else if missing_since.get_or_insert_with(Instant::now).elapsed() >= paced(PATIENCE)
+                        && !told
+                    {
                         warn!(webhooks = ?missing, "no caBundle: does cert-manager's cainjector run? Backups are let through without a place and queued later");
                         told = true;
                     }
@@ -45,7 +48,7 @@ impl Watcher {
                     warn!(error = format!("{error:#}"), "failed to look at the webhook configurations")
                 }
             }
-            sleep(PERIOD).await;
+            sleep(paced(PERIOD)).await;
         }
     }
 }

@@ -36,6 +36,7 @@ use crate::movers::granting::reference;
 use crate::movers::ledger::{InForce, Signs};
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
+use crate::pace::paced;
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
 use crate::{health, shutdown};
@@ -245,7 +246,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             if let Some(why) = why.filter(|_| changed) {
                 warn!(%why, "Backups are let through unqueued");
             }
-            tokio::time::sleep(definition::PERIOD).await;
+            tokio::time::sleep(paced(definition::PERIOD)).await;
         }
     };
     let configmap = common.node_agent_configmap.as_deref();

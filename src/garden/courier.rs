@@ -33,6 +33,7 @@ use tracing::{debug, info, warn};
 
 use crate::client::Clients;
 use crate::garden::leave::Leave;
+use crate::pace::paced;
 use crate::telemetry::chain;
 use heartbeat::{Heart, Identity};
 use leaving::Quiet;
@@ -113,7 +114,7 @@ impl Courier {
         loop {
             self.become_the_seed(&mut identity).await;
             changed.mark_unchanged();
-            let pace = if self.pass().await && self.quiet.is_empty() { PERIOD } else { RETRY };
+            let pace = if self.pass().await && self.quiet.is_empty() { paced(PERIOD) } else { RETRY };
             tokio::select! {
                 _ = timeout(pace, changed.changed()) => {}
                 _ = identity.changed() => {}
@@ -137,7 +138,7 @@ impl Courier {
                 Identity::Anothers => self.close().await,
                 Identity::Unknown => {}
             }
-            let _ = timeout(PERIOD, identity.changed()).await;
+            let _ = timeout(paced(PERIOD), identity.changed()).await;
         }
         info!(seed = %self.settings.seed, "carrying");
     }

@@ -30,6 +30,7 @@ use crate::client::{Clients, is_not_found};
 use crate::events::Events;
 use crate::garden::leave;
 use crate::metrics::GardenMetrics;
+use crate::pace::paced;
 use crate::telemetry::chain;
 use location_keys::Keeper;
 use objects::Objects;
@@ -126,7 +127,8 @@ fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
 }
 
 fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
-    next.map_or(PERIOD, |next| Duration::try_from(next.duration_since(now)).unwrap_or_default())
+    // Some of what comes next is a silence; to look too early costs nothing.
+    next.map_or(PERIOD, |next| paced(Duration::try_from(next.duration_since(now)).unwrap_or_default()))
 }
 
 /// UIDs that have a place and no entry: since when, and which of them are gone for certain.

@@ -14,12 +14,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::pace::passed;
+
 /// What is under way is looked after at least this often.
 const TICK: Duration = Duration::from_secs(1);
 
 pub fn now() -> Moment {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    Moment { steady: BEGIN.elapsed(), wall: Timestamp::now() }
+    Moment { steady: passed(BEGIN.elapsed()), wall: Timestamp::now() }
 }
 
 /// By UID of the hub's object: when the hub was last asked, and said that its data is to be removed by us. Nothing of it

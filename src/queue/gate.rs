@@ -24,6 +24,7 @@ use crate::client::is_not_found;
 use crate::install::cluster::called;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
+use crate::pace::paced;
 use crate::telemetry::chain;
 
 /// While all is well.
@@ -70,7 +71,7 @@ impl Gate {
             let is_open = self.stopped.borrow().is_none();
             // Two queues must not run for a minute; everything else may be found out later.
             let is_alone = self.check_alone().await;
-            if !is_open || is_alone.is_err() || checked.is_none_or(|at| at.elapsed() >= PERIOD) {
+            if !is_open || is_alone.is_err() || checked.is_none_or(|at| at.elapsed() >= paced(PERIOD)) {
                 let stopped = |why| Stopped { why, can_queue: false };
                 let found = match is_alone {
                     Ok(()) => self.check().await.err(),
@@ -82,7 +83,7 @@ impl Gate {
             if self.executor == Executor::Velero {
                 self.nudge(&mut ready_since).await;
             }
-            sleep(RETRY).await;
+            sleep(paced(RETRY)).await;
         }
     }
 
@@ -178,7 +179,7 @@ impl Gate {
                 sleep(LOOK).await;
             }
         };
-        let version = timeout(PATIENCE, answered).await;
+        let version = timeout(paced(PATIENCE), answered).await;
         // Velero removes it after a minute, if it is there.
         let _ = timeout(WRITE, api.delete(&name, &DeleteParams::default())).await;
         let Ok(version) = version else {

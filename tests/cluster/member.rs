@@ -23,6 +23,8 @@ fn is_heard_of(cluster: &Cluster, what: &str) {
 #[test]
 fn a_member_is_heard_of_keeps_its_hub_through_an_upgrade_and_goes() {
     let cluster = Cluster::start(images()).unwrap();
+    // Signs of life come every two seconds and a half.
+    cluster.set_variable("BERTH_PACE", "4");
     let kubectl = cluster.kubectl();
     run(&cluster, "berth install");
     kubectl.run(&["create", "serviceaccount", "ship", "-n", "garden-seeds"]).unwrap();

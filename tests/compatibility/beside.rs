@@ -81,6 +81,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     let mut options = Options::new(program(), NAMESPACE);
     options.concurrent_backups = 2;
     options.beside_velero = true;
+    // It gives up sooner to hear from a Velero that is not there.
+    options.env = vec![("BERTH_PACE".to_owned(), "4".to_owned())];
     let mut berth = Berth::start(plane, options).unwrap();
     let kubectl = berth.kubectl().clone();
 
@@ -158,7 +160,13 @@ fn berth_queues_and_a_stock_velero_runs() {
     assert!(answer.status.success(), "{}", answer.stderr);
     let velero =
         Velero::start(berth.plane(), NAMESPACE, &s3, &["backup-queue"], &["--concurrent-backups=2"]).unwrap();
-    let described = velero.run(&["backup", "describe", "burst23", "--colorized=false"]).unwrap();
+    // Velero's command waits half a minute for what only a backup that has ended has: meanwhile the others end.
+    let described = std::thread::scope(|scope| {
+        let describing =
+            scope.spawn(|| velero.run(&["backup", "describe", "burst23", "--colorized=false"]).unwrap());
+        wait_ended(&kubectl, &berth, &velero, 28);
+        describing.join().unwrap()
+    });
     assert!(described.contains("Queued") && described.contains("Queue position:"), "{described}");
     kubectl.run(&["annotate", "backups.velero.io", "burst23", "-n", NAMESPACE, "berth.dev/hold-"]).unwrap();
     let mut done = wait_ended(&kubectl, &berth, &velero, 29);

@@ -1,5 +1,7 @@
 //! A cluster on which stock Velero was installed first keeps its definitions, and later Veleros add fields.
 
+use std::sync::Arc;
+
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -9,14 +11,21 @@ use crate::support::backup::backup_of;
 use crate::support::peers::install_definitions;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
-/// berth on a control plane of its own, whose definitions are stock Velero's.
-fn on_stock_definitions(namespace: &str) -> Berth {
-    let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), namespace)).unwrap();
-    install_definitions(berth.plane()).unwrap();
+/// Berths on definitions that are stock Velero's. One after the other: the second one changes a definition.
+#[test]
+fn berth_runs_on_stock_veleros_own_definitions_and_leaves_later_fields_as_they_are() {
+    let plane = ControlPlane::start().unwrap();
+    // Whoever installs berth there brings none over them.
+    plane.define().unwrap();
+    install_definitions(&plane).unwrap();
     let args = ["get", "crd", "backups.velero.io", "-o", "json"];
-    let text = berth.kubectl().run(&args).unwrap();
+    let text = plane.kubectl().run(&args).unwrap();
     assert!(text.contains("controller-gen.kubebuilder.io/version"), "these are not Velero's: {text}");
-    berth
+    let plane = Arc::new(plane);
+    let on_it =
+        |namespace: &str| Berth::start(Arc::clone(&plane), Options::new(program(), namespace)).unwrap();
+    berth_runs_on_stock_veleros_own_definitions(on_it("stock-definitions"));
+    fields_that_berth_does_not_know_outlive_its_writes(&on_it("unknown-fields"));
 }
 
 fn raw(berth: &Berth, name: &str) -> Value {
@@ -24,9 +33,7 @@ fn raw(berth: &Berth, name: &str) -> Value {
     serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap()
 }
 
-#[test]
-fn berth_runs_on_stock_veleros_own_definitions() {
-    let mut berth = on_stock_definitions("stock-definitions");
+fn berth_runs_on_stock_veleros_own_definitions(mut berth: Berth) {
     // Or the first might have ended when the second is created.
     berth.controller.stop().unwrap();
     let mut labelled = backup_of("labelled", &["default"]);
@@ -51,9 +58,7 @@ fn berth_runs_on_stock_veleros_own_definitions() {
     assert_eq!(labelled["spec"]["hooks"], json!({"resources": []}), "{labelled}");
 }
 
-#[test]
-fn fields_that_berth_does_not_know_outlive_its_writes() {
-    let berth = on_stock_definitions("unknown-fields");
+fn fields_that_berth_does_not_know_outlive_its_writes(berth: &Berth) {
     let open = |part: &str| {
         let path = format!("/spec/versions/0/schema/openAPIV3Schema/properties/{part}");
         json!({"op": "add", "path": format!("{path}/x-kubernetes-preserve-unknown-fields"), "value": true})
@@ -74,9 +79,9 @@ fn fields_that_berth_does_not_know_outlive_its_writes() {
     later["status"] = json!({"laterStatus": {"seen": [true]}});
     let answer = berth.kubectl().create(berth.namespace(), &[later]).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
-    let done = ended(&berth, &["later"]);
+    let done = ended(berth, &["later"]);
     assert_eq!(done["later"].phase(), BackupPhase::Completed, "{:?}", done["later"].status);
-    let kept = &raw(&berth, "later");
+    let kept = &raw(berth, "later");
     assert_eq!(kept["spec"]["laterField"], fields, "{kept}");
     assert_eq!(kept["status"]["laterStatus"], json!({"seen": [true]}), "{kept}");
     let stored = std::fs::read(berth.archives().join("backups/later/velero-backup.json")).unwrap();
@@ -88,7 +93,10 @@ fn fields_that_berth_does_not_know_outlive_its_writes() {
 #[test]
 fn on_a_definition_from_before_the_queue_nothing_is_queued_and_nothing_is_lost() {
     let plane = ControlPlane::start().unwrap();
-    let mut berth = Berth::start(plane, Options::new(program(), "old-definition")).unwrap();
+    let mut options = Options::new(program(), "old-definition");
+    // Else the webhook looks at the definition twice a minute.
+    options.env = vec![("BERTH_PACE".to_owned(), "10".to_owned())];
+    let mut berth = Berth::start(plane, options).unwrap();
     let ns = berth.namespace().to_owned();
     let kubectl = berth.kubectl().clone();
     let args = ["get", "crd", "backups.velero.io", "-o", "json"];

@@ -250,6 +250,11 @@ fn a_stock_velero_restores_what_berth_stored() {
     let _report = other.report_on_panic();
     install_definitions(&other).unwrap();
     prepare(&other, NAMESPACE, &s3, PREFIX).unwrap();
+    // As a Velero before it has left it: then this one looks for backups as soon as it starts, and else a minute after.
+    let available = json!({"status": {"phase": "Available"}}).to_string();
+    let args =
+        ["patch", "backupstoragelocation", "default", "-n", NAMESPACE, "--type=merge", "-p", &available];
+    other.kubectl().run(&args).unwrap();
     let velero = Velero::start(&other, NAMESPACE, &s3, &["backup-queue", "backup"], &[]).unwrap();
     wait_for("stock Velero to see the backup", PATIENCE, || {
         let found = other.kubectl().backups(NAMESPACE)?;

@@ -101,24 +101,21 @@ impl Cloud {
 
     /// Seven bytes each, as somebody else's program writes them; with all that a key may hold.
     async fn fill(&self, bucket: &str, prefix: &str, count: usize) {
-        let store = match self {
-            Self::Azure(azurite) => Some(azurite.store(bucket).unwrap()),
-            Self::Google(_) => None,
-        };
-        let puts = (0..count).map(|i| {
-            let key = format!("{prefix}etcd-main/part {}/äöü+&#{i}", i % 7);
-            let store = &store;
-            async move {
-                match (self, store) {
-                    (Self::Google(gcs), _) => gcs.upload(bucket, &encoded(&key), "sevenby").await,
-                    (_, Some(store)) => {
-                        Ok(store.put(&Path::parse(key)?, "sevenby".into()).await.map(|_| ())?)
-                    }
-                    _ => Ok(()),
-                }
+        let keys = (0..count).map(|i| format!("{prefix}etcd-main/part {}/äöü+&#{i}", i % 7));
+        match self {
+            Self::Azure(azurite) => {
+                let store = &azurite.store(bucket).unwrap();
+                let puts = keys.map(|key| async move {
+                    store.put(&Path::parse(key).unwrap(), "sevenby".into()).await.map(|_| ())
+                });
+                stream::iter(puts).buffer_unordered(16).try_collect::<Vec<_>>().await.unwrap();
             }
-        });
-        stream::iter(puts).buffer_unordered(16).try_collect::<Vec<_>>().await.unwrap();
+            Self::Google(gcs) => {
+                let uploads = &gcs.uploads(bucket).unwrap();
+                let puts = keys.map(|key| async move { uploads.put(&encoded(&key), "sevenby").await });
+                stream::iter(puts).buffer_unordered(16).try_collect::<Vec<_>>().await.unwrap();
+            }
+        }
     }
 }
 
@@ -230,8 +227,9 @@ fn earlier_versions_of_a_bucket_at_google_go_too() {
         bucket.create().await.unwrap();
         let versioning = json!({"versioning": {"enabled": true}});
         gcs.call(Method::PATCH, "/storage/v1/b/generations", versioning).await.unwrap();
+        let uploads = gcs.uploads("generations").unwrap();
         for text in ["one", "three", "seventy"] {
-            gcs.upload("generations", "e%2Fkey", text).await.unwrap();
+            uploads.put("e%2Fkey", text).await.unwrap();
         }
         let versions = list(&bucket, "e/").await.concat();
         assert_eq!(versions.len(), 3, "{versions:?}");

@@ -9,7 +9,7 @@ use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde_json::{Value, json};
 
-use crate::support::berth::SHORT_LEASE;
+use crate::support::berth::SHORTEST_LEASE;
 use crate::support::peers::Keys;
 use crate::support::{Process, wait_for};
 use site::{
@@ -517,7 +517,7 @@ fn folders_are_buckets_too_and_other_providers_are_not_touched() {
 fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
     let site = Site::start().unwrap();
     let _report = site.plane.report_on_panic();
-    let mut agents = ["one", "two"].map(|name| site.start_agent(name, &[SHORT_LEASE]).unwrap());
+    let mut agents = ["one", "two"].map(|name| site.start_agent(name, &[SHORTEST_LEASE]).unwrap());
     site.make_bucket("crashing");
     // One that is gone before anybody looks says nothing.
     let mut crashes = (0..5).map(|round| crash(&site, &mut agents, &format!("survivor-{round}")));
@@ -526,7 +526,7 @@ fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
 
 /// How often the agents were killed while they removed an entry.
 fn crash(site: &Site, agents: &mut [Process; 2], name: &str) -> usize {
-    const COUNT: usize = 12_000;
+    const COUNT: usize = 6_000;
     site.make_entry(name, "crashing");
     site.fill("crashing", &format!("{name}/"), COUNT);
     let patch = json!({"metadata": {"finalizers": [ENTRY_FINALIZER, "example.com/reader"]}}).to_string();

@@ -9,9 +9,10 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::site::{QUICK, USUAL};
 use crate::admission::program;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
+use crate::support::berth::SHORTEST_LEASE;
 use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
@@ -38,8 +39,14 @@ fn garden() -> &'static Garden {
 
 impl Garden {
     fn start(flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_at(USUAL, flags)
+    }
+
+    /// One for which time passes faster.
+    fn start_at(pace: &str, flags: &[&str]) -> anyhow::Result<Self> {
         let mut options = Options::new(program(), "hub");
         options.garden = true;
+        options.env = vec![("BERTH_PACE".to_owned(), pace.to_owned())];
         options.controller_args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let berth = Berth::start(ControlPlane::start()?, options)?;
         let couriers = Couriers::start(&berth.plane().kubeconfig())?;
@@ -384,7 +391,8 @@ fn a_name_whose_data_was_left_waits_for_another_namespace() {
 
 #[test]
 fn an_entry_moves_when_its_writer_has_stopped_or_somebody_has_spoken() {
-    let garden = garden();
+    // Of its own, for what is silent here is silent soon.
+    let garden = Garden::start_at(QUICK, &[]).unwrap();
     garden.profile("move", "anywhere");
     for seed in ["move-a", "move-b", "move-c"] {
         garden.seed(seed, "move", "anywhere");
@@ -479,7 +487,7 @@ fn who_waits_is_told_for_what() {
 /// Of two hubs the one that leads is killed, again and again, while entries come and go.
 #[test]
 fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
-    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORT_LEASE]).unwrap();
+    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORTEST_LEASE]).unwrap();
     garden.profile("crash", "limited");
     garden.seed("crash-a", "crash", "limited");
     // Its clock is an hour late; it reports all the same.

@@ -6,7 +6,8 @@ use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
 use super::site::{
-    ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, apply, becomes, define_member, get, start_agent, start_hub,
+    ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, QUICK, USUAL, apply, becomes, define_member, get,
+    start_agent, start_hub,
 };
 use crate::admission::program;
 use crate::queue::ended;
@@ -23,20 +24,22 @@ const SECRET: &str = "backup-operator-aws";
 struct Hub {
     plane: ControlPlane,
     controller: Process,
+    /// Its own, and that of its agents.
+    pace: &'static str,
     s3: S3,
 }
 
 impl Hub {
-    fn start(name: &str, flags: &[&str]) -> Self {
+    fn start(name: &str, pace: &'static str, flags: &[&str]) -> Self {
         let plane = start_hub().unwrap();
         let s3 = S3::start(&plane, name).unwrap();
         let mut command = in_own_session(&program());
-        command.args(["controller", "--namespace=velero"]).args(flags);
+        command.args(["controller", "--namespace=velero"]).args(flags).env("BERTH_PACE", pace);
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
         let log = plane.folder().join("hub-controller.log");
         let controller = Process::start("berth controller", command, &log).unwrap();
-        let hub = Self { plane, controller, s3 };
+        let hub = Self { plane, controller, pace, s3 };
         hub.keys(&hub.s3.keys.id, &hub.s3.keys.secret);
         let profile = json!({
             "apiVersion": "garden.berth.dev/v1alpha1", "kind": "CloudProfile", "metadata": {"name": "packet"},
@@ -144,7 +147,7 @@ fn member_with(hub: &Hub, seed: &str, more: &[&str]) -> (Berth, Process) {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
     define_member(berth.plane()).unwrap();
     hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed, more).unwrap();
+    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace, more).unwrap();
     (berth, agent)
 }
 
@@ -166,7 +169,7 @@ fn files(folder: &std::path::Path) -> usize {
 fn from_a_profile_to_a_backup_and_to_nothing_again() {
     // Long enough for all that is to be seen of it, however long that takes.
     let grace = "--deletion-grace-period=aws=1h,aws/testing=1s";
-    let hub = Hub::start("life", &[grace, "--bucket-idle-delay=1s"]);
+    let hub = Hub::start("life", QUICK, &[grace, "--bucket-idle-delay=1s"]);
     let _report = hub.plane.report_on_panic();
     let (berth, mut agent) = member(&hub, "ship");
     for entry in ["ship--1", "ship--2"] {
@@ -249,9 +252,10 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     agent.ensure_runs().unwrap();
 }
 
+/// Three clusters for all of it: each takes its time to start.
 #[test]
-fn another_seed_removes_the_data_of_one_that_is_away() {
-    let hub = Hub::start("away", &["--deletion-grace-period=1s"]);
+fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_removes_nothing() {
+    let hub = Hub::start("away", QUICK, &["--deletion-grace-period=1s"]);
     let _report = hub.plane.report_on_panic();
     let (berth, mut agent) = member(&hub, "ship");
     hub.enter("ship--1", "ship");
@@ -261,7 +265,7 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     super::site::define_velero(&other).unwrap();
     define_member(&other).unwrap();
     hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug", &[]).unwrap();
+    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace, &[]).unwrap();
 
     // One that moves takes its data with it, and is written to by one cluster at any time.
     hub.enter("moving--1", "ship");
@@ -297,54 +301,46 @@ fn another_seed_removes_the_data_of_one_that_is_away() {
     for (kind, namespace) in [(LOCATIONS, "velero"), (ENTRIES, "")] {
         becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
     }
+    who_comes_back_late_removes_nothing_of_a_new_entry(&hub, &berth, &mut agent);
+    tug.ensure_runs().unwrap();
 }
 
 /// An old deletion in a member cluster says nothing of what is in that directory by now.
-#[test]
-fn who_comes_back_late_removes_nothing_of_a_new_entry() {
-    let hub = Hub::start("late", &["--deletion-grace-period=1s"]);
-    let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
-    hub.enter("ship--1", "ship");
-    hub.entry("ship--1", "usable", is_usable);
-    back_up(&berth, "first", "ship--1");
-    let other = ControlPlane::start().unwrap();
-    super::site::define_velero(&other).unwrap();
-    define_member(&other).unwrap();
-    hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug", &[]).unwrap();
+fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, agent: &mut Process) {
+    hub.enter("late--1", "ship");
+    hub.entry("late--1", "usable", is_usable);
+    back_up(berth, "late", "late--1");
 
     // As it was asked to: it comes to nothing of it.
     agent.kill().unwrap();
     berth
         .kubectl()
-        .run(&["annotate", ENTRIES, "ship--1", "confirmation.gardener.cloud/deletion=true"])
+        .run(&["annotate", ENTRIES, "late--1", "confirmation.gardener.cloud/deletion=true"])
         .unwrap();
-    berth.kubectl().run(&["delete", ENTRIES, "ship--1", "--wait=false"]).unwrap();
-    hub.delete("ship--1");
-    hub.entry("ship--1", "gone", Value::is_null);
-    let record = hub.tombstone("ship--1");
+    berth.kubectl().run(&["delete", ENTRIES, "late--1", "--wait=false"]).unwrap();
+    hub.delete("late--1");
+    hub.entry("late--1", "gone", Value::is_null);
+    let record = hub.tombstone("late--1");
     assert_eq!(record["who"], "tug", "{record:#}");
 
     // Another cluster's by now.
-    hub.enter("ship--1", "tug");
-    let again = hub.entry("ship--1", "placed", has_succeeded);
+    hub.enter("late--1", "tug");
+    let again = hub.entry("late--1", "placed", has_succeeded);
     assert_eq!(again["spec"]["bucketName"], record["bucket"]);
-    let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("ship--1/velero/backups/new");
+    let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("late--1/velero/backups/new");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("velero-backup.json"), "{}").unwrap();
     agent.restart().unwrap();
     for (kind, namespace) in [(ENTRIES, ""), (LOCATIONS, "velero")] {
-        becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
+        becomes(berth.kubectl(), (kind, "late--1", namespace), "gone", Value::is_null).unwrap();
     }
     assert_eq!(files(&folder), 1, "it is not its own");
-    tug.ensure_runs().unwrap();
 }
 
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
     let flags = ["--deletion-grace-period=2s", "--bucket-quota=aws=3", SHORT_LEASE];
-    let mut hub = Hub::start("killed", &flags);
+    let mut hub = Hub::start("killed", USUAL, &flags);
     let _report = hub.plane.report_on_panic();
     let (berth, mut agent) = member_with(&hub, "ship", &[SHORT_LEASE]);
     hub.enter("bystander", "ship");

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use berth_api::velero::BackupPhase;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
 use serde_json::{Value, json};
@@ -19,19 +19,25 @@ use crate::support::process::in_own_session;
 use crate::support::{Berth, backup, wait_for};
 
 const ENTRY: &str = "ship--1";
+/// As fast as time passes for runs that wait until another one's mark is dead: seven seconds and a half, then.
+const QUICK: &str = "2";
+/// Requests to the store at the same time.
+const AT_ONCE: usize = 16;
 
 /// A berth with a location of its own bucket, `old`, and one of an entry in a shared bucket, as the courier makes it. Both in
 /// one S3 server.
 struct Site {
     berth: Berth,
     s3: S3,
+    /// Of runs.
+    pace: &'static str,
 }
 
 impl Site {
     fn start(namespace: &str) -> Self {
         let berth = start(namespace, 2);
         let s3 = S3::start(berth.plane(), namespace).unwrap();
-        let site = Self { berth, s3 };
+        let site = Self { berth, s3, pace: "1" };
         site.apply(&site.s3.keys.secret_object(namespace));
         site.apply(&site.s3.location("old", ""));
         site
@@ -91,7 +97,7 @@ impl Site {
         command.args(["garden", "migrate", "--from=old", &format!("--to-entry={ENTRY}"), "--timeout=600s"]);
         command.arg("--namespace").arg(self.berth.namespace());
         command.arg("--kubeconfig").arg(self.berth.plane().kubeconfig());
-        command.args(more).stdin(Stdio::null());
+        command.args(more).env("BERTH_PACE", self.pace).stdin(Stdio::null());
         command
     }
 
@@ -119,13 +125,12 @@ async fn contents(store: &Arc<DynObjectStore>, prefix: &str) -> BTreeMap<String,
     let at = Path::from(prefix);
     let found: Vec<_> =
         store.list((!prefix.is_empty()).then_some(&at)).map_ok(|o| o.location).try_collect().await.unwrap();
-    let mut all = BTreeMap::new();
-    for path in found {
+    let reads = found.into_iter().map(|path| async move {
         let bytes = store.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
         let key = path.as_ref().strip_prefix(prefix).unwrap_or_default().trim_start_matches('/').to_owned();
-        all.insert(key, bytes);
-    }
-    all
+        (key, bytes)
+    });
+    stream::iter(reads).buffer_unordered(AT_ONCE).collect().await
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -138,10 +143,11 @@ async fn fill(store: &Arc<DynObjectStore>, count: usize) {
 }
 
 async fn fill_more(store: &Arc<DynObjectStore>, which: Range<usize>) {
-    for i in which {
+    let writes = which.map(|i| async move {
         let path = Path::from(format!("kopia/default/p{i:05}"));
-        store.put(&path, PutPayload::from(format!("contents of {i}"))).await.unwrap();
-    }
+        store.put(&path, PutPayload::from(format!("contents of {i}"))).await.map(|_| ())
+    });
+    stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await.unwrap();
 }
 
 #[test]
@@ -207,7 +213,7 @@ fn backups_move_and_their_location_keeps_its_name() {
 
 #[test]
 fn it_goes_on_where_it_was_killed() {
-    let site = Site::start("migrate-killed");
+    let site = Site { pace: QUICK, ..Site::start("migrate-killed") };
     site.available("old");
     site.share();
     site.available(ENTRY);
@@ -291,7 +297,8 @@ fn signal(child: &std::process::Child, name: &str) {
 
 #[test]
 fn a_run_that_slept_while_another_ended_removes_nothing() {
-    let site = Site::start("migrate-slept");
+    const MANY: usize = 1500;
+    let site = Site { pace: QUICK, ..Site::start("migrate-slept") };
     site.available("old");
     site.share();
     site.available(ENTRY);
@@ -301,9 +308,9 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
     let mut filled = 0;
     let asleep = wait_for("a run to sleep in the midst of it", PATIENCE, || {
         // So many that it is still at it when another one has looked twice.
-        runtime.block_on(fill_more(&own, filled..filled + 3000));
+        runtime.block_on(fill_more(&own, filled..filled + MANY));
         let goal = filled + 50;
-        filled += 3000;
+        filled += MANY;
         let mut sleeper =
             site.command(&["--at-once=1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         wait_for("some objects to be copied", PATIENCE, || {

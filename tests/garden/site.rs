@@ -18,6 +18,12 @@ pub const BUCKETS: &str = "backupbuckets.extensions.gardener.cloud";
 pub const ENTRIES: &str = "backupentries.extensions.gardener.cloud";
 pub const LOCATIONS: &str = "backupstoragelocations.velero.io";
 
+/// As fast as time passes for hubs and agents of tests that wait for silences, which are ten seconds then, and for what
+/// settles.
+pub const QUICK: &str = "4";
+/// As it passes elsewhere: for those that are killed again and again, and must not seem to be gone.
+pub const USUAL: &str = "1";
+
 /// A cluster that backs up, and its agent.
 pub struct Member {
     pub plane: ControlPlane,
@@ -32,7 +38,7 @@ impl Member {
         let plane = ControlPlane::start()?;
         define_velero(&plane)?;
         define_member(&plane)?;
-        let agent = start_agent(hub, &plane, seed, &[])?;
+        let agent = start_agent(hub, &plane, seed, QUICK, &[])?;
         Ok(Self { plane, _agent: agent })
     }
 
@@ -46,8 +52,8 @@ pub fn user_of(seed: &str) -> (String, &'static str) {
     (format!("system:serviceaccount:{SEEDS_NAMESPACE}:{seed}"), "system:serviceaccounts:garden-seeds")
 }
 
-/// The agent of a member cluster. In the hub it may do what a seed may, and no more. A short Lease is for those that are
-/// killed again and again: on a busy machine whoever has one loses it, and with it what it has seen.
+/// The agent of a member cluster. In the hub it may do what a seed may, and no more; it has the hub's pace. A short Lease is for
+/// those that are killed again and again: on a busy machine whoever has one loses it, and with it what it has seen.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -55,6 +61,7 @@ pub fn start_agent(
     hub: &ControlPlane,
     member: &ControlPlane,
     seed: &str,
+    pace: &str,
     more: &[&str],
 ) -> anyhow::Result<Process> {
     let account = json!({
@@ -62,7 +69,7 @@ pub fn start_agent(
     });
     apply(hub.kubectl(), &account)?;
     let mut command = in_own_session(&program());
-    command.args(["garden", "agent", "--namespace=velero"]).args(more);
+    command.args(["garden", "agent", "--namespace=velero"]).args(more).env("BERTH_PACE", pace);
     command.arg("--kubeconfig").arg(member.kubeconfig());
     command.arg("--hub-kubeconfig").arg(hub.service_account_kubeconfig(SEEDS_NAMESPACE, seed)?);
     command.arg(format!("--seed={seed}"));
@@ -150,22 +157,7 @@ fn define(
     let named = |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     objects.extend(namespaces.iter().map(named));
     plane.apply(objects)?;
-    plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
-    definitions.iter().try_for_each(|crd| {
-        let kind = crd.metadata.name.clone().unwrap_or_default();
-        is_served(plane, &kind)
-    })
-}
-
-/// Waits until objects of a kind can be had: a definition is established a moment before everybody finds it.
-///
-/// # Errors
-/// When that takes too long.
-pub fn is_served(plane: &ControlPlane, kind: &str) -> anyhow::Result<()> {
-    wait_for(&format!("{kind} to be served"), PATIENCE, || {
-        let answer = plane.kubectl().answer(&["get", kind, "--all-namespaces", "-o", "json"], "")?;
-        Ok(answer.status.success().then_some(()))
-    })
+    plane.kubectl().await_definitions()
 }
 
 /// # Errors

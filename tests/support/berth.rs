@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -17,6 +18,8 @@ const BUCKET: &str = "backups";
 /// For the controllers of a test that kills a leader, and so waits for its Lease.
 /// Renewed within two thirds of it: a busy machine must be able to.
 pub const SHORT_LEASE: &str = "--lease-duration=4s";
+/// For those of a test that kills leaders again and again, and minds nothing of one that loses its Lease.
+pub const SHORTEST_LEASE: &str = "--lease-duration=2s";
 
 /// How berth is to be run.
 #[derive(Clone)]
@@ -65,6 +68,8 @@ impl Options {
 pub enum Plane {
     Own(Box<ControlPlane>),
     Shared(&'static ControlPlane),
+    /// For as long as one of them is there.
+    Common(Arc<ControlPlane>),
 }
 
 impl From<ControlPlane> for Plane {
@@ -79,6 +84,12 @@ impl From<&'static ControlPlane> for Plane {
     }
 }
 
+impl From<Arc<ControlPlane>> for Plane {
+    fn from(plane: Arc<ControlPlane>) -> Self {
+        Self::Common(plane)
+    }
+}
+
 impl Deref for Plane {
     type Target = ControlPlane;
 
@@ -86,6 +97,7 @@ impl Deref for Plane {
         match self {
             Self::Own(plane) => plane,
             Self::Shared(plane) => plane,
+            Self::Common(plane) => plane,
         }
     }
 }
@@ -316,7 +328,9 @@ impl Berth {
         self.controller.process.leave_running();
         match &mut self.plane {
             Plane::Own(plane) => plane.leave_running(save),
-            Plane::Shared(_) => bail!("others use this control plane: it cannot be left behind"),
+            Plane::Shared(_) | Plane::Common(_) => {
+                bail!("others use this control plane: it cannot be left behind")
+            }
         }
     }
 }
@@ -332,14 +346,17 @@ fn loopback() -> anyhow::Result<SocketAddr> {
 }
 
 fn has_bundles(kubectl: &Kubectl, configuration: &str) -> anyhow::Result<bool> {
-    let kinds = ["mutating", "validating"].map(|kind| format!("{kind}webhookconfiguration/{configuration}"));
-    let text = kubectl.run(&["get", &kinds[0], &kinds[1], "-o", "json"])?;
-    let found: Value = serde_json::from_str(&text)?;
-    let webhooks =
-        found["items"].as_array().into_iter().flatten().flat_map(|item| item["webhooks"].as_array());
-    Ok(webhooks
-        .flatten()
-        .all(|w| w["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())))
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let text = kubectl.run(&["get", kind, configuration, "-o", "json"])?;
+        let found: Value = serde_json::from_str(&text)?;
+        let is_there = |webhook: &Value| {
+            webhook["clientConfig"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty())
+        };
+        if !found["webhooks"].as_array().into_iter().flatten().all(is_there) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn start_webhook(

@@ -31,7 +31,14 @@ fn client() -> anyhow::Result<HttpClient> {
 
 /// Headers and body of a success.
 async fn send(request: http::Request<HttpRequestBody>) -> anyhow::Result<(HeaderMap, Bytes)> {
-    let (head, body) = client()?.execute(request).await?.into_parts();
+    send_by(&client()?, request).await
+}
+
+async fn send_by(
+    client: &HttpClient,
+    request: http::Request<HttpRequestBody>,
+) -> anyhow::Result<(HeaderMap, Bytes)> {
+    let (head, body) = client.execute(request).await?.into_parts();
     let body = body.bytes().await?;
     ensure!(head.status.is_success(), "{}: {}", head.status, String::from_utf8_lossy(&body));
     Ok((head.headers, body))
@@ -167,12 +174,30 @@ impl Gcs {
         serde_json::from_slice(&body).context("not JSON")
     }
 
+    /// For many objects of a bucket: a client takes longer to make than an object to write.
+    ///
+    /// # Errors
+    /// When the client cannot be made.
+    pub fn uploads(&self, bucket: &str) -> anyhow::Result<Uploads> {
+        let url = format!("{}/upload/storage/v1/b/{bucket}/o?uploadType=media&name=", self.url());
+        Ok(Uploads { client: client()?, url })
+    }
+}
+
+/// Writes into one bucket of [`Gcs`]. It belongs to the runtime on which it is used first.
+pub struct Uploads {
+    client: HttpClient,
+    /// Up to the key.
+    url: String,
+}
+
+impl Uploads {
     /// `key` as it stands in a query.
     ///
     /// # Errors
     /// When it is refused.
-    pub async fn upload(&self, bucket: &str, key: &str, text: &'static str) -> anyhow::Result<()> {
-        let url = format!("{}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={key}", self.url());
-        send(http::Request::post(url).body(HttpRequestBody::from(text.to_owned()))?).await.map(|_| ())
+    pub async fn put(&self, key: &str, text: &'static str) -> anyhow::Result<()> {
+        let request = http::Request::post(format!("{}{key}", self.url));
+        send_by(&self.client, request.body(HttpRequestBody::from(text.to_owned()))?).await.map(|_| ())
     }
 }

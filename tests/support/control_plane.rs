@@ -244,11 +244,10 @@ impl ControlPlane {
     /// # Errors
     /// When the API server issues none.
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
-        let token =
-            self.kubectl.run(&["create", "token", name, "--namespace", namespace, "--duration=24h"])?;
+        let token = self.kubectl.token(namespace, name)?;
         let kubeconfig = self.folder.join(format!("kubeconfig-{namespace}-{name}"));
         let ca = self.folder.join("pki/ca.crt");
-        write_kubeconfig(&kubeconfig, &self.url, &ca, json!({"token": token.trim()}))?;
+        write_kubeconfig(&kubeconfig, &self.url, &ca, json!({"token": token}))?;
         Ok(kubeconfig)
     }
 

@@ -1,27 +1,35 @@
-//! `kubectl get … -o json` and `kubectl apply --server-side -f -` without a process: tests ask for objects thousands of times
-//! while they wait, and apply hundreds, and each kubectl takes some 70 ms of a core.
+//! kubectl's commonest commands without a process, which takes some 100 ms of a core: tests ask for objects thousands of times while
+//! they wait, and write hundreds. What is not known here is kubectl's own.
 
-use std::collections::BTreeMap;
+mod args;
+mod read;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use http::{Method, Request};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
 
 use super::kubectl::Answer;
+use args::{Asked, Common};
 
-/// For what one call asks, and for each object that it applies.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PATIENCE_OF_OBJECT: Duration = Duration::from_secs(1);
 /// `/api` and `/apis` with all resources in one answer each.
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// For what is neither asked nor written by a command of somebody's.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a request is repeated whose answer says when to come back.
+const TRIES: u32 = 10;
 
 static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
@@ -35,16 +43,32 @@ static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
 static CONNECTIONS: Mutex<BTreeMap<String, Arc<Connection>>> = Mutex::new(BTreeMap::new());
 
 /// What kubectl answers to `args`, if they are among those that are known here. `None`: ask kubectl, which also says why
-/// something fails.
+/// something cannot be read.
 pub fn answer(kubeconfig: &Path, args: &[&str], stdin: &str) -> Option<Answer> {
-    if let Some(wanted) = Wanted::parse(args) {
-        let stdout = run(kubeconfig, PATIENCE, |connection| async move { connection.get(&wanted).await })?;
-        return Some(Answer { stdout, stderr: String::new(), status: ExitStatus::default() });
-    }
-    let apply = Apply::parse(args, stdin)?;
-    let count = u32::try_from(apply.objects.len()).unwrap_or(u32::MAX);
-    let patience = PATIENCE + PATIENCE_OF_OBJECT.saturating_mul(count);
-    run(kubeconfig, patience, |connection| async move { connection.apply(&apply).await })
+    let asked = Asked::parse(args, stdin)?;
+    run(kubeconfig, asked.patience(), |connection| async move { connection.answer(&asked).await })
+}
+
+/// Names of all that the API server serves, as `PLURAL.GROUP`, asked anew.
+pub fn served(kubeconfig: &Path) -> Option<BTreeSet<String>> {
+    run(kubeconfig, PATIENCE, |connection| async move {
+        let kinds = connection.discovered().await?;
+        Some(kinds.values().map(Kind::full_name).collect())
+    })
+}
+
+/// A token of that service account, for a day.
+pub fn token(kubeconfig: &Path, namespace: &str, name: &str) -> Option<String> {
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+    let wanted = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86_400},
+    });
+    run(kubeconfig, PATIENCE, |connection| async move {
+        let request =
+            request(Method::POST, &path, &Common::default(), JSON, wanted.to_string().into_bytes())?;
+        let reply = connection.send(&request).await.ok().filter(|reply| reply.is_done)?;
+        reply.body["status"]["token"].as_str().map(str::to_owned)
+    })
 }
 
 /// Runs `task` on a runtime of its own, since the caller may or may not be on one.
@@ -57,86 +81,34 @@ fn run<T: Send + 'static, F: Future<Output = Option<T>> + Send>(
     let (sender, answer) = mpsc::channel();
     RUNTIME.as_ref()?.spawn(async move {
         let run = async { task(Connection::of(text).await?).await };
-        let answer = tokio::time::timeout(patience, run).await.ok().flatten();
+        let answer = timeout(patience, run).await.ok().flatten();
         let _ = sender.send(answer);
     });
     answer.recv().ok().flatten()
 }
 
-/// The arguments of one `kubectl get`.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
-    resource: String,
-    name: Option<String>,
-    /// `None`: the default one.
-    namespace: Option<String>,
-    everywhere: bool,
-    labels: Option<String>,
-    fields: Option<String>,
-    may_be_absent: bool,
-}
+/// Types of bodies.
+const JSON: &str = "application/json";
 
-impl Wanted {
-    fn parse(args: &[&str]) -> Option<Self> {
-        let mut args = args.iter().flat_map(|arg| match arg.split_once('=') {
-            Some((flag, value)) if flag.starts_with("--") => vec![flag, value],
-            _ => vec![*arg],
-        });
-        (args.next() == Some("get")).then_some(())?;
-        let mut wanted = Self::default();
-        let mut is_json = false;
-        while let Some(arg) = args.next() {
-            match arg {
-                "-n" | "--namespace" => wanted.namespace = Some(args.next()?.to_owned()),
-                "-l" | "--selector" => wanted.labels = Some(args.next()?.to_owned()),
-                "--field-selector" => wanted.fields = Some(args.next()?.to_owned()),
-                "-A" | "--all-namespaces" => wanted.everywhere = true,
-                "--ignore-not-found" => wanted.may_be_absent = true,
-                "-o" | "--output" => is_json = args.next()? == "json",
-                flag if flag.starts_with('-') => return None,
-                word if word.contains(['/', ',']) => return None,
-                word if wanted.resource.is_empty() => word.clone_into(&mut wanted.resource),
-                word if wanted.name.is_none() => wanted.name = Some(word.to_owned()),
-                _ => return None,
-            }
-        }
-        (is_json && !wanted.resource.is_empty()).then_some(wanted)
+/// As kubectl makes it for whoever asks.
+fn request(
+    method: Method,
+    path: &str,
+    common: &Common,
+    content: &str,
+    body: Vec<u8>,
+) -> Option<Request<Vec<u8>>> {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(user) = &common.user {
+        request = request.header("Impersonate-User", user.as_str());
     }
-}
-
-/// The arguments of one `kubectl apply --server-side -f -`, and what it is given.
-#[derive(Debug)]
-struct Apply {
-    objects: Vec<Value>,
-    namespace: Option<String>,
-    /// Behind the `?` of each request.
-    query: String,
-}
-
-impl Apply {
-    fn parse(args: &[&str], stdin: &str) -> Option<Self> {
-        let mut args = args.iter().copied();
-        (args.next() == Some("apply")).then_some(())?;
-        let (mut is_server_side, mut is_stdin, mut namespace) = (false, false, None);
-        let mut query = "fieldManager=kubectl&fieldValidation=Strict".to_owned();
-        while let Some(arg) = args.next() {
-            match arg {
-                "--server-side" => is_server_side = true,
-                "--force-conflicts" => query += "&force=true",
-                "--dry-run=server" => query += "&dryRun=All",
-                "-f" => is_stdin = args.next()? == "-",
-                "-n" | "--namespace" => namespace = Some(args.next()?.to_owned()),
-                _ => return None,
-            }
-        }
-        (is_server_side && is_stdin).then_some(())?;
-        let mut object: Value = serde_json::from_str(stdin).ok()?;
-        let objects = match object.get_mut("items") {
-            Some(Value::Array(items)) => std::mem::take(items),
-            _ => vec![object],
-        };
-        Some(Self { objects, namespace, query })
+    for group in &common.groups {
+        request = request.header("Impersonate-Group", group.as_str());
     }
+    if !content.is_empty() {
+        request = request.header(http::header::CONTENT_TYPE, content);
+    }
+    request.body(body).ok()
 }
 
 /// A kind, as the API server has it.
@@ -148,6 +120,62 @@ struct Kind {
     kind: String,
     plural: String,
     is_namespaced: bool,
+}
+
+impl Kind {
+    /// Empty: the core's.
+    fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Somebody's definition has brought it.
+    fn is_custom(&self) -> bool {
+        self.group().contains('.') && !self.group().ends_with(".k8s.io")
+    }
+
+    fn with_group(&self, name: &str) -> String {
+        if self.group().is_empty() { name.to_owned() } else { format!("{name}.{}", self.group()) }
+    }
+
+    /// As definitions are named.
+    fn full_name(&self) -> String {
+        self.with_group(&self.plural)
+    }
+
+    /// As kubectl prints it.
+    fn word(&self) -> String {
+        self.with_group(&self.kind.to_lowercase())
+    }
+
+    /// Of all of them: in one namespace, where they are in any.
+    fn path(&self, namespace: Option<&str>) -> String {
+        match namespace {
+            Some(namespace) if self.is_namespaced => {
+                format!("{}/namespaces/{namespace}/{}", self.root, self.plural)
+            }
+            _ => format!("{}/{}", self.root, self.plural),
+        }
+    }
+}
+
+/// What an API server said.
+struct Reply {
+    code: u16,
+    is_done: bool,
+    warnings: Vec<String>,
+    body: Value,
+}
+
+impl Reply {
+    /// As kubectl prints it.
+    fn refusal(&self, before: &str) -> String {
+        let text = |key: &str| self.body[key].as_str().unwrap_or_default();
+        let reason = match text("reason") {
+            "" => String::new(),
+            reason => format!(" ({reason})"),
+        };
+        format!("Error from server{reason}: {before}{}\n", text("message"))
+    }
 }
 
 struct Connection {
@@ -166,117 +194,95 @@ impl Connection {
         let parsed = Kubeconfig::from_yaml(&kubeconfig).ok()?;
         let mut config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.ok()?;
         config.proxy_url = None;
+        // kubectl tells every refusal; what it repeats is repeated by `send`.
+        config.default_retry = false;
         let connection = Arc::new(Self { client: Client::try_from(config).ok()?, kinds: Mutex::default() });
         let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
         Some(all.entry(kubeconfig).or_insert(connection).clone())
     }
 
-    async fn get(&self, wanted: &Wanted) -> Option<String> {
-        let kind = self.kind(&wanted.resource).await?;
-        let mut path = kind.root.clone();
-        if kind.is_namespaced && !wanted.everywhere {
-            path += &format!("/namespaces/{}", wanted.namespace.as_deref().unwrap_or("default"));
-        }
-        path += &format!("/{}", kind.plural);
-        let Some(name) = &wanted.name else { return self.list(&kind, path, wanted).await };
-        match self.ask(&format!("{path}/{name}"), None).await {
-            Ok(mut object) => {
-                hide_managers(&mut object);
-                serde_json::to_string(&object).ok()
+    async fn answer(&self, asked: &Asked) -> Option<Answer> {
+        match asked {
+            Asked::Get(wanted) => {
+                let stdout = self.get(wanted).await?;
+                Some(Answer { stdout, stderr: String::new(), status: ExitStatus::default() })
             }
-            Err(404) if wanted.may_be_absent && !wanted.everywhere => Some(String::new()),
-            Err(_) => None,
+            Asked::MayI(asked) => self.may_i(asked).await,
+            Asked::Apply(apply) => self.apply(apply).await,
+            Asked::Create(create) => self.create(create).await,
+            Asked::Change(change) => self.change(change).await,
+            Asked::Note(note) => self.note(note).await,
+            Asked::Delete(delete) => self.delete(delete).await,
         }
     }
 
-    async fn list(&self, kind: &Kind, path: String, wanted: &Wanted) -> Option<String> {
-        let selectors = [("labelSelector", &wanted.labels), ("fieldSelector", &wanted.fields)];
-        let selectors = selectors.iter().filter_map(|(key, value)| {
-            let value = value.as_deref()?.replace('=', "%3D").replace(',', "%2C").replace('!', "%21");
-            (!value.contains([' ', '&', '(', '#'])).then(|| format!("{key}={value}"))
-        });
-        let selectors: Vec<String> = selectors.collect();
-        if selectors.len() < usize::from(wanted.labels.is_some()) + usize::from(wanted.fields.is_some()) {
-            return None;
-        }
-        let mut list = self.ask(&format!("{path}?{}", selectors.join("&")), None).await.ok()?;
-        let mut items = list.get_mut("items")?.take();
-        for item in items.as_array_mut()? {
-            hide_managers(item);
-            if let Some(item) = item.as_object_mut() {
-                item.insert("apiVersion".to_owned(), json!(kind.api_version));
-                item.insert("kind".to_owned(), json!(kind.kind));
-            }
-        }
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": items, "metadata": Map::new()});
-        serde_json::to_string(&list).ok()
-    }
-
-    /// One after the other, as they stand. `None`, before anything is sent, for kinds that are not known.
-    async fn apply(&self, apply: &Apply) -> Option<Answer> {
-        let mut requests = Vec::new();
-        for object in &apply.objects {
-            let (api_version, name) = (object["apiVersion"].as_str()?, object["metadata"]["name"].as_str()?);
-            let group = api_version.split_once('/').map(|(group, _)| group);
-            let word = object["kind"].as_str()?.to_lowercase();
-            let word = group.map_or_else(|| word.clone(), |group| format!("{word}.{group}"));
-            let kind = self.kind(&word).await.filter(|kind| kind.api_version == api_version)?;
-            let mut path = kind.root.clone();
-            if kind.is_namespaced {
-                let given = object["metadata"]["namespace"].as_str().or(apply.namespace.as_deref());
-                path += &format!("/namespaces/{}", given.unwrap_or("default"));
-            }
-            let request = http::Request::patch(format!("{path}/{}/{name}?{}", kind.plural, apply.query))
-                .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
-                .body(Body::from(object.to_string().into_bytes()))
-                .ok()?;
-            requests.push((format!("{word}/{name}"), request));
-        }
-        let (mut stdout, mut stderr, mut status) = (String::new(), String::new(), ExitStatus::default());
-        for (what, request) in requests {
-            // From here on kubectl is not asked any more: a request that failed must not be made good by a second one.
-            match self.patch(request).await {
-                Ok(warnings) => {
-                    stderr += &warnings;
-                    stdout += &format!("{what} serverside-applied\n");
-                }
-                Err(said) => {
-                    stderr += &said;
-                    status = ExitStatus::from_raw(1 << 8);
-                }
-            }
-        }
-        Some(Answer { stdout, stderr, status })
-    }
-
-    /// What kubectl prints on stderr, of warnings and of a refusal.
-    async fn patch(&self, request: http::Request<Body>) -> Result<String, String> {
+    /// One request; again, as kubectl does, where the answer says when to come back. Fails with what kubectl prints when there
+    /// is none.
+    async fn send(&self, request: &Request<Vec<u8>>) -> Result<Reply, String> {
         let failed = |error: &dyn std::fmt::Display| format!("Unable to connect to the server: {error}\n");
-        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
-        let mut said = String::new();
-        for warning in response.headers().get_all(http::header::WARNING) {
-            // 299 - "TEXT", with backslashes before quotes.
-            let warning = warning.to_str().unwrap_or_default();
-            let text =
-                warning.split_once('"').and_then(|(_, text)| text.strip_suffix('"')).unwrap_or(warning);
-            said += &format!("Warning: {}\n", text.replace("\\\"", "\"").replace("\\\\", "\\"));
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let asked = self.client.send(request.clone().map(Body::from)).await;
+            let (head, body) = asked.map_err(|error| failed(&error))?.into_parts();
+            let again = head.headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let again = again.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+            let may_pass = head.status.as_u16() == 429 || head.status.is_server_error();
+            if let Some(pause) = again.filter(|_| may_pass && tried < TRIES) {
+                sleep(pause).await;
+                continue;
+            }
+            let warnings = head.headers.get_all(http::header::WARNING).iter().map(|warning| {
+                // 299 - "TEXT", with backslashes before quotes.
+                let warning = String::from_utf8_lossy(warning.as_bytes());
+                let text = warning.split_once('"').and_then(|(_, text)| text.strip_suffix('"'));
+                text.unwrap_or(&warning).replace("\\\"", "\"").replace("\\\\", "\\")
+            });
+            let warnings = warnings.collect();
+            let body = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
+            return Ok(Reply {
+                code: head.status.as_u16(),
+                is_done: head.status.is_success(),
+                warnings,
+                body: serde_json::from_slice(&body).unwrap_or_default(),
+            });
         }
-        let is_done = response.status().is_success();
-        let body = response.into_body().collect().await.map_err(|error| failed(&error))?.to_bytes();
-        if is_done {
-            return Ok(said);
+    }
+
+    /// The answer, or the status that a refusal came with; 0 without any.
+    async fn ask(&self, path: &str, accept: Option<&str>) -> Result<Value, u16> {
+        let mut request = Request::get(path);
+        if let Some(accept) = accept {
+            request = request.header(http::header::ACCEPT, accept);
         }
-        let refusal: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let text = |key: &str| refusal[key].as_str().unwrap_or_default().to_owned();
-        Err(said + &format!("Error from server ({}): {}\n", text("reason"), text("message")))
+        let request = request.body(Vec::new()).map_err(|_| 0_u16)?;
+        match self.send(&request).await {
+            Ok(reply) if reply.is_done => Ok(reply.body),
+            Ok(reply) => Err(reply.code),
+            Err(_) => Err(0),
+        }
     }
 
     /// The kind of that name. A definition may have come since the last look.
     async fn kind(&self, name: &str) -> Option<Kind> {
-        let known = |name: &str| self.kinds.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(kind) = known(name) {
+        let name = name.to_lowercase();
+        let known = || self.kinds.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+        if let Some(kind) = known() {
             return Some(kind);
         }
+        self.discovered().await?.remove(&name)
+    }
+
+    /// The kind of an object that is to be written.
+    async fn kind_of(&self, object: &Value) -> Option<Kind> {
+        let (api_version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
+        let group = api_version.split_once('/').map(|(group, _)| format!(".{group}"));
+        let name = format!("{kind}{}", group.unwrap_or_default());
+        self.kind(&name).await.filter(|kind| kind.api_version == api_version)
+    }
+
+    /// All kinds, by all of their names.
+    async fn discovered(&self) -> Option<BTreeMap<String, Kind>> {
         let mut found = BTreeMap::new();
         for root in ["/api", "/apis"] {
             let groups = self.ask(root, Some(DISCOVERY)).await.ok()?;
@@ -284,21 +290,8 @@ impl Connection {
                 names_of(group, &mut found);
             }
         }
-        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        known(name)
-    }
-
-    /// The answer, or the status that a refusal came with; 0 without any.
-    async fn ask(&self, path: &str, accept: Option<&str>) -> Result<Value, u16> {
-        let mut request = http::Request::get(path);
-        if let Some(accept) = accept {
-            request = request.header(http::header::ACCEPT, accept);
-        }
-        let request = request.body(Vec::new()).map_err(|_| 0_u16)?;
-        self.client.request(request).await.map_err(|error| match error {
-            kube::Error::Api(status) => status.code,
-            _ => 0,
-        })
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&found);
+        Some(found)
     }
 }
 
@@ -307,6 +300,11 @@ fn hide_managers(object: &mut Value) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
+}
+
+/// One that ended well, or not.
+fn status(is_well: bool) -> ExitStatus {
+    if is_well { ExitStatus::default() } else { ExitStatus::from_raw(1 << 8) }
 }
 
 /// Adds all kinds of a group of a discovery under each of their names. The group's first version is the preferred one, and the

@@ -62,6 +62,7 @@ impl Kubectl {
     /// # Errors
     /// When it cannot be run.
     pub fn answer(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
+        let _wait = Wait::start(&format!("kubectl {}", args.first().unwrap_or(&"")));
         match in_process::answer(&self.kubeconfig, args, stdin) {
             Some(answer) => Ok(answer),
             None => self.answer_by_process(args, stdin),
@@ -125,31 +126,34 @@ impl Kubectl {
         self.answer(&["create", "--namespace", namespace, "-f", "-"], &list.to_string())
     }
 
-    /// Waits until the API server serves all that its definitions define, and says so to whoever looks for a kind.
-    ///
-    /// `kubectl wait` does not do for that: it fails at once on a definition that has no conditions yet, and a kind that is
-    /// established may be looked for in vain for a moment.
+    /// Waits until the API server serves all that its definitions define, and says so to whoever looks for a kind: it does
+    /// neither before a definition is established, and may do both a moment later.
     ///
     /// # Errors
     /// When the definitions cannot be read, or one is not served in time.
     pub fn await_definitions(&self) -> anyhow::Result<()> {
-        let mut missing = Vec::new();
+        let definitions = self.run(&["get", "crd", "-o", "name"])?;
+        let names = definitions.lines().filter_map(|line| Some(line.split_once('/')?.1));
+        let mut missing: Vec<&str> = names.collect();
         let waited = wait_for("definitions to be served", PATIENCE, || {
-            let definitions: Value = serde_json::from_str(&self.run(&["get", "crd", "-o", "json"])?)?;
-            let known = self.answer(&["api-resources", "-o", "name"], "")?;
-            missing = definitions["items"].as_array().cloned().unwrap_or_default();
-            missing.retain(|definition| {
-                let mut conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
-                let is_established = conditions.any(|c| c["type"] == "Established" && c["status"] == "True");
-                let name = definition["metadata"]["name"].as_str();
-                !(is_established && known.stdout.lines().any(|line| Some(line) == name))
-            });
+            if let Some(served) = in_process::served(&self.kubeconfig) {
+                missing.retain(|name| !served.contains(*name));
+            }
             Ok(missing.is_empty().then_some(()))
         });
-        waited.with_context(|| {
-            let names = missing.iter().filter_map(|definition| definition["metadata"]["name"].as_str());
-            format!("not served: {}", names.collect::<Vec<_>>().join(", "))
-        })
+        waited.with_context(|| format!("not served: {}", missing.join(", ")))
+    }
+
+    /// A token of a service account, for a day.
+    ///
+    /// # Errors
+    /// When the API server issues none.
+    pub fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
+        if let Some(token) = in_process::token(&self.kubeconfig, namespace, name) {
+            return Ok(token);
+        }
+        let args = ["create", "token", name, "--namespace", namespace, "--duration=24h"];
+        Ok(self.run(&args)?.trim().to_owned())
     }
 
     /// Waits until the API server knows that this user may do that: it learns of roles through watches.

@@ -291,7 +291,7 @@ impl Velero {
             plane.kubectl().run(&args)
         };
         // The look that is waited for has to do: it would fail whatever it picks up after a later one that failed.
-        patch(json!({"spec": {"validationFrequency": "24h"}}))?;
+        patch(json!({"spec": {"validationFrequency": "24h"}, "status": {"lastValidationTime": null}}))?;
         let process = Process::start("velero server", command, &folder.join("velero.log"))?;
         let mut started =
             Self { process, program, namespace: namespace.to_owned(), kubeconfig, folder, turn };
@@ -307,11 +307,12 @@ impl Velero {
             let args = [&["get"][..], &of_default, &["-o", "json"]].concat();
             let location: Value = serde_json::from_str(&plane.kubectl().run(&args)?)?;
             let status = &location["status"];
-            if status["phase"] == "Unavailable" && !status["lastValidationTime"].is_null() {
+            let has_looked = !status["lastValidationTime"].is_null();
+            if status["phase"] == "Unavailable" && has_looked {
                 // It looks soon at what it has never looked at.
                 patch(json!({"status": {"lastValidationTime": null}}))?;
             }
-            Ok((status["phase"] == "Available").then_some(()))
+            Ok((status["phase"] == "Available" && has_looked).then_some(()))
         })
         .with_context(|| log::tail(started.process.log(), 20))?;
         Ok(started)

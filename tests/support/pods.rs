@@ -85,6 +85,11 @@ impl Cluster {
         self.site.add_args(first, more);
     }
 
+    /// Containers that start from now on have this variable, too.
+    pub fn set_variable(&self, name: &str, value: &str) {
+        self.site.set_variable(name, value);
+    }
+
     /// Pods that have this label, whatever its value, are played by the test from now on: nobody here runs them. Those that
     /// run go on.
     pub fn leave(&self, label: &str) {

@@ -11,13 +11,16 @@ use super::times::Wait;
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The same of one answer of a store, of which several may be needed.
 pub const ANSWER: Duration = Duration::from_secs(120);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const PERIOD: Duration = Duration::from_millis(20);
+/// What has taken long may take that much longer, part of it all.
+const LATER: u32 = 32;
+const LATEST: Duration = Duration::from_millis(250);
 
-/// How long to pause after a look that took that long, in a wait that began so long ago. Looks take the cores from what
-/// is waited for, so a long wait looks seldom: it ends an eighth later than it could.
+/// How long to pause after a look that took that long, when `waited` has gone by: whoever looks is not to take more than a third
+/// of a core from what it waits for, and four tests that look fifty times a second keep an API server busy.
 fn pause(look: Duration, waited: Duration) -> Duration {
-    (waited / 8).max(look * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    let rarer = (waited / LATER).min(LATEST);
+    (look * 2).max(rarer).clamp(PERIOD, Duration::from_secs(2))
 }
 
 /// Asks again and again until `condition` gives a value, or fails: that ends the wait at once.

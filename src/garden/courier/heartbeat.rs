@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
+use crate::pace::{paced, passed};
 use crate::telemetry::chain;
 
 /// The hub takes a seed for gone that was silent for four of these.
@@ -67,7 +68,7 @@ struct Rival {
 impl Heart<'_> {
     /// For ever.
     pub async fn run(&self) {
-        let mut ticks = interval(PERIOD);
+        let mut ticks = interval(paced(PERIOD));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut silent, mut own, mut rival) = (false, None, Rival::default());
         loop {
@@ -182,7 +183,7 @@ impl Rival {
         };
         match &self.renewed {
             Some((renewed, at)) if *renewed == told.last_update_time => {
-                if at.elapsed() > SILENT.unsigned_abs() {
+                if passed(at.elapsed()) > SILENT.unsigned_abs() {
                     let over =
                         condition("False", "OneCluster", "no other cluster comes with this name any more");
                     if let Some(conditions) = with_condition(conditions, over) {

@@ -19,6 +19,7 @@ use tracing::info;
 use super::Courier;
 use super::write::Failure;
 use crate::garden::running::running;
+use crate::pace::passed;
 
 /// Whoever saw a location writable begins a backup there within this, or not at all.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -52,7 +53,7 @@ impl Quiet {
         if since.1 != marks {
             *since = (Instant::now(), marks);
         }
-        since.0.elapsed() >= enough
+        passed(since.0.elapsed()) >= enough
     }
 }
 

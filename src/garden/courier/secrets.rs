@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 
 use super::view::Credentials;
 use crate::client::is_forbidden;
+use crate::pace::paced;
 use crate::telemetry::chain;
 
 /// Changed keys are noticed within this.
@@ -82,7 +83,7 @@ impl Secrets {
                 }
             }
             let is_waiting = wanted.iter().any(|name| self.get(name).is_none());
-            let _ = timeout(if is_waiting { RETRY } else { PERIOD }, changed.changed()).await;
+            let _ = timeout(if is_waiting { RETRY } else { paced(PERIOD) }, changed.changed()).await;
         }
     }
 
@@ -119,5 +120,5 @@ impl Secrets {
 
 /// Has it been refused for long enough that it is meant so?
 fn has_lasted(refused: &mut BTreeMap<String, Instant>, name: &str) -> bool {
-    refused.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
+    refused.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= paced(SETTLED)
 }

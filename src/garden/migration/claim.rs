@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::client::is_conflict;
+use crate::pace::{counted, paced, passed};
 use crate::telemetry::chain;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +55,7 @@ impl Claim {
             let since = now();
             let found = get(&api, location).await?;
             let mark = found.annotations().get(keys::MIGRATED_BY);
-            let watched = first.as_ref().map(|(_, at)| at.elapsed()).unwrap_or_default();
+            let watched = first.as_ref().map(|(_, at)| passed(at.elapsed())).unwrap_or_default();
             let seen = first.as_ref().map(|(mark, _)| mark.as_str());
             match step(mark.map(String::as_str), seen, length(watched)) {
                 Step::Refuse => {
@@ -66,7 +67,7 @@ impl Claim {
                         tell(&format!("{mark} was migrating from here: waiting for a sign of life"));
                         first = Some((mark.clone(), Instant::now()));
                     }
-                    sleep(RENEW.unsigned_abs()).await;
+                    sleep(paced(RENEW.unsigned_abs())).await;
                 }
                 Step::Take => {
                     let mark = format!("{run} {}", since.1);
@@ -86,8 +87,9 @@ impl Claim {
     /// Still the one? Asked before anything is removed.
     pub fn ensure(&self) -> Result<(), ClaimError> {
         let (instant, time) = self.last.lock().since;
-        let by_time = Timestamp::now().duration_since(time);
-        if is_held(length(instant.elapsed())) && is_held(by_time) {
+        let now = Timestamp::now();
+        let by_time = now.duration_since(counted(time, now));
+        if is_held(length(passed(instant.elapsed()))) && is_held(by_time) {
             return Ok(());
         }
         Err(self.lost(format!("it said nothing for {by_time:.0}")))
@@ -115,7 +117,7 @@ impl Claim {
     /// Goes on saying so; ends when that cannot be done any more.
     pub async fn keep(&self) -> ClaimError {
         loop {
-            sleep(RENEW.unsigned_abs()).await;
+            sleep(paced(RENEW.unsigned_abs())).await;
             match self.renew().await {
                 Ok(()) => {}
                 Err(ClaimError::Api(_, error)) => {

@@ -77,7 +77,7 @@ impl Line {
                 Ok(answer) => judge(&answer),
                 Err(error) => error,
             };
-            if !refused.fault.passes() || tried >= TRIES {
+            if !refused.fault.passes() || says_absent(&refused.word) || tried >= TRIES {
                 return Err(refused);
             }
             debug!(error = %refused, tried, "a store did not do what was asked: once more");
@@ -94,6 +94,11 @@ impl Line {
         let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
         Ok(Answer { status: head.status, headers: head.headers, body })
     }
+}
+
+/// A store's word for a setting, a version, an upload that is not there: an answer, and the same a moment later.
+fn says_absent(word: &str) -> bool {
+    word.starts_with("NoSuch") || word.ends_with("NotFoundError")
 }
 
 pub fn options(url: &str, config: &StoreConfig) -> Result<ClientOptions> {
@@ -150,4 +155,25 @@ pub fn lacks(secret: &Secret, keys: &[(&str, bool)]) -> StoreError {
 pub fn name(secret: &Secret) -> String {
     let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
     format!("Secret {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_something_is_not_there_is_an_answer_and_that_a_store_is_not_well_is_none() {
+        for word in [
+            "NoSuchLifecycleConfiguration",
+            "NoSuchBucketPolicy",
+            "NoSuchKey",
+            "ServerSideEncryptionConfigurationNotFoundError",
+            "ObjectLockConfigurationNotFoundError",
+        ] {
+            assert!(says_absent(word), "{word}");
+        }
+        for word in ["", "SlowDown", "InternalError", "OperationAborted", "ServiceUnavailable"] {
+            assert!(!says_absent(word), "{word}");
+        }
+    }
 }

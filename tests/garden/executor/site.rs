@@ -21,7 +21,6 @@ use object_store::path::Path;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::super::site::is_served;
 use crate::admission::program;
 pub use crate::support::PATIENCE;
 use crate::support::peers::{Keys, S3};
@@ -66,8 +65,7 @@ impl Site {
             objects.push(serde_saphyr::from_str(text)?);
         }
         plane.apply(objects)?;
-        plane.kubectl().run(&["wait", "--for=condition=Established", "--timeout=600s", "crd", "--all"])?;
-        [BUCKETS, ENTRIES].iter().try_for_each(|kind| is_served(&plane, kind))?;
+        plane.kubectl().await_definitions()?;
         let agent = plane.service_account_kubeconfig("velero", "berth-garden-agent")?;
         let s3 = S3::start(&plane, "garden")?;
         let site = Self { plane, s3, agent };

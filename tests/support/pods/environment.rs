@@ -29,6 +29,7 @@ pub async fn of(
     if let Ok(backtrace) = std::env::var("RUST_BACKTRACE") {
         env.insert("RUST_BACKTRACE".to_owned(), backtrace);
     }
+    env.extend(host.site.variables());
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
             (_, Some(source)) => {

@@ -35,6 +35,8 @@ pub struct Site {
     left: Mutex<BTreeSet<String>>,
     /// Of containers, by the first argument that their manifests have.
     more_args: Mutex<BTreeMap<String, Vec<String>>>,
+    /// Variables of all containers that no manifest names.
+    variables: Mutex<BTreeMap<String, String>>,
 }
 
 impl Site {
@@ -56,7 +58,17 @@ impl Site {
             ever: Mutex::default(),
             left: Mutex::default(),
             more_args: Mutex::default(),
+            variables: Mutex::default(),
         }
+    }
+
+    pub fn set_variable(&self, name: &str, value: &str) {
+        let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        variables.insert(name.to_owned(), value.to_owned());
+    }
+
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        self.variables.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn remember(&self, pod: &Pod) {
