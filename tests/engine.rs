@@ -247,7 +247,7 @@ fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
     );
     // Without any filter everything cluster-scoped is there, as Velero documents.
     let (done, folder) = run(&berth, "everything", json!({}));
-    assert_eq!(done.phase(), BackupPhase::Completed);
+    assert_eq!(done.phase(), BackupPhase::Completed, "{}", side(&folder, "everything-results.gz"));
     let found = items(&folder.join("everything.tar.gz"));
     for wanted in [
         "planets.engine.example.com/cluster/earth",
