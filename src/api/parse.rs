@@ -79,6 +79,13 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
     found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key })
 }
 
+/// The ConfigMap with the resource policy, if it can be asked for.
+pub fn resource_policy(spec: &BackupSpec) -> Option<&str> {
+    let policy = spec.resource_policy.as_ref()?;
+    let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
+    (is_config_map && is_name(&policy.name)).then_some(policy.name.as_str())
+}
+
 /// RFC 1123 subdomain.
 fn is_name(name: &str) -> bool {
     let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -15,7 +15,7 @@ use berth_core::policy::filters::{Names, NamespacePolicy, Rule};
 use berth_core::policy::volume::{Action, Conditions, Csi, KINDS, Nfs, VolumePolicy};
 use berth_core::selection::{Filter, Lists};
 use berth_core::violation::{Field, Violations};
-use serde_saphyr::Options;
+use serde_saphyr::{Options, UserMessageFormatter};
 
 use crate::parse::{check_lists, parse_selector};
 use crate::quantity::Quantity;
@@ -54,7 +54,8 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
     let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
-            found.push(at, format!("is not YAML of a resource policy: {error}"));
+            let why = error.render_with_formatter(&UserMessageFormatter);
+            found.push(at, format!("is not YAML of a resource policy: {why}"));
             return Err(found);
         }
     };

@@ -290,7 +290,8 @@ impl Engine {
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
+        let asked = Asked::by(prepared.volumes.clone());
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked };
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let uploading = upload(Arc::clone(layout.store()), layout.archive(), taken_parts);
@@ -314,6 +315,8 @@ impl Engine {
                 lister: self.lister(),
                 wanted: &prepared.wanted,
                 selection: &prepared.selection,
+                filters: &prepared.filters,
+                backup: layout.backup(),
                 types: &cluster.types,
                 namespaces: &cluster.namespaces,
                 resolved: &prepared.resolved,
@@ -351,8 +354,8 @@ impl Engine {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
-                counters.asked.tell(spec, log);
-                tell_claims_without_data(spec, &list, log);
+                let decided = counters.asked.tell(spec, log);
+                tell_claims_without_data(spec, &list, decided, log);
                 Ok(Stored { list, bytes })
             }
             (Err(failure), _) if failure.is_from_outside() => Err(failure),
@@ -406,8 +409,9 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
 }
 
 /// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
-fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
-    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len);
+/// `decided`: of how many a policy has said what is meant.
+fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, decided: usize, log: &BackupLog) {
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, BTreeSet::len).saturating_sub(decided);
     if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
