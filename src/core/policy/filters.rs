@@ -206,9 +206,11 @@ impl Filters {
     pub fn of(&self, kind: &ResourceType) -> Option<OfType<'_>> {
         let name = kind.qualified();
         if kind.namespaced {
-            let rules = || self.policies.iter().map(|kinds| kinds.rule(&name)).collect();
-            return (!self.namespaces.is_empty())
-                .then(|| OfType { namespaces: Some(&self.namespaces), rules: rules() });
+            if self.namespaces.is_empty() {
+                return None;
+            }
+            let rules = self.policies.iter().map(|kinds| kinds.rule(&name)).collect();
+            return Some(OfType { namespaces: Some(&self.namespaces), rules });
         }
         let rule = self.cluster.rule(&name)?;
         Some(OfType { namespaces: None, rules: vec![Some(rule)] })
