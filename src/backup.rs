@@ -2,10 +2,12 @@
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
-//! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`), and hands batches of raw objects to its own worker
-//! pool ([`archive`]), which sends gzip members to the store ([`upload`]). Whose the folder
+//! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`),
+//! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
+//! members to the store ([`upload`]). Whose the folder
 //! there is, and what becomes of what lies in it, says `publication`; `settle` ends what a dead leader left.
 
+pub mod actions;
 pub mod archive;
 pub mod asked;
 pub mod collect;
@@ -15,6 +17,7 @@ pub mod list;
 pub mod log;
 pub mod metrics;
 pub mod names;
+mod policy;
 pub mod prepare;
 mod publication;
 pub mod reading;

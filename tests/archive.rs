@@ -23,6 +23,16 @@ pub fn entries(archive: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
+/// Paths of all entries, in their order.
+pub fn paths(archive: &Path) -> Vec<String> {
+    let file = File::open(archive).unwrap_or_else(|e| panic!("{}: {e}", archive.display()));
+    let mut tar = tar::Archive::new(MultiGzDecoder::new(file));
+    let path = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        String::from_utf8(entry.unwrap().path_bytes().into_owned()).unwrap()
+    };
+    tar.entries().unwrap().map(path).collect()
+}
+
 /// Paths of the items, without the second copy under their version.
 pub fn items(archive: &Path) -> Vec<String> {
     let paths = entries(archive)

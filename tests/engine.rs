@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
-use crate::archive::{entries, items, side, side_text};
+use crate::archive::{entries, items, paths, side, side_text};
 use crate::queue::{ended, start};
 use crate::support::{Berth, PATIENCE, backup, wait_for};
 
@@ -533,4 +533,129 @@ fn what_the_objects_of_a_namespace_need_is_stored_with_them_and_each_once() {
     let results = side(&folder, "gone-results.gz");
     let warning = results["warnings"]["cluster"][0].as_str().unwrap();
     assert!(warning.contains("persistentvolumes") && warning.contains("rel-gone"), "{results}");
+}
+
+#[test]
+fn policies_choose_and_what_actions_change_or_leave_out_is_stored_so() {
+    let berth = start("policies", 1);
+    let rules = |name: &str, policy: &str| {
+        object(
+            "ConfigMap",
+            berth.namespace(),
+            name,
+            json!({"data": {"policy": format!("version: v1\n{policy}")}}),
+        )
+    };
+    let choosing = r#"
+volumePolicies:
+- conditions: {nfs: {}}
+  action: {type: skip}
+includeExcludePolicy:
+  excludedNamespaceScopedResources: [persistentvolumeclaims, secrets]
+namespacedFilterPolicies:
+- namespaces: ["pol-*"]
+  resourceFilters:
+  - kinds: ["*"]
+  - kinds: [ConfigMap]
+    names: ["keep-*"]
+    excludedNames: ["*-tmp"]
+"#;
+    let volume = json!({"spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+        "nfs": {"server": "filer.example.com", "path": "/pol"}, "persistentVolumeReclaimPolicy": "Retain",
+    }});
+    let claim = json!({
+        "metadata": {"labels": {"app": "db", "velero.io/restore-name": "before"}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "",
+            "volumeName": "pol-pv",
+            "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "before"},
+        },
+    });
+    let pod = |key: &str, value: &str| {
+        json!({"metadata": {"annotations": {key: value, "mine": "x"}}, "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        }})
+    };
+    let must = "backup.velero.io/must-include-additional-items";
+    create(
+        &berth,
+        &[
+            rules("choosing", choosing),
+            rules("asking", "volumePolicies: [{action: {type: snapshot}}]"),
+            object("Namespace", "", "pol-a", json!({})),
+            object("ConfigMap", "pol-a", "keep-1", json!({})),
+            object("ConfigMap", "pol-a", "keep-2", json!({})),
+            object("ConfigMap", "pol-a", "keep-tmp", json!({})),
+            object("ConfigMap", "pol-a", "other", json!({})),
+            object("Secret", "pol-a", "secret", json!({})),
+            object("PersistentVolume", "", "pol-pv", volume),
+            object("PersistentVolumeClaim", "pol-a", "data", claim),
+            object("Pod", "pol-a", "must", pod(must, "true")),
+            object("Pod", "pol-a", "skipped", pod("velero.io/skip-from-backup", "true")),
+        ],
+    );
+    let patch = json!({"status": {"phase": "Bound"}}).to_string();
+    let of = ["patch", "pvc", "data", "--namespace", "pol-a", "--subresource=status", "--type=merge"];
+    berth.kubectl().run(&[&of[..], &["--patch", &patch]].concat()).unwrap();
+    let policy = |name: &str| json!({"kind": "configmap", "name": name});
+    let (done, folder) = run(
+        &berth,
+        "chosen",
+        json!({
+            "includedNamespaces": ["pol-a"], "resourcePolicy": policy("choosing"),
+            "orderedResources": {"configmaps": "pol-a/keep-2,pol-a/keep-1"},
+        }),
+    );
+    let status = done.status.unwrap();
+    // Nothing lacks its data that was to have it.
+    let counts = (status.phase, status.errors, status.warnings);
+    assert_eq!(counts, (Some(BackupPhase::Completed), None, None), "{}", side(&folder, "chosen-results.gz"));
+    let archive = folder.join("chosen.tar.gz");
+    assert_eq!(
+        items(&archive),
+        [
+            "configmaps/namespaces/pol-a/keep-1",
+            "configmaps/namespaces/pol-a/keep-2",
+            "namespaces/cluster/pol-a",
+            "persistentvolumeclaims/namespaces/pol-a/data",
+            "persistentvolumes/cluster/pol-pv",
+            "pods/namespaces/pol-a/must",
+        ]
+    );
+    let order = paths(&archive);
+    let place = |name: &str| order.iter().position(|path| path.ends_with(&format!("/{name}.json"))).unwrap();
+    assert!(place("keep-2") < place("keep-1"), "{order:?}");
+    let entries = entries(&archive);
+    let stored = |path: &str| -> Value {
+        let plain = &entries[&format!("resources/{path}.json")];
+        let (kind, rest) = path.split_once('/').unwrap();
+        assert_eq!(plain, &entries[&format!("resources/{kind}/v1-preferredversion/{rest}.json")]);
+        serde_json::from_slice(plain).unwrap()
+    };
+    let claim = stored("persistentvolumeclaims/namespaces/pol-a/data");
+    assert_eq!(claim["metadata"]["labels"], json!({"app": "db"}));
+    assert_eq!(
+        (&claim["kind"], &claim["spec"]["volumeName"]),
+        (&json!("PersistentVolumeClaim"), &json!("pol-pv"))
+    );
+    assert!(claim["spec"]["dataSource"].is_null() && claim["spec"]["dataSourceRef"].is_null(), "{claim}");
+    let pod = stored("pods/namespaces/pol-a/must");
+    assert_eq!(pod["metadata"]["annotations"], json!({"mine": "x"}));
+
+    // What asks for data is an error, and what is no policy begins nothing.
+    let (done, folder) =
+        run(&berth, "asked", json!({"includedNamespaces": ["pol-a"], "resourcePolicy": policy("asking")}));
+    assert_eq!(done.phase(), BackupPhase::PartiallyFailed);
+    let results = side(&folder, "asked-results.gz");
+    let error = results["errors"]["velero"][0].as_str().unwrap();
+    assert!(
+        error.contains("1 claims have a volume policy") && error.contains("pol-a/data (snapshot)"),
+        "{results}"
+    );
+    let (done, _) = run(&berth, "nowhere", json!({"resourcePolicy": policy("nowhere")}));
+    assert_eq!(done.phase(), BackupPhase::FailedValidation);
+    let errors = done.status.unwrap().validation_errors.unwrap();
+    assert!(errors[0].contains("ConfigMap policies/nowhere does not exist"), "{errors:?}");
 }

@@ -75,6 +75,26 @@ pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
 /// Default key of volume groups, written into the effective spec.
 pub const VOLUME_GROUP: &str = "velero.io/volume-group";
 
+/// Annotation of an object that an item action has looked at: it is left out, whatever the value.
+pub const SKIP_FROM_BACKUP: &str = "velero.io/skip-from-backup";
+/// Annotation of the same. `"true"`: what it needs comes along whatever the filters say. It is not stored.
+pub const MUST_INCLUDE: &str = "backup.velero.io/must-include-additional-items";
+/// Labels of what a restore made: by which Restore.
+pub const RESTORE_NAME: &str = "velero.io/restore-name";
+pub const RESTORE_UID: &str = "velero.io/restore-uid";
+/// Label: the Backup that it was made for.
+pub const BACKUP_NAME: &str = "velero.io/backup-name";
+/// Label and annotation of a claim: the snapshot that an earlier backup took of it, or that it was restored from.
+pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
+/// Annotation of a claim in an archive: the data movement of that backup.
+pub const DATA_UPLOAD_NAME: &str = "velero.io/data-upload-name";
+/// Annotations of a VolumeSnapshot in an archive, by which a restore finds the snapshot in its storage again.
+pub const SNAPSHOT_HANDLE: &str = "velero.io/csi-volumesnapshot-handle";
+pub const SNAPSHOT_RESTORE_SIZE: &str = "velero.io/csi-volumesnapshot-restore-size";
+pub const SNAPSHOT_DRIVER: &str = "velero.io/csi-driver-name";
+pub const SNAPSHOT_DELETION_POLICY: &str = "velero.io/csi-vsc-deletion-policy";
+pub const GROUP_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumegroupsnapshot-handle";
+
 /// Provider of a location that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.

@@ -12,6 +12,7 @@ pub mod node_agent;
 pub mod order;
 pub mod parse;
 pub mod place;
+pub mod policy;
 pub mod quantity;
 pub mod unserved;
 pub mod velero;

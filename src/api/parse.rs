@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, HashSet};
 
 use berth_core::glob::Glob;
-use berth_core::label::{RawRequirement, Selector};
+use berth_core::label::{RawRequirement, Selector, check_key};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
-use berth_core::selection::{Filter, ResourceFilter};
-use berth_core::violation::{Field, Violations};
+use berth_core::selection::{Filter, Lists, ResourceFilter};
+use berth_core::violation::{Field, Violations, tellable};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::GoDuration;
 use crate::velero::BackupSpec;
+use crate::{GoDuration, keys};
 
 /// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
 const LONGEST_RESOURCE: usize = 253;
+/// Of an object.
+const LONGEST_NAME: usize = 253;
 
 /// A Backup's wishes, checked: what the queue and the engine work with.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +27,10 @@ pub struct Wanted {
     pub selectors: Vec<Selector>,
     /// Absent: the server's default.
     pub ttl: Option<std::time::Duration>,
+    /// What goes first within its type, by the type's plural: `name` or `namespace/name`, in this order.
+    pub ordered: BTreeMap<String, Vec<String>>,
+    /// Label of claims: those with the same value belong together.
+    pub group_key: String,
 }
 
 /// Reads a spec by the rules of Velero's own validation.
@@ -42,8 +48,16 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
     duration(spec.item_operation_timeout.as_ref(), &at.child("itemOperationTimeout"), &mut found);
     if let Some(policy) = &spec.resource_policy {
         let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
-        found.require(is_config_map, &at.child("resourcePolicy").child("kind"), "must be ConfigMap");
+        let at = at.child("resourcePolicy");
+        found.require(is_config_map, &at.child("kind"), "must be ConfigMap");
+        // It becomes a part of an address.
+        let message = "is not the name of a ConfigMap: lower case letters, digits, '-' and '.'";
+        found.require(is_name(&policy.name), &at.child("name"), message);
     }
+    let ordered = ordered(spec, &at.child("orderedResources"), &mut found);
+    let group_key = spec.volume_group_snapshot_label_key.as_deref().filter(|key| !key.is_empty());
+    let group_key = group_key.unwrap_or(keys::VOLUME_GROUP);
+    check_key(group_key, &at.child("volumeGroupSnapshotLabelKey"), &mut found);
     let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
     let hooks_at = at.child("hooks").child("resources");
     found.limit(hooks.len(), limits::SELECTORS, &hooks_at, "use annotations of the pods, or several Backups");
@@ -61,7 +75,48 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
             }
         }
     }
-    found.into_result(Wanted { namespaces, resources, selectors, ttl })
+    let group_key = group_key.to_owned();
+    found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key })
+}
+
+/// The ConfigMap with the resource policy, if it can be asked for.
+pub fn resource_policy(spec: &BackupSpec) -> Option<&str> {
+    let policy = spec.resource_policy.as_ref()?;
+    let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
+    (is_config_map && is_name(&policy.name)).then_some(policy.name.as_str())
+}
+
+/// RFC 1123 subdomain.
+fn is_name(name: &str) -> bool {
+    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_part = |part: &[u8]| {
+        part.first().is_some_and(alphanumeric)
+            && part.last().is_some_and(alphanumeric)
+            && part.iter().all(|b| alphanumeric(b) || *b == b'-')
+    };
+    name.len() <= LONGEST_NAME && name.as_bytes().split(|b| *b == b'.').all(is_part)
+}
+
+/// Names that no object has are told when nobody is found by them.
+fn ordered(spec: &BackupSpec, at: &Field, found: &mut Violations) -> BTreeMap<String, Vec<String>> {
+    let mut ordered: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut count = 0;
+    for (kind, names) in spec.ordered_resources.iter().flatten() {
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        // One more than there may be.
+        let names = names.take(limits::NAMES + 1 - count);
+        let names: Vec<String> = names.map(|name| tellable(name).into_owned()).collect();
+        count += names.len();
+        if count > limits::NAMES {
+            let message = format!("names more than {} objects: name fewer", limits::NAMES);
+            found.push(at.clone(), message);
+            return BTreeMap::new();
+        }
+        if !names.is_empty() {
+            ordered.insert(kind.trim().to_owned(), names);
+        }
+    }
+    ordered
 }
 
 /// The namespaces alone, for the queue: a spec with other faults still has a place, and fails when its turn
@@ -162,10 +217,11 @@ fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceF
         }
         filter
     };
-    ResourceFilter::Scoped { cluster: filter(0, 1), namespaced: filter(2, 3) }
+    ResourceFilter::Scoped { cluster: filter(0, 1), namespaced: filter(2, 3), policy: Lists::default() }
 }
 
-fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found: &mut Violations) {
+/// Two lists of types that belong together, of a spec or of a policy.
+pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found: &mut Violations) {
     for (entries, at) in [(&filter.includes, includes_at), (&filter.excludes, excludes_at)] {
         if entries.len() > 1 && entries.iter().any(|e| e == "*") {
             found.push(at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
@@ -201,7 +257,7 @@ fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selec
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
 }
 
-fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
+pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
     let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
     let labels_at = at.child("matchLabels");
     found.limit(labels.as_ref().map_or(0, BTreeMap::len), limits::SELECTORS, &labels_at, "ask for fewer");
@@ -264,7 +320,8 @@ mod tests {
             "excludedResources": ["*"],
             "ttl": "1h-5m",
             "csiSnapshotTimeout": "ten minutes",
-            "resourcePolicy": {"kind": "Secret", "name": "x"},
+            "resourcePolicy": {"kind": "Secret", "name": "../secrets/x"},
+            "volumeGroupSnapshotLabelKey": "a b",
         }));
         let fields: Vec<&str> = faults.iter().filter_map(|f| f.split(": ").next()).collect();
         assert_eq!(
@@ -282,6 +339,8 @@ mod tests {
                 "spec.ttl",
                 "spec.csiSnapshotTimeout",
                 "spec.resourcePolicy.kind",
+                "spec.resourcePolicy.name",
+                "spec.volumeGroupSnapshotLabelKey",
             ],
             "{faults:#?}"
         );
@@ -329,6 +388,24 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_first_is_read_by_type_and_in_its_order() {
+        let spec = serde_json::json!({"orderedResources": {"pods": " ns/b, ns/a ,,ns/b", "persistentvolumes": "pv", "secrets": " , "}});
+        let spec: BackupSpec = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
+        let wanted = backup(&spec).unwrap_or_else(|e| unreachable!("{e}"));
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let expected = BTreeMap::from([
+            ("persistentvolumes".to_owned(), names(&["pv"])),
+            ("pods".to_owned(), names(&["ns/b", "ns/a", "ns/b"])),
+        ]);
+        assert_eq!((wanted.ordered, wanted.group_key), (expected, keys::VOLUME_GROUP.to_owned()));
+        let many = |count: usize| vec!["n"; count].join(",");
+        for (first, second, expected) in [(600, 400, 0), (600, 401, 1), (400_000, 1, 1)] {
+            let spec = serde_json::json!({"orderedResources": {"a": many(first), "b": many(second)}});
+            assert_eq!(faults(spec).len(), expected, "{first} {second}");
+        }
+    }
+
+    #[test]
     fn what_velero_accepts_is_accepted() {
         for spec in [
             serde_json::json!({"includedNamespaces": ["*"], "ttl": "0s", "hooks": {}, "metadata": {}}),
@@ -337,6 +414,7 @@ mod tests {
             serde_json::json!({"includedResources": ["*.k8s.io", "ingresses.networking"]}),
             serde_json::json!({"excludedClusterScopedResources": ["*"], "includedNamespaceScopedResources": ["cm", "deploy*.apps"]}),
             serde_json::json!({"labelSelector": {"matchLabels": {"app.kubernetes.io/name": "web"}}}),
+            serde_json::json!({"resourcePolicy": {"kind": "configmap", "name": "my.policy-1"}, "volumeGroupSnapshotLabelKey": ""}),
         ] {
             assert_eq!(faults(spec.clone()), Vec::<String>::new(), "{spec}");
         }

@@ -26,6 +26,10 @@ pub struct Quantity(i128);
 impl Quantity {
     pub const ZERO: Self = Self(0);
 
+    pub fn billionths(self) -> i128 {
+        self.0
+    }
+
     /// `None`: Kubernetes reads no amount from that.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.strip_prefix('-') {

@@ -25,12 +25,6 @@ pub fn unserved(spec: &BackupSpec) -> Violations {
         ),
         ("datamover", spec.datamover.as_ref().is_some_and(|name| !name.is_empty()), volumes),
         ("hooks", hooks.is_some_and(|list| !list.is_empty()), "berth's engine runs no hooks"),
-        ("resourcePolicy", spec.resource_policy.is_some(), "berth's engine applies no resource policies"),
-        (
-            "orderedResources",
-            spec.ordered_resources.as_ref().is_some_and(|order| !order.is_empty()),
-            "berth's engine stores objects in no order",
-        ),
     ];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
@@ -57,8 +51,6 @@ mod tests {
             ("volumeSnapshotLocations", serde_json::json!(["default"])),
             ("datamover", serde_json::json!("velero")),
             ("hooks", serde_json::json!({"resources": [{"name": "h"}]})),
-            ("resourcePolicy", serde_json::json!({"kind": "ConfigMap", "name": "p"})),
-            ("orderedResources", serde_json::json!({"pods": "a/b"})),
         ] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
@@ -68,12 +60,13 @@ mod tests {
         );
     }
 
-    /// As Velero's command line and its server write it where nothing is asked for.
+    /// As Velero's command line and its server write it where nothing is asked for, and what the engine does.
     #[test]
     fn what_asks_for_nothing_is_served() {
         let spec = serde_json::json!({
             "snapshotVolumes": false, "snapshotMoveData": false, "defaultVolumesToFsBackup": false,
-            "volumeSnapshotLocations": [], "datamover": "", "hooks": {"resources": []}, "orderedResources": {},
+            "volumeSnapshotLocations": [], "datamover": "", "hooks": {"resources": []},
+            "orderedResources": {"pods": "a/b"}, "resourcePolicy": {"kind": "ConfigMap", "name": "p"},
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });
         for spec in [spec, serde_json::json!({"hooks": {}, "metadata": {}}), serde_json::json!({})] {

@@ -12,7 +12,7 @@ use berth_core::selection::ResourceType;
 use bytes::Bytes;
 use libdeflater::{CompressionLvl, Compressor};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::upload::Part;
 
@@ -34,6 +34,8 @@ pub struct Item {
 pub struct Batch {
     pub kind: Arc<ResourceType>,
     pub items: Vec<Item>,
+    /// Told when all of them are on their way to the store: whatever is handed on after that stands behind them in the archive.
+    pub packed: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +90,13 @@ pub fn work(
             }
         }
         done.fetch_add(count, Ordering::Relaxed);
+        if let Some(packed) = batch.packed {
+            if writer.size() > 0 {
+                send(parts, writer.take_member()?)?;
+            }
+            // Who waited for that may be gone.
+            let _ = packed.send(());
+        }
     }
     if writer.size() > 0 { send(parts, writer.take_member()?) } else { Ok(()) }
 }
@@ -189,7 +198,7 @@ mod tests {
         for (name, lacks_type) in [("a", true), (long.as_str(), false)] {
             let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
             let item = Item { namespace: Some("ns1".into()), name: name.into(), json, lacks_type };
-            let batch = Batch { kind: kind.clone(), items: vec![item] };
+            let batch = Batch { kind: kind.clone(), items: vec![item], packed: None };
             batch_sender.try_send(batch).unwrap_or_else(|_| unreachable!());
         }
         drop(batch_sender);
@@ -222,5 +231,31 @@ mod tests {
         ];
         assert_eq!(found, expected.map(|(path, text)| (path, text.to_owned())));
         assert_eq!(done.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_waited_for_is_on_its_way_to_the_store_however_little_it_is() {
+        let kind = Arc::new(ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Pod".into(),
+            resource: "pods".into(),
+            singular: "pod".into(),
+            short_names: Vec::new(),
+            namespaced: true,
+        });
+        let (batch_sender, batches) = mpsc::channel(8);
+        let (parts, mut members) = mpsc::channel(8);
+        let batches = Arc::new(Mutex::new(batches));
+        let working = tokio::task::spawn_blocking(move || work(&batches, &parts, 7, &AtomicU64::new(0)));
+        let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
+        let item = Item { namespace: Some("ns1".into()), name: "a".into(), json, lacks_type: true };
+        let (packed, is_packed) = oneshot::channel();
+        let batch = Batch { kind, items: vec![item], packed: Some(packed) };
+        batch_sender.send(batch).await.unwrap_or_else(|_| unreachable!());
+        is_packed.await.unwrap_or_else(|e| unreachable!("{e}"));
+        assert!(matches!(members.try_recv(), Ok(Part::Bytes(_))), "it does not wait for more");
+        drop(batch_sender);
+        assert!(working.await.is_ok_and(|worked| worked.is_ok()));
     }
 }

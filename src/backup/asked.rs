@@ -1,9 +1,13 @@
-//! What pods ask for by annotations, and this engine does not do: counted as they are taken, told once they all are.
+//! What pods ask for by annotations, and policies for volumes, and this engine does not do: counted as they are taken, told once they
+//! all are.
+
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::unserved::{WAY_OUT, unserved};
 use berth_api::velero::BackupSpec;
+use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use memchr::memmem;
 use parking_lot::Mutex;
@@ -11,6 +15,7 @@ use serde::Deserialize;
 
 use super::list::Found;
 use super::log::{About, BackupLog};
+use volumes::Volumes;
 
 /// In the key of each of these annotations; few pods have one.
 const MARK: &[u8] = b"backup.velero.io/";
@@ -25,7 +30,10 @@ const VOLUMES: &str = "backup.velero.io/backup-volumes";
 const NAMED: usize = 5;
 
 #[derive(Default)]
-pub struct Asked(Mutex<Requests>);
+pub struct Asked {
+    requests: Mutex<Requests>,
+    volumes: Volumes,
+}
 
 #[derive(Default)]
 struct Requests {
@@ -60,8 +68,14 @@ struct Status {
 }
 
 impl Asked {
+    /// With these policies for volumes.
+    pub fn by(policies: Vec<VolumePolicy>) -> Self {
+        Self { volumes: Volumes::by(policies), ..Self::default() }
+    }
+
     /// Looks at an object that is taken.
     pub fn note(&self, kind: &ResourceType, found: &Found) {
+        self.volumes.note(kind, found);
         let is_pod = kind.group.is_empty() && kind.resource == "pods";
         if !is_pod || memmem::find(&found.json, MARK).is_none() {
             return;
@@ -75,9 +89,10 @@ impl Asked {
         }
         let annotations = pod.metadata.annotations.unwrap_or_default();
         let asks = |key: &str| annotations.get(key).is_some_and(|value| !value.is_empty());
-        let (hooks, volumes) = (HOOKS.into_iter().any(asks), asks(VOLUMES));
+        // With policies, these say which of the volumes it may be.
+        let (hooks, volumes) = (HOOKS.into_iter().any(asks), asks(VOLUMES) && !self.volumes.decide());
         let name = || format!("{}/{}", found.namespace.as_deref().unwrap_or_default(), found.name);
-        let mut requests = self.0.lock();
+        let mut requests = self.requests.lock();
         if hooks {
             requests.hooks.add(name());
         }
@@ -86,12 +101,12 @@ impl Asked {
         }
     }
 
-    /// An error for each kind of request: of the spec, and of the pods.
-    pub fn tell(&self, spec: &BackupSpec, log: &BackupLog) {
+    /// An error for each kind of request: of the spec, of policies, and of the pods. Gives how many claims a policy has decided on.
+    pub fn tell(&self, spec: &BackupSpec, log: &BackupLog) -> usize {
         for one in unserved(spec).iter() {
             log.error(&About::Velero, "", &one.to_string());
         }
-        let requests = self.0.lock();
+        let requests = self.requests.lock();
         for (pods, asked, lacking) in [
             (
                 &requests.hooks,
@@ -110,6 +125,7 @@ impl Asked {
                 log.error(&About::Velero, "pods", &message);
             }
         }
+        self.volumes.tell(log)
     }
 }
 
@@ -198,8 +214,7 @@ mod tests {
 
     #[test]
     fn each_field_that_asks_is_an_error_of_its_own() {
-        let told =
-            told(&Asked::default(), &json!({"snapshotVolumes": true, "orderedResources": {"pods": "a/b"}}));
+        let told = told(&Asked::default(), &json!({"snapshotVolumes": true, "datamover": "velero"}));
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("spec.snapshotVolumes: "), "{told:?}");
     }

@@ -2,25 +2,29 @@
 //! taken in `follow`.
 
 mod follow;
+mod ordered;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use berth_api::keys;
 use berth_api::parse::Wanted;
 use berth_core::label::Selector;
+use berth_core::policy::filters::{Filters, OfType};
 use berth_core::selection::{Fate, ResourceType, Selection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
+use super::actions;
 use super::archive::{Batch, Item};
 use super::asked::Asked;
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::names::{Names, in_order};
-use super::related::{References, key};
+use super::related::{Origin, References, Related, key, labels};
 use crate::telemetry::{chain, few};
 
 /// Objects on their way to a worker at one time, in bytes.
@@ -56,6 +60,10 @@ pub struct Collector<'a> {
     pub lister: Lister,
     pub wanted: &'a Wanted,
     pub selection: &'a Selection,
+    /// What a policy says of objects.
+    pub filters: &'a Filters,
+    /// Name of the Backup.
+    pub backup: &'a str,
     pub types: &'a [ResourceType],
     /// Those that the backup may take: the few that it names, or every one of the cluster.
     pub namespaces: &'a [Namespace],
@@ -81,10 +89,15 @@ struct Taken {
     unreadable: Option<(u64, serde_json::Error)>,
     /// How many objects have names that no file can have, and the first of these.
     unstorable: Option<(u64, String)>,
+    /// How many objects say of themselves, to the action that looks at them, that they are left out.
+    skipped: u64,
+    /// The action that looks at objects of this type, if there is one.
+    action: Option<Related>,
 }
 
 impl Taken {
     fn of(kind: &Arc<ResourceType>, references: References) -> Self {
+        let action = Related::of(kind).filter(|of| actions::applies(*of));
         let kind = Arc::clone(kind);
         Self {
             kind,
@@ -93,6 +106,8 @@ impl Taken {
             forbidden: false,
             unreadable: None,
             unstorable: None,
+            skipped: 0,
+            action,
         }
     }
 }
@@ -125,11 +140,16 @@ impl Collector<'_> {
 
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
         let mut taken = self.none_of(&kind);
+        self.take_ordered(&mut taken).await?;
+        let filter = self.filters.of(&kind);
         let everything = [Selector::default()];
-        let selectors =
-            if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
+        // A filter has selectors of its own for some of the objects, so that all of them are looked at here.
+        let is_open = self.wanted.selectors.is_empty() || filter.is_some();
+        let selectors = if is_open { &everything[..] } else { &self.wanted.selectors };
+        let mut places = in_order(self.resolved);
+        places.retain(|name| filter.as_ref().is_none_or(|filter| !filter.leaves(name)));
         for selector in selectors {
-            match self.take_selected(&kind, &selector.query(), &mut taken).await {
+            match self.take_selected(&kind, &places, &selector.query(), &mut taken).await {
                 Ok(()) => {}
                 Err(error) if error.is_about_type() => {
                     let message = format!(
@@ -156,6 +176,11 @@ impl Collector<'_> {
     /// Once for what came since the last time.
     fn tell_missing(&self, taken: &mut Taken) {
         let name = taken.kind.qualified();
+        let skipped = std::mem::take(&mut taken.skipped);
+        if skipped > 0 {
+            let mark = keys::SKIP_FROM_BACKUP;
+            self.log.info(&format!("left out {skipped} of {name}: their annotation {mark} says so"));
+        }
         if let Some((count, why)) = taken.unreadable.take() {
             let why: String = why.to_string().chars().take(200).collect();
             let message = format!(
@@ -192,23 +217,24 @@ impl Collector<'_> {
     async fn take_selected(
         &self,
         kind: &Arc<ResourceType>,
+        places: &[&str],
         selector: &str,
         taken: &mut Taken,
     ) -> Result<(), ListError> {
         if !kind.namespaced {
             return self.take_list(kind, None, selector, Progress::default(), taken).await;
         }
-        if self.resolved.len() > FEW_NAMESPACES {
+        if places.len() > FEW_NAMESPACES {
             // One page of the whole cluster often says it all. Where it does not, asking each namespace costs
             // a request per namespace, going on costs a request per page.
             let mut progress = Progress::default();
             self.take_page(kind, None, selector, &mut progress, taken).await?;
             let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
-            if progress.is_done() || self.resolved.len() as u64 >= pages {
+            if progress.is_done() || places.len() as u64 >= pages {
                 return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
-        for namespace in in_order(self.resolved) {
+        for namespace in places {
             self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
         }
         Ok(())
@@ -239,7 +265,7 @@ impl Collector<'_> {
         progress: &mut Progress,
         taken: &mut Taken,
     ) -> Result<(), ListError> {
-        let mut pending = Pending::new(self, taken);
+        let mut pending = Pending::new(self, taken, Origin::Listed);
         let read = self.lister.page(kind, namespace, selector, progress, &mut pending).await;
         // What has come is counted and named already, whatever became of the rest.
         pending.flush().await?;
@@ -259,38 +285,91 @@ fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
 }
 
-/// Objects gathered for the next batch.
+/// Objects gathered for the next batch: the one door into the archive.
 struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
     taken: &'c mut Taken,
+    /// Why those are taken that come now.
+    origin: Origin,
+    /// What a policy says of objects of this type.
+    filter: Option<OfType<'a>>,
+    /// Each batch is in the archive before the next one is.
+    in_order: bool,
     items: Vec<Item>,
     size: usize,
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
-    fn new(collector: &'c Collector<'a>, taken: &'c mut Taken) -> Self {
-        Self { collector, taken, items: Vec::new(), size: 0 }
+    fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
+        let filter = collector.filters.of(&taken.kind);
+        Self { collector, taken, origin, filter, in_order: false, items: Vec::new(), size: 0 }
     }
 
-    async fn add(&mut self, found: Found) -> Result<(), ListError> {
-        if found.excluded || found.deleting {
-            return Ok(());
+    /// Is it one that the backup takes? (Contract 4.3, "Items".)
+    fn admits(&self, found: &Found) -> bool {
+        if found.deleting || self.origin == Origin::Required {
+            return !found.deleting;
         }
-        if found.namespace.as_ref().is_some_and(|namespace| !self.collector.resolved.contains(namespace)) {
+        let namespace = found.namespace.as_deref();
+        if found.excluded || namespace.is_some_and(|name| !self.collector.resolved.contains(name)) {
+            return false;
+        }
+        let Some(filter) = &self.filter else { return true };
+        if self.origin == Origin::Needed {
+            return filter.takes_needed(namespace, &found.name);
+        }
+        match labels(&found.json) {
+            Ok(labels) => {
+                filter.takes_listed(namespace, &found.name, &labels, &self.collector.wanted.selectors)
+            }
+            Err(error) => {
+                self.tell_odd(found, "its labels cannot be read, and it is missing", &error);
+                false
+            }
+        }
+    }
+
+    fn tell_odd(&self, found: &Found, what: &str, error: &serde_json::Error) {
+        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        let message = format!("{}: {what}: {}", found.name, chain(error));
+        self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
+    }
+
+    /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
+    fn act(&mut self, found: &mut Found) -> Option<Origin> {
+        let Some(of) = self.taken.action else { return Some(Origin::Needed) };
+        let acted = match actions::act(of, &found.json, self.collector.backup) {
+            Ok(acted) => acted,
+            Err(error) => {
+                self.tell_odd(found, "it is stored as it is, because no action can read it", &error);
+                return Some(Origin::Needed);
+            }
+        };
+        if acted.skips {
+            self.taken.skipped += 1;
+            return None;
+        }
+        if let Some(json) = acted.json {
+            found.json = json;
+        }
+        Some(if acted.requires { Origin::Required } else { Origin::Needed })
+    }
+
+    async fn add(&mut self, mut found: Found) -> Result<(), ListError> {
+        if !self.admits(&found) {
             return Ok(());
         }
         if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
             self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
             return Ok(());
         }
+        let Some(needs) = self.act(&mut found) else { return Ok(()) };
         // Another selector, a page that was cut off, or another object that needs it may have brought it already.
         if !self.taken.names.insert(key(found.namespace.as_deref(), &found.name)) {
             return Ok(());
         }
-        if let Err(error) = self.taken.references.read(&found) {
-            let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
-            let message = format!("what {} refers to cannot be read: {}", found.name, chain(&error));
-            self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
+        if let Err(error) = self.taken.references.read(&found, needs) {
+            self.tell_odd(&found, "what it refers to cannot be read", &error);
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);
@@ -308,9 +387,20 @@ impl<'c, 'a> Pending<'c, 'a> {
         if self.items.is_empty() {
             return Ok(());
         }
-        let batch = Batch { kind: Arc::clone(&self.taken.kind), items: std::mem::take(&mut self.items) };
+        let (packed, is_packed) = if self.in_order {
+            let (packed, is_packed) = oneshot::channel();
+            (Some(packed), Some(is_packed))
+        } else {
+            (None, None)
+        };
+        let items = std::mem::take(&mut self.items);
+        let batch = Batch { kind: Arc::clone(&self.taken.kind), items, packed };
         self.size = 0;
-        self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)
+        self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)?;
+        match is_packed {
+            Some(is_packed) => is_packed.await.map_err(|_| ListError::NobodyTakes),
+            None => Ok(()),
+        }
     }
 }
 

@@ -341,14 +341,19 @@ impl Lister {
         Ok(Some(Page { items, head, room }))
     }
 
-    /// One object by name; `None` when there is none.
+    /// One object by name; `None` when there is none. `None` for `namespace`: it is of the whole cluster.
     ///
     /// # Errors
     /// What lasted longer than the time for retries.
-    pub async fn get(&self, kind: &ResourceType, name: &str) -> Result<Option<Found>, ListError> {
+    pub async fn get(
+        &self,
+        kind: &ResourceType,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<Found>, ListError> {
         let mut patience = Patience::new(self.retry);
         loop {
-            match self.try_get(kind, name).await {
+            match self.try_get(kind, namespace, name).await {
                 Ok(found) => {
                     if found.is_some() {
                         self.note(kind, Apart::ByName);
@@ -360,8 +365,13 @@ impl Lister {
         }
     }
 
-    async fn try_get(&self, kind: &ResourceType, name: &str) -> Result<Option<Found>, ListError> {
-        let request = http::Request::get(format!("{}/{name}", path(kind, None))).body(Body::empty());
+    async fn try_get(
+        &self,
+        kind: &ResourceType,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<Found>, ListError> {
+        let request = http::Request::get(format!("{}/{name}", path(kind, namespace))).body(Body::empty());
         let _request_slot = acquire(&self.requests, 1).await?;
         let answer = self.send(request.map_err(|e| ListError::Request(e.into()))?).await;
         let mut body = match answer {

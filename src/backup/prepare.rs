@@ -9,7 +9,10 @@ use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
-use berth_core::selection::{ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
+use berth_core::policy::Policies;
+use berth_core::policy::filters::Filters;
+use berth_core::policy::volume::VolumePolicy;
+use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -36,6 +39,8 @@ pub struct Situation<'a> {
     pub namespaces: &'a [Namespace],
     /// In the order of discovery.
     pub types: &'a [ResourceType],
+    /// What its resource policy says, or what is wrong with that. Without one: nothing.
+    pub policies: &'a Result<Policies, Violations>,
     pub server: &'a Info,
     pub default_ttl: Duration,
     pub now: Timestamp,
@@ -46,6 +51,10 @@ pub struct Prepared {
     pub wanted: Wanted,
     /// The filter of types, among those that the cluster has now.
     pub selection: Selection,
+    /// What its resource policy says of objects, among those.
+    pub filters: Filters,
+    /// What it says of volumes.
+    pub volumes: Vec<VolumePolicy>,
     pub location: BackupStorageLocation,
     /// Namespaces that it takes, as they exist now.
     pub resolved: HashSet<String>,
@@ -53,6 +62,10 @@ pub struct Prepared {
     pub missing: Vec<String>,
     /// Patterns that match none of the namespaces that it takes.
     idle: Vec<String>,
+    /// Types that are to go first, and of which it takes none.
+    idle_order: Vec<String>,
+    /// Types that the policy has a rule for, and of which the backup takes none, whatever that says.
+    left_out: Vec<String>,
     /// Merge patch that makes it InProgress.
     pub patch: Value,
 }
@@ -68,8 +81,26 @@ impl Prepared {
             log.warning(&About::Velero, "", &message);
         }
         for (field, entries) in &self.selection.idle {
-            let message = format!("spec.{field} names no type that this cluster has there: {}", few(entries));
+            let message = format!("{field} names no type that this cluster has there: {}", few(entries));
             log.warning(&About::Velero, "", &message);
+        }
+        for (section, kinds) in &self.filters.idle {
+            let message = format!(
+                "{section} names kinds that this cluster does not have there, or that another one of its rules has: {}",
+                few(kinds)
+            );
+            log.warning(&About::Velero, "", &message);
+        }
+        for (types, message) in [
+            (
+                &self.left_out,
+                "namespacedFilterPolicies has rules for types that the backup leaves out, and they say nothing",
+            ),
+            (&self.idle_order, "spec.orderedResources names types of which the backup takes none"),
+        ] {
+            if !types.is_empty() {
+                log.warning(&About::Velero, "", &format!("{message}: {}", few(types)));
+            }
         }
     }
 }
@@ -93,9 +124,27 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         );
         found.require(!labelled, &field, message);
     }
-    let (Some(wanted), Some(location)) = (wanted, location) else { return Err(found) };
+    let is_old_style =
+        wanted.as_ref().is_some_and(|wanted| matches!(wanted.resources, ResourceFilter::Old { .. }));
+    match situation.policies {
+        Ok(policies) => {
+            let message = "its includeExcludePolicy, clusterScopedFilterPolicy and namespacedFilterPolicies go with the scoped filters only: use these in place of includedResources, excludedResources and includeClusterResources";
+            found.require(
+                !(is_old_style && policies.chooses()),
+                &Field::root("spec").child("resourcePolicy"),
+                message,
+            );
+        }
+        Err(faults) => found.append(faults.clone()),
+    }
+    let (Some(mut wanted), Some(location), Ok(policies)) = (wanted, location, situation.policies) else {
+        return Err(found);
+    };
     if !found.is_empty() {
         return Err(found);
+    }
+    if let ResourceFilter::Scoped { policy, .. } = &mut wanted.resources {
+        *policy = policies.types.clone().unwrap_or_default();
     }
     let takes = |ns: &&Namespace| !ns.excluded && wanted.namespaces.contains(&ns.name);
     let resolved: HashSet<String> =
@@ -109,8 +158,28 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         situation.namespaces.iter().filter(|ns| ns.excluded).map(|ns| ns.name.as_str()).collect();
     let all_namespaces = wanted.namespaces.takes_all_but(|name| labelled.contains(name));
     let selection = wanted.resources.resolve(situation.types, all_namespaces);
+    let filters = Filters::resolve(policies, situation.types, resolved.iter().map(String::as_str));
+    let is_named = |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= Fate::Unnamed;
+    let left_out = situation.types.iter().filter(is_named).map(ResourceType::qualified).collect();
+    let is_taken = |entry: &str| {
+        let goes_by = |kind: &ResourceType| kind.resource == entry || kind.qualified() == entry;
+        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == Fate::Listed)
+    };
+    let idle_order = wanted.ordered.keys().filter(|entry| !is_taken(entry)).cloned().collect();
     let patch = patch(situation, &wanted, location, &resolved);
-    Ok(Prepared { wanted, selection, location: location.clone(), resolved, missing, idle, patch })
+    Ok(Prepared {
+        selection,
+        filters,
+        volumes: policies.volumes.clone(),
+        location: location.clone(),
+        missing,
+        idle,
+        idle_order,
+        left_out,
+        patch,
+        wanted,
+        resolved,
+    })
 }
 
 fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {

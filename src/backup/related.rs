@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_core::selection::ResourceType;
 use serde::Deserialize;
 
+use super::actions::snapshots;
 use super::list::Found;
 
 /// References that are kept of one type at most, each some hundred bytes. What is beyond is told as missing.
@@ -25,9 +26,43 @@ pub enum Related {
     Binding,
     ClusterRole,
     Definition,
+    Snapshot,
+    SnapshotContent,
+    SnapshotClass,
+    Secret,
+}
+
+/// Why an object is taken, from less to more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// A list of what the backup chooses has it.
+    Listed,
+    /// Another object needs it.
+    Needed,
+    /// Another object needs it, and says so that no filter keeps it out.
+    Required,
 }
 
 impl Related {
+    const ALL: [Self; 12] = [
+        Self::Pod,
+        Self::Claim,
+        Self::Volume,
+        Self::PriorityClass,
+        Self::Account,
+        Self::Binding,
+        Self::ClusterRole,
+        Self::Definition,
+        Self::Snapshot,
+        Self::SnapshotContent,
+        Self::SnapshotClass,
+        Self::Secret,
+    ];
+
+    pub fn of(kind: &ResourceType) -> Option<Self> {
+        Self::ALL.into_iter().find(|related| related.is(kind))
+    }
+
     pub fn is(self, kind: &ResourceType) -> bool {
         let (group, resource) = match self {
             Self::Pod => ("", "pods"),
@@ -38,18 +73,23 @@ impl Related {
             Self::Binding => ("rbac.authorization.k8s.io", "clusterrolebindings"),
             Self::ClusterRole => ("rbac.authorization.k8s.io", "clusterroles"),
             Self::Definition => ("apiextensions.k8s.io", "customresourcedefinitions"),
+            Self::Snapshot => ("snapshot.storage.k8s.io", "volumesnapshots"),
+            Self::SnapshotContent => ("snapshot.storage.k8s.io", "volumesnapshotcontents"),
+            Self::SnapshotClass => ("snapshot.storage.k8s.io", "volumesnapshotclasses"),
+            Self::Secret => ("", "secrets"),
         };
         kind.group == group && kind.resource == resource
     }
 
-    /// What objects of a type name. Bindings name accounts, not the other way round: see [`Binding`].
-    pub fn named_by(kind: &ResourceType) -> &'static [Self] {
-        if Self::Pod.is(kind) {
-            &[Self::Claim, Self::PriorityClass]
-        } else if Self::Claim.is(kind) {
-            &[Self::Volume]
-        } else {
-            &[]
+    /// What objects of a type name. A claim names others by the group that they are in. Bindings name accounts, not the other way
+    /// round: see [`Binding`].
+    pub fn names(self) -> &'static [Self] {
+        match self {
+            Self::Pod => &[Self::Claim, Self::PriorityClass],
+            Self::Claim => &[Self::Volume, Self::Claim],
+            Self::Snapshot => &[Self::SnapshotContent, Self::SnapshotClass],
+            Self::SnapshotContent | Self::SnapshotClass => &[Self::Secret],
+            _ => &[],
         }
     }
 }
@@ -57,9 +97,16 @@ impl Related {
 /// What the objects of one type name, by the key of [`key`]: only what is followed is read at all.
 #[derive(Debug, Default)]
 pub struct References {
+    of: Option<Related>,
     followed: Vec<Related>,
-    names: BTreeMap<Related, BTreeSet<String>>,
+    /// Label of claims: those with the same value are a group.
+    group_key: String,
+    names: BTreeMap<Related, BTreeMap<String, Origin>>,
     count: usize,
+    /// Groups of claims: namespace and value of that label.
+    groups: BTreeSet<String>,
+    /// Of these, the ones that nobody has looked for yet.
+    new_groups: Vec<String>,
     /// For which there was no room.
     pub lost: usize,
     /// That no object can have.
@@ -67,55 +114,104 @@ pub struct References {
 }
 
 impl References {
-    pub fn following(followed: Vec<Related>) -> Self {
-        Self { followed, ..Self::default() }
+    /// `followed`: what is taken when it is named.
+    pub fn of(kind: &ResourceType, followed: Vec<Related>, group_key: &str) -> Self {
+        Self { of: Related::of(kind), followed, group_key: group_key.to_owned(), ..Self::default() }
     }
 
+    /// With [`Origin::Required`] all that it names is followed.
+    ///
     /// # Errors
     /// When the object is not what its type says.
-    pub fn read(&mut self, found: &Found) -> Result<(), serde_json::Error> {
-        let follows = |related: Related| self.followed.contains(&related);
-        let (claims, classes, volumes) =
-            (follows(Related::Claim), follows(Related::PriorityClass), follows(Related::Volume));
+    pub fn read(&mut self, found: &Found, origin: Origin) -> Result<(), serde_json::Error> {
+        let is_required = origin == Origin::Required;
+        let Some(of) = self.of.filter(|_| is_required || !self.followed.is_empty()) else { return Ok(()) };
+        let origin = origin.max(Origin::Needed);
+        let followed = |list: &[Related], related| is_required || list.contains(&related);
         let namespace = found.namespace.as_deref();
-        if claims || classes {
-            let pod = Pod::parse(&found.json)?;
-            if claims {
-                for name in pod.claims.iter().take(MOST_OF_ONE) {
-                    self.note(Related::Claim, namespace, name);
+        match of {
+            Related::Pod => {
+                let pod = Pod::parse(&found.json)?;
+                if followed(&self.followed, Related::Claim) {
+                    for name in pod.claims.iter().take(MOST_OF_ONE) {
+                        self.note(Related::Claim, origin, namespace, name);
+                    }
+                    // One pod must not take the room of all others.
+                    self.lost += pod.claims.len().saturating_sub(MOST_OF_ONE);
                 }
-                // One pod must not take the room of all others.
-                self.lost += pod.claims.len().saturating_sub(MOST_OF_ONE);
+                if let Some(class) = pod.priority_class
+                    && followed(&self.followed, Related::PriorityClass)
+                {
+                    self.note(Related::PriorityClass, origin, None, &class);
+                }
             }
-            if let Some(class) = pod.priority_class.filter(|_| classes) {
-                self.note(Related::PriorityClass, None, &class);
+            Related::Claim => {
+                let claim = Claim::parse(&found.json)?;
+                // One that is not bound yet has nothing to be stored together with others.
+                let Some(volume) = claim.volume else { return Ok(()) };
+                if followed(&self.followed, Related::Volume) {
+                    self.note(Related::Volume, origin, None, &volume);
+                }
+                // What a group is stored with passes the filters as ever.
+                if self.followed.contains(&Related::Claim)
+                    && let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty())
+                {
+                    self.note_group(key(namespace, group));
+                }
             }
-        }
-        if volumes && let Some(volume) = volume_of_claim(&found.json)? {
-            self.note(Related::Volume, None, &volume);
+            // Bindings name it, and these are looked through later on.
+            Related::Account if is_required => self.note(Related::Account, origin, namespace, &found.name),
+            Related::Snapshot | Related::SnapshotContent | Related::SnapshotClass => {
+                for (related, namespace, name) in snapshots::named(of, &found.json)? {
+                    if followed(&self.followed, related) {
+                        self.note(related, origin, namespace.as_deref(), &name);
+                    }
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    fn note(&mut self, related: Related, namespace: Option<&str>, name: &str) {
-        if !is_name(name) {
+    fn note(&mut self, related: Related, origin: Origin, namespace: Option<&str>, name: &str) {
+        if !is_name(name) || namespace.is_some_and(|namespace| !is_name(namespace)) {
             self.impossible += 1;
             return;
         }
         let names = self.names.entry(related).or_default();
         let key = key(namespace, name);
-        if self.count < MOST {
-            self.count += usize::from(names.insert(key));
-        } else if !names.contains(&key) {
+        if let Some(known) = names.get_mut(&key) {
+            *known = origin.max(*known);
+        } else if self.count < MOST {
+            self.count += 1;
+            names.insert(key, origin);
+        } else {
             self.lost += 1;
         }
     }
 
+    fn note_group(&mut self, group: String) {
+        if self.groups.contains(&group) {
+            return;
+        }
+        if self.groups.len() >= MOST {
+            self.lost += 1;
+            return;
+        }
+        self.groups.insert(group.clone());
+        self.new_groups.push(group);
+    }
+
     /// Takes out what was named of a type.
-    pub fn take(&mut self, related: Related) -> BTreeSet<String> {
+    pub fn take(&mut self, related: Related) -> BTreeMap<String, Origin> {
         let names = self.names.remove(&related).unwrap_or_default();
         self.count -= names.len();
         names
+    }
+
+    /// Takes out the groups that are new: namespace and value of the label.
+    pub fn take_groups(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.new_groups).into_iter().collect()
     }
 }
 
@@ -171,23 +267,54 @@ impl Pod {
     }
 }
 
-/// The volume that a claim is bound to.
-fn volume_of_claim(json: &[u8]) -> Result<Option<String>, serde_json::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Spec {
-        volume_name: Option<String>,
+/// What is asked of a claim.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// That it is bound to.
+    pub volume: Option<String>,
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Claim {
+    /// # Errors
+    /// When this is no claim.
+    pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            volume_name: Option<String>,
+        }
+        let claim: Object<Spec> = serde_json::from_slice(json)?;
+        let is_bound = claim.is_in("Bound");
+        let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty());
+        let labels = claim.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
+        Ok(Self { volume: volume.filter(|_| is_bound), labels })
     }
-    let claim: Object<Spec> = serde_json::from_slice(json)?;
-    let is_bound = claim.is_in("Bound");
-    let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty());
-    Ok(volume.filter(|_| is_bound))
+}
+
+/// Labels of an object of any type.
+///
+/// # Errors
+/// When this is none.
+pub fn labels(json: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Labelled {
+        metadata: Option<Metadata>,
+    }
+    let object: Labelled = serde_json::from_slice(json)?;
+    Ok(object.metadata.and_then(|metadata| metadata.labels).unwrap_or_default())
 }
 
 #[derive(Deserialize)]
 struct Object<S> {
+    metadata: Option<Metadata>,
     spec: Option<S>,
     status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -247,12 +374,36 @@ mod tests {
         Found::parse(Bytes::from(object.to_string())).unwrap()
     }
 
+    fn kind(group: &str, resource: &str) -> ResourceType {
+        ResourceType {
+            group: group.into(),
+            version: "v1".into(),
+            kind: "Any".into(),
+            resource: resource.into(),
+            singular: "any".into(),
+            short_names: Vec::new(),
+            namespaced: true,
+        }
+    }
+
+    fn of_pods(followed: &[Related]) -> References {
+        References::of(&kind("", "pods"), followed.to_vec(), "g")
+    }
+
+    fn of_claims(followed: &[Related]) -> References {
+        References::of(&kind("", "persistentvolumeclaims"), followed.to_vec(), "g")
+    }
+
     fn pod(more: &Value) -> Value {
         json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": more, "status": {"phase": "Running"}})
     }
 
     fn claim(volume: &str, phase: &str) -> Value {
         json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {"volumeName": volume}, "status": {"phase": phase}})
+    }
+
+    fn needed(names: &[&str]) -> BTreeMap<String, Origin> {
+        names.iter().map(|name| ((*name).to_owned(), Origin::Needed)).collect()
     }
 
     #[test]
@@ -265,15 +416,15 @@ mod tests {
                 {"name": "c", "configMap": {"name": "x"}},
             ],
         });
-        let mut both = References::following(vec![Related::Claim, Related::PriorityClass]);
+        let mut both = of_pods(&[Related::Claim, Related::PriorityClass]);
         for _ in 0..2 {
-            both.read(&found(&pod(&spec))).unwrap();
+            both.read(&found(&pod(&spec)), Origin::Listed).unwrap();
         }
-        assert_eq!(both.take(Related::Claim), BTreeSet::from(["ns/data".to_owned()]));
-        assert_eq!(both.take(Related::PriorityClass), BTreeSet::from(["first".to_owned()]));
+        assert_eq!(both.take(Related::Claim), needed(&["ns/data"]));
+        assert_eq!(both.take(Related::PriorityClass), needed(&["first"]));
         assert_eq!((both.take(Related::Claim).len(), both.count), (0, 0));
-        let mut one = References::following(vec![Related::PriorityClass]);
-        one.read(&found(&pod(&spec))).unwrap();
+        let mut one = of_pods(&[Related::PriorityClass]);
+        one.read(&found(&pod(&spec)), Origin::Listed).unwrap();
         assert!(one.take(Related::Claim).is_empty(), "what is not followed is not kept");
         let parsed = Pod::parse(pod(&json!({"volumes": null})).to_string().as_bytes()).unwrap();
         assert_eq!(parsed, Pod { is_running: true, ..Pod::default() });
@@ -282,35 +433,102 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_names_its_volume_once_it_is_bound() {
-        let mut volumes = References::following(vec![Related::Volume]);
-        for (volume, phase) in [("pv-1", "Bound"), ("pv-2", "Pending"), ("", "Bound"), ("pv-3", "Lost")] {
-            volumes.read(&found(&claim(volume, phase))).unwrap();
+    fn what_an_object_requires_is_followed_whatever_else_is_and_outranks_what_is_needed() {
+        let spec = json!({
+            "priorityClassName": "first",
+            "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}],
+        });
+        let mut none = of_pods(&[]);
+        none.read(&found(&pod(&json!("odd"))), Origin::Listed).unwrap();
+        none.read(&found(&pod(&spec)), Origin::Required).unwrap();
+        assert_eq!(none.take(Related::Claim), BTreeMap::from([("ns/data".to_owned(), Origin::Required)]));
+        let mut some = of_pods(&[Related::Claim]);
+        for origin in [Origin::Required, Origin::Listed] {
+            some.read(&found(&pod(&spec)), origin).unwrap();
         }
-        assert_eq!(volumes.take(Related::Volume), BTreeSet::from(["pv-1".to_owned()]));
+        assert_eq!(some.take(Related::Claim), BTreeMap::from([("ns/data".to_owned(), Origin::Required)]));
+        let mut accounts = References::of(&kind("", "serviceaccounts"), Vec::new(), "g");
+        let account = json!({"metadata": {"name": "sa", "namespace": "ns"}});
+        accounts.read(&found(&account), Origin::Needed).unwrap();
+        assert!(accounts.take(Related::Account).is_empty());
+        accounts.read(&found(&account), Origin::Required).unwrap();
+        assert_eq!(accounts.take(Related::Account).len(), 1);
+    }
+
+    #[test]
+    fn a_claim_names_its_volume_once_it_is_bound() {
+        let mut volumes = of_claims(&[Related::Volume]);
+        for (volume, phase) in [("pv-1", "Bound"), ("pv-2", "Pending"), ("", "Bound"), ("pv-3", "Lost")] {
+            volumes.read(&found(&claim(volume, phase)), Origin::Listed).unwrap();
+        }
+        assert_eq!(volumes.take(Related::Volume), needed(&["pv-1"]));
         assert_eq!((volumes.lost, volumes.impossible), (0, 0));
     }
 
     #[test]
+    fn a_group_of_claims_is_looked_for_once() {
+        let grouped = |group: &str, phase: &str| {
+            let mut claim = claim("pv", phase);
+            claim["metadata"]["labels"] = json!({"g": group, "other": "x"});
+            claim
+        };
+        let mut claims = of_claims(&[Related::Volume, Related::Claim]);
+        for (group, phase) in [("one", "Bound"), ("one", "Bound"), ("", "Bound"), ("two", "Pending")] {
+            claims.read(&found(&grouped(group, phase)), Origin::Listed).unwrap();
+        }
+        assert_eq!(claims.take_groups(), BTreeSet::from(["ns/one".to_owned()]));
+        claims.read(&found(&grouped("one", "Bound")), Origin::Needed).unwrap();
+        assert!(claims.take_groups().is_empty());
+        let mut alone = of_claims(&[Related::Volume]);
+        alone.read(&found(&grouped("one", "Bound")), Origin::Listed).unwrap();
+        assert!(alone.take_groups().is_empty(), "lists bring all claims");
+    }
+
+    #[test]
     fn a_name_that_would_lead_elsewhere_is_none() {
-        let mut volumes = References::following(vec![Related::Volume]);
+        let mut volumes = of_claims(&[Related::Volume]);
         let long = "v".repeat(254);
         for odd in ["../namespaces/a/secrets/b", "pv/status", "pv%2fstatus", ".", "..", long.as_str()] {
-            volumes.read(&found(&claim(odd, "Bound"))).unwrap();
+            volumes.read(&found(&claim(odd, "Bound")), Origin::Listed).unwrap();
         }
         assert_eq!((volumes.take(Related::Volume).len(), volumes.impossible), (0, 6));
         assert!(is_name("system:node") && is_name("pv-1.example"));
+        let mut classes =
+            References::of(&kind("snapshot.storage.k8s.io", "volumesnapshotclasses"), Vec::new(), "g");
+        let class = |namespace: &str| {
+            let annotations = json!({
+                "csi.storage.k8s.io/snapshotter-list-secret-name": "s",
+                "csi.storage.k8s.io/snapshotter-list-secret-namespace": namespace,
+            });
+            json!({"metadata": {"name": "c", "annotations": annotations}})
+        };
+        for namespace in ["kube-system", "../x"] {
+            classes.read(&found(&class(namespace)), Origin::Required).unwrap();
+        }
+        let secret = ("kube-system/s".to_owned(), Origin::Required);
+        assert_eq!((classes.take(Related::Secret), classes.impossible), (BTreeMap::from([secret]), 1));
     }
 
     #[test]
     fn what_there_is_no_room_for_is_counted() {
-        let mut full = References::following(vec![Related::Volume]);
-        full.note(Related::Volume, None, "known");
+        let mut full = of_claims(&[Related::Volume]);
+        full.note(Related::Volume, Origin::Needed, None, "known");
         full.count = MOST;
         for name in ["known", "a", "b"] {
-            full.read(&found(&claim(name, "Bound"))).unwrap();
+            full.read(&found(&claim(name, "Bound")), Origin::Listed).unwrap();
         }
         assert_eq!((full.lost, full.names[&Related::Volume].len()), (2, 1));
+    }
+
+    #[test]
+    fn labels_are_read_of_whatever_there_is() {
+        let read = |object: Value| labels(object.to_string().as_bytes()).ok().map(|labels| labels.len());
+        let odd = json!({"metadata": {"labels": {"a": "b"}}, "spec": 1, "status": {"phase": {}}});
+        assert_eq!(read(odd), Some(1));
+        for none in [json!({}), json!({"metadata": {"labels": null}}), json!({"metadata": {}})] {
+            assert_eq!(read(none), Some(0));
+        }
+        assert_eq!(read(json!({"metadata": {"labels": {"a": 1}}})), None);
     }
 
     #[test]

@@ -291,7 +291,8 @@ impl Engine {
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
+        let asked = Asked::by(prepared.volumes.clone());
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked };
         // The write by which it began is a moment that the API server's store knows.
         let version = record.object().resource_version();
         let revision = Revision::new(version, cluster.aggregated.clone()).map(Arc::new);
@@ -318,6 +319,8 @@ impl Engine {
                 lister: self.lister().as_of(revision.clone()),
                 wanted: &prepared.wanted,
                 selection: &prepared.selection,
+                filters: &prepared.filters,
+                backup: layout.backup(),
                 types: &cluster.types,
                 namespaces: &cluster.namespaces,
                 resolved: &prepared.resolved,
@@ -356,8 +359,8 @@ impl Engine {
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 Revision::tell(revision.as_deref(), log);
-                counters.asked.tell(spec, log);
-                tell_claims_without_data(spec, &list, log);
+                let decided = counters.asked.tell(spec, log);
+                tell_claims_without_data(spec, &list, decided, log);
                 Ok(Stored { list, bytes })
             }
             (Err(failure), _) if failure.is_from_outside() => Err(failure),
@@ -411,8 +414,9 @@ async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
 }
 
 /// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
-fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, log: &BackupLog) {
-    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len);
+/// `decided`: of how many a policy has said what is meant.
+fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, decided: usize, log: &BackupLog) {
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len).saturating_sub(decided);
     if claims > 0 && spec.snapshot_volumes.is_none() {
         let message = format!(
             "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"

@@ -50,14 +50,17 @@ impl Engine {
                 lister.patiently("the served types", || self.discovery.types(log, self.list_retry))
             )
         };
-        let (ask, namespaces) = tokio::join!(ask, self.namespaces(&backup, &lister));
+        let (ask, namespaces, policies) =
+            tokio::join!(ask, self.namespaces(&backup, &lister), self.policies(&backup, &lister));
         let (locations, server, served) = ask.map_err(|e| Failure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(|e| Failure::Cluster(e.into()))?;
+        let policies = policies.map_err(|e| Failure::Cluster(e.into()))?;
         let situation = Situation {
             backup: &backup,
             locations: &locations,
             namespaces: &namespaces,
             types: &served.types,
+            policies: &policies,
             server: &server,
             default_ttl: self.default_ttl,
             now: Timestamp::now(),
@@ -126,7 +129,7 @@ impl Engine {
         let mut namespaces: Vec<Namespace> = Vec::new();
         let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
         if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
-            let found = try_join_all(named.literals().map(|name| lister.get(&kind, name))).await?;
+            let found = try_join_all(named.literals().map(|name| lister.get(&kind, None, name))).await?;
             for namespace in found.into_iter().flatten() {
                 namespaces.take(namespace).await?;
             }

@@ -52,6 +52,7 @@ impl Effort {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     One(u8),
     Any,
@@ -238,6 +239,7 @@ impl Glob {
 }
 
 /// A pattern over names of any length, with dots in them: `resource.group`. No character is a separator here either.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Token>);
 
 impl Pattern {

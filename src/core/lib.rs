@@ -5,6 +5,7 @@
 //! - [`namespace`]: which namespaces a backup takes, and whether two backups can meet.
 //! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
 //! - [`selection`]: which resource types and items a backup takes.
+//! - [`policy`]: what a resource policy says of types, objects and volumes.
 //! - [`reading`]: whether a read that failed is tried again.
 //! - [`revision`]: as of which moment lists are, and what is not.
 //! - [`label`]: label selectors: are they well formed, what do they match.
@@ -27,6 +28,7 @@ pub mod limits;
 pub mod location;
 pub mod mover;
 pub mod namespace;
+pub mod policy;
 pub mod queue;
 pub mod reading;
 pub mod revision;

@@ -3,7 +3,8 @@
 //! Velero has two styles of filter that may not be mixed: the old one (`includedResources`,
 //! `excludedResources`, `includeClusterResources`) and the scoped one (four lists). No filter at all is the
 //! scoped style. An entry is a name, as kubectl takes it, of one type, or a pattern over `resource.group`.
-//! [`ResourceFilter::resolve`] settles once, among the types of a cluster, what each entry stands for.
+//! [`ResourceFilter::resolve`] settles once, among the types of a cluster, what each entry stands for. A resource
+//! policy may add lists of its own to the scoped ones ([`crate::policy`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,11 +58,26 @@ pub struct Filter {
     pub excludes: Vec<String>,
 }
 
+/// Lists of both scopes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    pub cluster: Filter,
+    pub namespaced: Filter,
+}
+
 /// The filter of one backup, of either style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResourceFilter {
-    Old { resources: Filter, include_cluster_resources: Option<bool> },
-    Scoped { cluster: Filter, namespaced: Filter },
+    Old {
+        resources: Filter,
+        include_cluster_resources: Option<bool>,
+    },
+    /// `policy`: of a resource policy. They count for types of which the spec's own lists say nothing.
+    Scoped {
+        cluster: Filter,
+        namespaced: Filter,
+        policy: Lists,
+    },
 }
 
 /// What becomes of the objects of a type, from less to more.
@@ -83,7 +99,7 @@ pub struct Selection {
     fates: BTreeMap<String, Fate>,
     /// The filter of namespaces leaves nothing out.
     pub all_namespaces: bool,
-    /// Entries that name no type of the cluster, by their field.
+    /// Entries that name no type of the cluster, by the path of their field.
     pub idle: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -114,29 +130,61 @@ impl ResourceFilter {
         let cluster: fn(&ResourceType) -> bool = |kind| !kind.namespaced;
         let rule: Box<dyn Fn(&ResourceType) -> Fate> = match self {
             Self::Old { resources, include_cluster_resources } => {
-                let includes = read("includedResources", &resources.includes, any);
-                let excludes = read("excludedResources", &resources.excludes, any);
+                let includes = read("spec.includedResources", &resources.includes, any);
+                let excludes = read("spec.excludedResources", &resources.excludes, any);
                 let wanted = *include_cluster_resources;
                 Box::new(move |kind: &ResourceType| {
                     old_fate(kind, &includes, &excludes, wanted, all_namespaces)
                 })
             }
-            Self::Scoped { cluster: of_cluster, namespaced: in_namespaces } => {
-                let included = read("includedClusterScopedResources", &of_cluster.includes, cluster);
-                let excluded = read("excludedClusterScopedResources", &of_cluster.excludes, cluster);
-                let includes = read("includedNamespaceScopedResources", &in_namespaces.includes, namespaced);
-                let excludes = read("excludedNamespaceScopedResources", &in_namespaces.excludes, namespaced);
+            Self::Scoped { cluster: of_cluster, namespaced: in_namespaces, policy } => {
+                let cluster = Scope {
+                    includes: read("spec.includedClusterScopedResources", &of_cluster.includes, cluster),
+                    excludes: read("spec.excludedClusterScopedResources", &of_cluster.excludes, cluster),
+                    also: read(
+                        "includeExcludePolicy.includedClusterScopedResources",
+                        &policy.cluster.includes,
+                        cluster,
+                    ),
+                    but: read(
+                        "includeExcludePolicy.excludedClusterScopedResources",
+                        &policy.cluster.excludes,
+                        cluster,
+                    ),
+                };
+                let namespaced = Scope {
+                    includes: read(
+                        "spec.includedNamespaceScopedResources",
+                        &in_namespaces.includes,
+                        namespaced,
+                    ),
+                    excludes: read(
+                        "spec.excludedNamespaceScopedResources",
+                        &in_namespaces.excludes,
+                        namespaced,
+                    ),
+                    also: read(
+                        "includeExcludePolicy.includedNamespaceScopedResources",
+                        &policy.namespaced.includes,
+                        namespaced,
+                    ),
+                    but: read(
+                        "includeExcludePolicy.excludedNamespaceScopedResources",
+                        &policy.namespaced.excludes,
+                        namespaced,
+                    ),
+                };
                 let is_full = all_namespaces
-                    && included.is_empty
-                    && excluded.is_idle
-                    && (includes.is_empty || includes.is_all)
-                    && excludes.is_idle;
+                    && cluster.names_none()
+                    && cluster.leaves_nothing_out()
+                    && (namespaced.names_none() || namespaced.includes.is_all)
+                    && namespaced.leaves_nothing_out();
                 Box::new(move |kind: &ResourceType| match kind.namespaced {
-                    true if excludes.contain(kind) => Fate::Excluded,
-                    true if includes.is_empty || includes.contain(kind) => Fate::Listed,
+                    true if namespaced.leaves_out(kind) => Fate::Excluded,
+                    true if namespaced.names_none() || namespaced.names(kind) => Fate::Listed,
                     true => Fate::Unnamed,
-                    false if excluded.contain(kind) => Fate::Excluded,
-                    false if is_full || kind.is_namespaces() || included.contain(kind) => Fate::Listed,
+                    false if cluster.leaves_out(kind) => Fate::Excluded,
+                    false if is_full || kind.is_namespaces() || cluster.names(kind) => Fate::Listed,
                     false => Fate::Needed,
                 })
             }
@@ -167,6 +215,33 @@ fn old_fate(
         (true, _) => Fate::Listed,
         (false, Some(true)) if !kind.namespaced => Fate::Needed,
         (false, _) => Fate::Unnamed,
+    }
+}
+
+/// The scoped lists of the spec, and those of a policy, which count for types of which the spec says nothing.
+struct Scope {
+    includes: Entries,
+    excludes: Entries,
+    also: Entries,
+    but: Entries,
+}
+
+impl Scope {
+    fn leaves_out(&self, kind: &ResourceType) -> bool {
+        self.excludes.contain(kind) || (self.but.contain(kind) && !self.includes.contain(kind))
+    }
+
+    fn names(&self, kind: &ResourceType) -> bool {
+        self.includes.contain(kind) || self.also.contain(kind)
+    }
+
+    fn names_none(&self) -> bool {
+        self.includes.is_empty && self.also.is_empty
+    }
+
+    /// What names everything leaves a policy nothing to say.
+    fn leaves_nothing_out(&self) -> bool {
+        self.excludes.is_idle && (self.but.is_idle || self.includes.is_all)
     }
 }
 
@@ -221,7 +296,7 @@ fn named<'t>(entry: &str, types: &'t [ResourceType]) -> Vec<&'t ResourceType> {
 
 /// The one type that a name stands for, as kubectl resolves it: plural, singular or kind before short names, the
 /// group itself before one that only begins like it, and of equals the first in the order of discovery.
-fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
+pub(crate) fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
     let entry = entry.to_ascii_lowercase();
     let (name, group) =
         entry.split_once('.').map_or((entry.as_str(), None), |(name, group)| (name, Some(group)));

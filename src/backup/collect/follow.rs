@@ -1,8 +1,9 @@
-//! What was taken needs others: a claim its volume, a pod its claims and its priority class, a service account its cluster
-//! roles, a custom object its definition, everything its namespace. They come along unless the backup excludes them, and
-//! each is taken once, be it listed, needed, or both.
+//! What was taken needs others: a claim its volume and those of its group, a pod its claims and its priority class, a service
+//! account its cluster roles, a snapshot its class and its content, these their Secrets, a custom object its definition,
+//! everything its namespace. They come along unless the backup excludes them, or whatever it excludes where the object that
+//! needs them says so, and each is taken once, be it listed, needed, or both.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use berth_core::revision::Apart;
@@ -13,7 +14,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::{Collector, FEW_NAMESPACES, Pending, Taken};
 use crate::backup::list::{Found, ListError, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;
-use crate::backup::related::{Binding, Pod, References, Related, is_name, key};
+use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
 use crate::telemetry::{chain, few};
 
 /// Up to so many objects are got one by one: for more the whole type is listed.
@@ -43,15 +44,17 @@ const BUILT_IN: [&str; 17] = [
 /// What may stand in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
-/// Takes those of a list that somebody wants.
+/// Takes those of a list that somebody wants, and why.
 struct Wanting<'c, 'a, F> {
     pending: Pending<'c, 'a>,
     wants: F,
 }
 
-impl<F: FnMut(&Found) -> bool + Send> Taker for Wanting<'_, '_, F> {
+impl<F: FnMut(&Found) -> Option<Origin> + Send> Taker for Wanting<'_, '_, F> {
     async fn take(&mut self, found: Found) -> Result<(), ListError> {
-        if (self.wants)(&found) { self.pending.add(found).await } else { Ok(()) }
+        let Some(origin) = (self.wants)(&found) else { return Ok(()) };
+        self.pending.origin = origin;
+        self.pending.add(found).await
     }
 
     fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
@@ -62,9 +65,9 @@ impl<F: FnMut(&Found) -> bool + Send> Taker for Wanting<'_, '_, F> {
 impl Collector<'_> {
     /// Nothing of a type yet.
     pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
-        let named = Related::named_by(kind).iter().copied();
+        let named = Related::of(kind).map_or(&[] as &[Related], Related::names).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
-        Taken::of(kind, References::following(followed))
+        Taken::of(kind, References::of(kind, followed, &self.wanted.group_key))
     }
 
     /// # Errors
@@ -74,6 +77,9 @@ impl Collector<'_> {
         self.take_named(Related::Volume, taken).await?;
         self.take_named(Related::PriorityClass, taken).await?;
         self.take_cluster_roles(taken).await?;
+        for related in [Related::SnapshotContent, Related::SnapshotClass, Related::Secret] {
+            self.take_named(related, taken).await?;
+        }
         self.take_definitions(taken).await?;
         self.take_namespaces(taken).await?;
         self.tell_lost(taken);
@@ -88,19 +94,20 @@ impl Collector<'_> {
     fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
         let kind = self.served(related)?;
         let is_open = match self.selection.fate(&kind) {
-            Fate::Listed => !self.wanted.selectors.is_empty(),
+            Fate::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
             Fate::Needed => true,
             Fate::Unnamed | Fate::Excluded => false,
         };
         is_open.then_some(kind)
     }
 
-    /// With a selector: a pod that matches needs its claims whatever their labels are, and a claim the running pods that
-    /// write to it.
+    /// With a selector: a pod that matches needs its claims whatever their labels are, and a claim those of its group and the
+    /// running pods that write to it.
     async fn take_pods_and_claims(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let mut claims = 0;
         for _ in 0..ROUNDS {
             self.take_named(Related::Claim, taken).await?;
+            self.take_groups(taken).await?;
             let now = taken.iter().find(|one| Related::Claim.is(&one.kind)).map_or(0, |one| one.names.len());
             let Some(kind) = self.open(Related::Pod).filter(|_| now > claims) else { return Ok(()) };
             claims = now;
@@ -108,6 +115,27 @@ impl Collector<'_> {
         }
         let message = "pods and claims lead to more and more of each other: what comes later is missing";
         self.log.error(&About::Cluster, "persistentvolumeclaims", message);
+        Ok(())
+    }
+
+    async fn take_groups(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+        let Some(kind) = self.open(Related::Claim) else { return Ok(()) };
+        let mut held = self.take_out(&kind, taken);
+        let groups = held.references.take_groups();
+        if !groups.is_empty() {
+            let label = self.wanted.group_key.as_str();
+            let namespaces = groups.iter().filter_map(|group| group.split_once('/'));
+            let namespaces = namespaces.map(|(namespace, _)| namespace.to_owned()).collect();
+            let wants = |found: &Found| {
+                // What is no claim is told when it is listed.
+                let claim = Claim::parse(&found.json).ok()?;
+                let group = key(found.namespace.as_deref(), claim.labels.get(label)?);
+                groups.contains(&group).then_some(Origin::Needed)
+            };
+            let read = self.take_wanted(&kind, &namespaces, label, &mut held, wants).await;
+            self.tell(&kind, read)?;
+        }
+        taken.push(held);
         Ok(())
     }
 
@@ -121,9 +149,10 @@ impl Collector<'_> {
             let uses = |found: &Found| {
                 let claim = |name: &String| claims.names.contains(&key(found.namespace.as_deref(), name));
                 // What is no pod is told when it is listed.
-                Pod::parse(&found.json).is_ok_and(|pod| pod.is_running && pod.claims.iter().any(claim))
+                let pod = Pod::parse(&found.json).ok()?;
+                (pod.is_running && pod.claims.iter().any(claim)).then_some(Origin::Needed)
             };
-            let read = self.take_wanted(kind, &claims.names.namespaces(), &mut pods, uses).await;
+            let read = self.take_wanted(kind, &claims.names.namespaces(), "", &mut pods, uses).await;
             self.tell(kind, read)?;
         }
         taken.push(pods);
@@ -132,10 +161,11 @@ impl Collector<'_> {
 
     /// What the objects that were taken name of a type.
     async fn take_named(&self, related: Related, taken: &mut Vec<Taken>) -> Result<(), ListError> {
-        let Some(kind) = self.open(related) else { return Ok(()) };
-        let mut names = BTreeSet::new();
-        for one in taken.iter_mut() {
-            names.append(&mut one.references.take(related));
+        let Some(kind) = self.served(related) else { return Ok(()) };
+        let mut names: BTreeMap<String, Origin> = BTreeMap::new();
+        for (name, origin) in taken.iter_mut().flat_map(|one| one.references.take(related)) {
+            let known = names.entry(name).or_insert(origin);
+            *known = origin.max(*known);
         }
         let gone = self.take_by_name(&kind, names, taken).await?;
         self.tell_gone(&kind, &gone);
@@ -145,31 +175,36 @@ impl Collector<'_> {
     /// Bindings name accounts, so all of them are looked at.
     async fn take_cluster_roles(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let (bindings, roles) = (self.open(Related::Binding), self.open(Related::ClusterRole));
-        let Some(kind) = self.served(Related::Binding).filter(|_| bindings.is_some() || roles.is_some())
-        else {
-            return Ok(());
-        };
+        let required: BTreeMap<String, Origin> =
+            taken.iter_mut().flat_map(|one| one.references.take(Related::Account)).collect();
+        let is_open = bindings.is_some() || roles.is_some() || !required.is_empty();
+        let Some(kind) = self.served(Related::Binding).filter(|_| is_open) else { return Ok(()) };
         let mut held = self.take_out(&kind, taken);
-        let mut names = BTreeSet::new();
+        let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
         if let Some(accounts) = accounts.filter(|one| !one.names.is_empty()) {
             let wants = |found: &Found| match Binding::parse(&found.json) {
-                Ok(binding) if binding.accounts.iter().any(|account| accounts.names.contains(account)) => {
-                    names.insert(binding.role);
-                    bindings.is_some()
+                Ok(binding) => {
+                    let of = binding.accounts.iter().filter(|account| accounts.names.contains(*account));
+                    let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
+                    let origin = of.map(origin).max()?;
+                    if roles.is_some() || origin == Origin::Required {
+                        let known = names.entry(binding.role).or_insert(origin);
+                        *known = origin.max(*known);
+                    }
+                    (bindings.is_some() || origin == Origin::Required).then_some(origin)
                 }
-                Ok(_) => false,
                 Err(error) => {
                     let message = format!("{} cannot be read: {}", found.name, chain(&error));
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
-                    false
+                    None
                 }
             };
-            let read = self.take_wanted(&kind, &HashSet::new(), &mut held, wants).await;
+            let read = self.take_wanted(&kind, &HashSet::new(), "", &mut held, wants).await;
             self.tell(&kind, read)?;
         }
         taken.push(held);
-        if let Some(kind) = roles {
+        if let Some(kind) = self.served(Related::ClusterRole) {
             let gone = self.take_by_name(&kind, names, taken).await?;
             self.tell_gone(&kind, &gone);
         }
@@ -179,7 +214,8 @@ impl Collector<'_> {
     /// The definition of each custom type of which something was taken: a restore needs it first.
     async fn take_definitions(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.served(Related::Definition) else { return Ok(()) };
-        let are_all_listed = self.selection.fate(&kind) == Fate::Listed && self.wanted.selectors.is_empty();
+        let are_all_listed =
+            self.selection.fate(&kind) == Fate::Listed && self.open(Related::Definition).is_none();
         if are_all_listed || self.selection.fate(&kind) == Fate::Excluded {
             return Ok(());
         }
@@ -188,7 +224,8 @@ impl Collector<'_> {
             // The group of a definition has a dot.
             !one.names.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
         };
-        let names = taken.iter().filter(is_custom).map(|one| one.kind.qualified()).collect();
+        let names =
+            taken.iter().filter(is_custom).map(|one| (one.kind.qualified(), Origin::Needed)).collect();
         // Those that are not there are types of the API server itself, or of one behind it.
         self.take_by_name(&kind, names, taken).await?;
         Ok(())
@@ -202,7 +239,7 @@ impl Collector<'_> {
             return Ok(());
         }
         let mut held = self.none_of(&Arc::new(kind.clone()));
-        let mut batch = Pending::new(self, &mut held);
+        let mut batch = Pending::new(self, &mut held, Origin::Needed);
         let selectors = &self.wanted.selectors;
         let mut holding = HashSet::new();
         if self.selection.all_namespaces && !selectors.is_empty() {
@@ -245,14 +282,16 @@ impl Collector<'_> {
     async fn take_by_name(
         &self,
         kind: &Arc<ResourceType>,
-        mut names: BTreeSet<String>,
+        mut names: BTreeMap<String, Origin>,
         taken: &mut Vec<Taken>,
     ) -> Result<Vec<String>, ListError> {
         let mut held = self.take_out(kind, taken);
-        names.retain(|name| !held.names.contains(name));
+        names.retain(|name, _| !held.names.contains(name));
+        // Few Secrets are named, and all of a namespace are many.
+        let are_many = names.len() > FEW_NAMES || (kind.namespaced && !Related::Secret.is(kind));
         let gone = if names.is_empty() {
             Vec::new()
-        } else if kind.namespaced || names.len() > FEW_NAMES {
+        } else if are_many {
             self.take_from_list(kind, names, &mut held).await?
         } else {
             self.take_one_by_one(kind, names, &mut held).await?
@@ -264,21 +303,23 @@ impl Collector<'_> {
     async fn take_one_by_one(
         &self,
         kind: &Arc<ResourceType>,
-        names: BTreeSet<String>,
+        names: BTreeMap<String, Origin>,
         held: &mut Taken,
     ) -> Result<Vec<String>, ListError> {
         let mut gone = Vec::new();
-        let mut pending = Pending::new(self, held);
-        let get = |name: String| async move {
-            let in_path = utf8_percent_encode(&name, PLAIN).to_string();
-            let answer = if is_name(&name) { self.lister.get(kind, &in_path).await } else { Ok(None) };
-            (name, answer)
+        let mut pending = Pending::new(self, held, Origin::Needed);
+        let get = |(name, origin): (String, Origin)| async move {
+            let answer = self.get(kind, &name).await;
+            (name, origin, answer)
         };
         let mut answers = futures::stream::iter(names).map(get).buffer_unordered(REQUESTS_AT_ONCE);
-        while let Some((name, answer)) = answers.next().await {
+        while let Some((name, origin, answer)) = answers.next().await {
             match answer {
-                Ok(Some(found)) if found.name == name => pending.add(found).await?,
-                Ok(_) => gone.push(name),
+                Ok(Some(found)) => {
+                    pending.origin = origin;
+                    pending.add(found).await?;
+                }
+                Ok(None) => gone.push(name),
                 Err(error) if error.is_about_type() => {
                     let message = format!(
                         "failed to get {name}, it is missing: {}; {}",
@@ -295,32 +336,48 @@ impl Collector<'_> {
         Ok(gone)
     }
 
+    /// One object by its key; `None` when there is none, or none can be called so.
+    pub(super) async fn get(&self, kind: &ResourceType, wanted: &str) -> Result<Option<Found>, ListError> {
+        let (namespace, name) = match wanted.split_once('/') {
+            Some((namespace, name)) if kind.namespaced => (Some(namespace), name),
+            None if !kind.namespaced => (None, wanted),
+            _ => return Ok(None),
+        };
+        if !is_name(name) || !namespace.is_none_or(is_name) {
+            return Ok(None);
+        }
+        let in_path = |part: &str| utf8_percent_encode(part, PLAIN).to_string();
+        let found = self.lister.get(kind, namespace.map(in_path).as_deref(), &in_path(name)).await?;
+        Ok(found.filter(|found| key(found.namespace.as_deref(), &found.name) == wanted))
+    }
+
     async fn take_from_list(
         &self,
         kind: &Arc<ResourceType>,
-        mut names: BTreeSet<String>,
+        mut names: BTreeMap<String, Origin>,
         held: &mut Taken,
     ) -> Result<Vec<String>, ListError> {
-        let in_namespaces = names.iter().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
+        let in_namespaces = names.keys().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
         let namespaces: HashSet<String> =
             if kind.namespaced { in_namespaces.collect() } else { HashSet::new() };
         let wants = |found: &Found| names.remove(&key(found.namespace.as_deref(), &found.name));
-        let read = self.take_wanted(kind, &namespaces, held, wants).await;
+        let read = self.take_wanted(kind, &namespaces, "", held, wants).await;
         let is_whole = read.is_ok();
         self.tell(kind, read)?;
         // Otherwise nobody knows.
-        Ok(if is_whole { names.into_iter().collect() } else { Vec::new() })
+        Ok(if is_whole { names.into_keys().collect() } else { Vec::new() })
     }
 
-    /// Those of a type that `wants` says; from a few namespaces, or else from the whole cluster.
+    /// Those of a type that `wants` says; from a few namespaces, or else from the whole cluster. `selector`: what all of them match.
     async fn take_wanted(
         &self,
         kind: &Arc<ResourceType>,
         namespaces: &HashSet<String>,
+        selector: &str,
         held: &mut Taken,
-        wants: impl FnMut(&Found) -> bool + Send,
+        wants: impl FnMut(&Found) -> Option<Origin> + Send,
     ) -> Result<(), ListError> {
-        let mut wanting = Wanting { pending: Pending::new(self, held), wants };
+        let mut wanting = Wanting { pending: Pending::new(self, held, Origin::Needed), wants };
         let places: Vec<Option<&str>> = match namespaces.len() {
             1..=FEW_NAMESPACES => namespaces.iter().map(|name| Some(name.as_str())).collect(),
             _ => vec![None],
@@ -329,7 +386,7 @@ impl Collector<'_> {
         for namespace in places {
             let mut progress = Progress::default();
             while read.is_ok() && !progress.is_done() {
-                read = self.lister.page(kind, namespace, "", &mut progress, &mut wanting).await;
+                read = self.lister.page(kind, namespace, selector, &mut progress, &mut wanting).await;
             }
         }
         // What came before something failed is taken.

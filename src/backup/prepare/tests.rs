@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use berth_core::selection::Fate;
+use berth_api::policy;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -9,6 +9,18 @@ use super::*;
 const NAMESPACES: [&str; 4] = ["*", "app-*", "app-1", "gone"];
 const TYPES: [&str; 9] = [
     "*",
+    "pods",
+    "deploy*",
+    "*.io",
+    "volumesnapshots",
+    SNAPSHOTS,
+    SNAPSHOT_CONTENTS,
+    "nodes",
+    "nothing.example.com",
+];
+
+/// What a policy may name.
+const IN_POLICIES: [&str; 8] = [
     "pods",
     "deploy*",
     "*.io",
@@ -57,6 +69,10 @@ fn namespace(name: &str, excluded: bool) -> Namespace {
 }
 
 fn prepared(spec: &Value) -> Prepared {
+    tried(spec, &Ok(Policies::default())).unwrap_or_else(|faults| panic!("{spec}: {faults}"))
+}
+
+fn tried(spec: &Value, policies: &Result<Policies, Violations>) -> Result<Prepared, Violations> {
     let backup = json!({
         "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "b"}, "spec": spec,
     });
@@ -69,11 +85,12 @@ fn prepared(spec: &Value) -> Prepared {
         locations: &[serde_json::from_value(location).unwrap()],
         namespaces: &[namespace("app-1", false), namespace("app-2", false), namespace("kept-out", true)],
         types: &types(),
+        policies,
         server: &Info::default(),
         default_ttl: Duration::from_secs(3600),
         now: Timestamp::UNIX_EPOCH,
     };
-    prepare(&situation).unwrap_or_else(|faults| panic!("{spec}: {faults}"))
+    prepare(&situation)
 }
 
 /// What a finished Backup says that was created with this spec.
@@ -82,6 +99,11 @@ fn effective(spec: &Value) -> Value {
     let changed = prepared(spec).patch["spec"].as_object().unwrap().clone();
     effective.as_object_mut().unwrap().extend(changed);
     effective
+}
+
+fn read(policy: &str) -> Result<Policies, Violations> {
+    let data = BTreeMap::from([("policy".to_owned(), format!("version: v1\n{policy}"))]);
+    policy::parse(&data, &Field::root("ConfigMap velero/p"))
 }
 
 /// Two lists that go together: an `*` stands alone, and nothing is in both.
@@ -122,6 +144,74 @@ proptest! {
         prop_assert_eq!(once.idle, again.idle);
         prop_assert_eq!(once.missing, again.missing);
     }
+
+    /// A policy stands in no spec: what it says it says of the effective one, too.
+    #[test]
+    fn the_effective_spec_selects_with_a_policy_what_the_spec_did_with_it(
+        namespaces in pair(&NAMESPACES),
+        first in pair(&TYPES),
+        second in pair(&TYPES),
+        of_cluster in pair(&IN_POLICIES),
+        in_namespaces in pair(&IN_POLICIES),
+        kinds in prop::sample::subsequence(vec!["Pod", "deployment", "nodes", "nothing"], 0..3),
+    ) {
+        let spec = json!({
+            "includedNamespaces": namespaces.0, "excludedNamespaces": namespaces.1,
+            "includedNamespaceScopedResources": first.0, "excludedNamespaceScopedResources": first.1,
+            "includedClusterScopedResources": second.0, "excludedClusterScopedResources": second.1,
+            "resourcePolicy": {"kind": "configmap", "name": "p"},
+        });
+        // JSON is YAML.
+        let policy = json!({
+            "version": "v1",
+            "includeExcludePolicy": {
+                "includedClusterScopedResources": of_cluster.0, "excludedClusterScopedResources": of_cluster.1,
+                "includedNamespaceScopedResources": in_namespaces.0, "excludedNamespaceScopedResources": in_namespaces.1,
+            },
+            "namespacedFilterPolicies": [{"namespaces": ["app-*"], "resourceFilters": [{"kinds": kinds, "labelSelector": {"a": "b"}}]}],
+        });
+        let data = BTreeMap::from([("policy".to_owned(), policy.to_string())]);
+        let policies = policy::parse(&data, &Field::root("p"));
+        let (once, again) = (tried(&spec, &policies).unwrap(), tried(&effective(&spec), &policies).unwrap());
+        prop_assert_eq!(&once.selection, &again.selection);
+        prop_assert_eq!(once.filters, again.filters);
+        prop_assert_eq!(once.left_out, again.left_out);
+        // What the spec says of a type by name counts for more.
+        let alone = prepared(&spec).selection;
+        for kind in types().iter().filter(|kind| !first.0.is_empty() && kind.namespaced) {
+            let fate = alone.fate(kind);
+            prop_assert!(fate == Fate::Unnamed || once.selection.fate(kind) == fate, "{}", kind.qualified());
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_says_which_objects_are_taken_goes_with_the_scoped_filters_only() {
+    let old = json!({"includedResources": ["pods"], "resourcePolicy": {"kind": "ConfigMap", "name": "p"}});
+    for (policy, is_taken) in [
+        ("volumePolicies: [{action: {type: skip}}]", true),
+        ("includeExcludePolicy: {}", false),
+        ("clusterScopedFilterPolicy: {resourceFilters: [{kinds: [Node]}]}", false),
+        ("namespacedFilterPolicies: [{namespaces: [app-1], resourceFilters: [{}]}]", false),
+    ] {
+        let policies = read(policy);
+        assert!(policies.is_ok(), "{policies:?}");
+        let faults = tried(&old, &policies).err().unwrap_or_default();
+        assert_eq!(faults.is_empty(), is_taken, "{policy}: {faults}");
+        assert!(is_taken || faults.to_string().starts_with("spec.resourcePolicy: "), "{faults}");
+        let scoped = json!({"includedNamespaceScopedResources": ["pods"]});
+        assert!(tried(&scoped, &policies).is_ok(), "{policy}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_told_with_what_is_wrong_with_the_spec() {
+    let faults = tried(&json!({"ttl": "soon"}), &read("volumePolicies: [{action: {type: keep}}]"));
+    let faults = faults.err().unwrap_or_default().lines();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(faults[0].starts_with("spec.ttl: "), "{faults:?}");
+    let field = "ConfigMap velero/p.data[policy].volumePolicies[0].action.type: ";
+    assert!(faults[1].starts_with(field), "{faults:?}");
 }
 
 #[test]
@@ -156,4 +246,39 @@ fn what_matches_nothing_is_warned_of() {
     });
     assert_eq!(warnings(&nothing), 3);
     assert_eq!(warnings(&effective(&nothing)), 3, "what is excluded by itself is no slip of the pen");
+    let ordered = json!({"includedNamespaceScopedResources": ["pods"], "orderedResources": {"pods": "a/b"}});
+    assert_eq!(warnings(&ordered), 0);
+    for idle in [json!({"widgets": "a/b"}), json!({"deployments": "a/b"})] {
+        let ordered = json!({"includedNamespaceScopedResources": ["pods"], "orderedResources": idle});
+        assert_eq!(warnings(&ordered), 1, "{ordered}");
+    }
+}
+
+#[test]
+fn what_a_policy_names_in_vain_is_warned_of() {
+    let warnings = |policy: &str| {
+        let log = BackupLog::new(String::new());
+        tried(&json!({}), &read(policy)).unwrap_or_else(|faults| panic!("{faults}")).warn(&log);
+        log.counts().warnings
+    };
+    for (policy, expected) in [
+        (
+            "includeExcludePolicy: {excludedNamespaceScopedResources: [pods], includedClusterScopedResources: [nodes]}",
+            0,
+        ),
+        (
+            "includeExcludePolicy: {excludedNamespaceScopedResources: [widgets], includedClusterScopedResources: [pods]}",
+            2,
+        ),
+        ("clusterScopedFilterPolicy: {resourceFilters: [{kinds: [nodes, Widget]}]}", 1),
+        ("namespacedFilterPolicies: [{namespaces: [app-1], resourceFilters: [{kinds: [pods, nodes]}]}]", 1),
+        // No namespace has it: a ConfigMap may be for several Backups.
+        ("namespacedFilterPolicies: [{namespaces: [nowhere], resourceFilters: [{kinds: [pods]}]}]", 0),
+        (
+            "includeExcludePolicy: {excludedNamespaceScopedResources: [pods]}\nnamespacedFilterPolicies: [{namespaces: [app-1], resourceFilters: [{kinds: [pods]}]}]",
+            1,
+        ),
+    ] {
+        assert_eq!(warnings(policy), expected, "{policy}");
+    }
 }

@@ -453,6 +453,35 @@ async fn a_group_whose_types_nobody_knows_is_an_error_unless_others_were_asked_f
 }
 
 #[tokio::test]
+async fn a_policy_that_cannot_be_read_fails_validation_and_one_that_can_be_counts() {
+    const POLICY: &str = "/api/v1/namespaces/velero/configmaps/p";
+    let map = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "p"}, "data": data});
+    let mut ready = backup("7", "ReadyToStart");
+    ready["spec"]["resourcePolicy"] = json!({"kind": "configmap", "name": "p"});
+    for (line, words) in [
+        (get(POLICY).refuses(404), "spec.resourcePolicy.name: ConfigMap velero/p does not exist"),
+        (get(POLICY).answers(map(Value::Null)), "ConfigMap velero/p.data: "),
+        (get(POLICY).answers(map(json!({"a": "version: v2"}))), "ConfigMap velero/p.data[a].version: "),
+    ] {
+        let site = Site::of(ready.clone());
+        site.api.once(line).next(ends_in("FailedValidation"));
+        assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::FailedValidation);
+        let status = site.api.writes()[0].body["status"].clone();
+        assert!(status["validationErrors"][0].as_str().unwrap().starts_with(words), "{status}");
+        assert_eq!(site.stored(), [""; 0]);
+    }
+    let site = Site::of(ready);
+    let policy =
+        "version: v1\nincludeExcludePolicy: {excludedNamespaceScopedResources: [configmaps, widgets]}";
+    site.api.once(get(POLICY).answers(map(json!({"policy": policy}))));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
+    // No list of ConfigMaps is asked for.
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
+    let told = site.told();
+    assert!(told.contains("includeExcludePolicy.excludedNamespaceScopedResources names no type"), "{told}");
+}
+
+#[tokio::test]
 async fn one_that_was_canceled_just_before_it_begins_does_not_begin() {
     let site = Site::new();
     // Whoever leads has written meanwhile: first only a label, then its end.

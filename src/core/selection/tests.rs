@@ -44,11 +44,21 @@ fn list(entries: &[&str]) -> Vec<String> {
     entries.iter().map(|e| (*e).to_owned()).collect()
 }
 
-type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
+type Pair<'a> = (&'a [&'a str], &'a [&'a str]);
 
-fn scoped(cluster: Lists<'_>, namespaced: Lists<'_>) -> ResourceFilter {
-    let filter = |(i, e): Lists<'_>| Filter { includes: list(i), excludes: list(e) };
-    ResourceFilter::Scoped { cluster: filter(cluster), namespaced: filter(namespaced) }
+fn scoped(cluster: Pair<'_>, namespaced: Pair<'_>) -> ResourceFilter {
+    with_policy(cluster, namespaced, (&[], &[]), (&[], &[]))
+}
+
+fn with_policy(
+    cluster: Pair<'_>,
+    namespaced: Pair<'_>,
+    of_cluster: Pair<'_>,
+    in_namespaces: Pair<'_>,
+) -> ResourceFilter {
+    let filter = |(i, e): Pair<'_>| Filter { includes: list(i), excludes: list(e) };
+    let policy = Lists { cluster: filter(of_cluster), namespaced: filter(in_namespaces) };
+    ResourceFilter::Scoped { cluster: filter(cluster), namespaced: filter(namespaced), policy }
 }
 
 fn old(includes: &[&str], excludes: &[&str], cluster: Option<bool>) -> ResourceFilter {
@@ -122,6 +132,58 @@ fn types_are_taken_as_documented() {
     }
 }
 
+/// Contract: "its four lists are added to the spec's lists where the spec does not already match the type one way or the other".
+#[test]
+fn a_policy_counts_where_the_spec_says_nothing_of_a_type() {
+    use Fate::{Excluded, Listed, Needed, Unnamed};
+    let (cm, deploy, sc, pv, ns) = (
+        "configmaps",
+        "deployments.apps",
+        "storageclasses.storage.k8s.io",
+        "persistentvolumes",
+        "namespaces",
+    );
+    let no: Pair<'_> = (&[], &[]);
+    for (filter, kind, expected) in [
+        // An exclude leaves out what the spec does not name, be it that it names nothing.
+        (with_policy(no, no, no, (&[], &["cm"])), cm, Excluded),
+        (with_policy(no, no, no, (&[], &["cm"])), deploy, Listed),
+        (with_policy(no, (&["deploy"], &[]), no, (&[], &["cm"])), cm, Excluded),
+        (with_policy(no, (&["cm"], &[]), no, (&[], &["cm"])), cm, Listed),
+        (with_policy(no, (&["*"], &[]), no, (&[], &["cm"])), cm, Listed),
+        (with_policy(no, (&["cm"], &[]), no, (&[], &["c*", "deploy"])), cm, Listed),
+        // An include adds to the spec's; alone it takes just what it names.
+        (with_policy(no, no, no, (&["cm"], &[])), cm, Listed),
+        (with_policy(no, no, no, (&["cm"], &[])), deploy, Unnamed),
+        (with_policy(no, (&["deploy"], &[]), no, (&["cm"], &[])), cm, Listed),
+        (with_policy(no, (&["deploy"], &[]), no, (&["cm"], &[])), deploy, Listed),
+        (with_policy(no, (&[], &["cm"]), no, (&["cm"], &[])), cm, Excluded),
+        (with_policy(no, (&[], &["*"]), no, (&["cm"], &[])), cm, Excluded),
+        // The same of the whole cluster, of which nothing is everything only where nothing is said at all.
+        (with_policy(no, no, no, no), sc, Listed),
+        (with_policy(no, no, (&[], &["pv*", "persistentvolumes"]), no), pv, Excluded),
+        (with_policy(no, no, (&[], &["persistentvolumes"]), no), sc, Needed),
+        (with_policy(no, no, (&["storageclasses"], &[]), no), sc, Listed),
+        (with_policy(no, no, (&["storageclasses"], &[]), no), pv, Needed),
+        (with_policy((&[], &["storageclasses"]), no, (&["storageclasses"], &[]), no), sc, Excluded),
+        (with_policy((&["*"], &[]), no, (&[], &["storageclasses"]), no), sc, Listed),
+        (with_policy(no, no, no, (&[], &["cm"])), sc, Needed),
+        (with_policy(no, (&["*"], &[]), no, (&[], &["cm"])), sc, Listed),
+        (with_policy(no, no, no, (&["cm"], &[])), sc, Needed),
+        (with_policy(no, no, no, (&["cm"], &[])), ns, Listed),
+        (with_policy(no, no, no, (&[SNAPSHOTS], &[])), SNAPSHOTS, Excluded),
+        (with_policy(no, no, (&[], &[SNAPSHOT_CONTENTS]), (&[], &[SNAPSHOTS])), sc, Listed),
+    ] {
+        assert_eq!(fate(&filter, true, kind), expected, "{filter:?} {kind}");
+    }
+    let idle = with_policy(no, no, (&["pods"], &[]), (&[], &["widgets"])).resolve(&cluster(), true).idle;
+    let expected = [
+        ("includeExcludePolicy.includedClusterScopedResources", list(&["pods"])),
+        ("includeExcludePolicy.excludedNamespaceScopedResources", list(&["widgets"])),
+    ];
+    assert_eq!(idle, expected);
+}
+
 #[test]
 fn an_entry_stands_for_what_kubectl_would_take_it_for() {
     let types = cluster();
@@ -172,9 +234,9 @@ fn entries_that_name_no_type_are_known_and_the_automatic_ones_are_not_among_them
         (&["cm", "nodes"], &[SNAPSHOTS, "*.example.com"]),
     );
     let expected = vec![
-        ("includedClusterScopedResources", list(&["widgets", "pods"])),
-        ("includedNamespaceScopedResources", list(&["nodes"])),
-        ("excludedNamespaceScopedResources", list(&["*.example.com"])),
+        ("spec.includedClusterScopedResources", list(&["widgets", "pods"])),
+        ("spec.includedNamespaceScopedResources", list(&["nodes"])),
+        ("spec.excludedNamespaceScopedResources", list(&["*.example.com"])),
     ];
     assert_eq!(filter.resolve(&no_snapshots, true).idle, expected);
     let none = scoped((&["*"], &[]), (&[], &["*"])).resolve(&cluster(), true).idle;

@@ -1,7 +1,11 @@
-use berth_api::parse;
+use berth_api::{parse, policy};
+use berth_core::policy::filters::Filters;
+use berth_core::selection::ResourceFilter;
+use berth_core::violation::Field;
 use berth_test_scripted::{Scripted, get, list};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -33,17 +37,39 @@ fn lister(api: &Scripted) -> Lister {
     Lister::new(api.client("velero"), 500, Duration::ZERO, Arc::new(Semaphore::new(4)))
 }
 
+/// What a backup took.
+struct Collected {
+    listed: Value,
+    /// In the order in which it was handed to the workers.
+    archived: Vec<String>,
+    stored: BTreeMap<String, Value>,
+    counts: Counts,
+}
+
 /// What a backup of the namespace `app` with this spec takes, by its resource list, the archive, and the log.
 async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
+    let mut collected = collect_with(api, &[], more, "").await;
+    collected.archived.sort_unstable();
+    (collected.listed, collected.archived, collected.counts)
+}
+
+/// With more types, and a resource policy.
+async fn collect_with(api: &Scripted, others: &[ResourceType], more: Value, text: &str) -> Collected {
     let mut spec = json!({"includedNamespaces": ["app"]});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let wanted = parse::backup(&serde_json::from_value(spec).unwrap()).unwrap();
-    let types = [
+    let mut wanted = parse::backup(&serde_json::from_value(spec).unwrap()).unwrap();
+    let data = BTreeMap::from([("policy".to_owned(), format!("version: v1\n{text}"))]);
+    let policies = policy::parse(&data, &Field::root("p")).unwrap();
+    if let ResourceFilter::Scoped { policy, .. } = &mut wanted.resources {
+        *policy = policies.types.clone().unwrap_or_default();
+    }
+    let mut types = vec![
         kind("pods", "", "Pod", true),
         kind("persistentvolumeclaims", "", "PersistentVolumeClaim", true),
         kind("persistentvolumes", "", "PersistentVolume", false),
         kind("priorityclasses", "scheduling.k8s.io", "PriorityClass", false),
     ];
+    types.extend_from_slice(others);
     let namespace = Namespace {
         name: "app".to_owned(),
         labels: Default::default(),
@@ -59,6 +85,8 @@ async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
         lister: lister(api),
         wanted: &wanted,
         selection: &wanted.resources.resolve(&types, false),
+        filters: &Filters::resolve(&policies, &types, ["app"]),
+        backup: "nightly",
         types: &types,
         namespaces: &[namespace],
         resolved: &HashSet::from(["app".to_owned()]),
@@ -66,14 +94,24 @@ async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
         counters: &counters,
         batches,
     };
-    let listed = collector.run().await.unwrap();
-    let mut archived = Vec::new();
-    while let Ok(batch) = taken.try_recv() {
-        archived.extend(batch.items.iter().map(|item| format!("{}/{}", batch.kind.resource, item.name)));
-    }
-    archived.sort_unstable();
+    let pack = async {
+        let (mut archived, mut stored) = (Vec::new(), BTreeMap::new());
+        while let Some(batch) = taken.recv().await {
+            for item in batch.items {
+                let name = format!("{}/{}", batch.kind.resource, item.name);
+                stored.insert(name.clone(), serde_json::from_slice(&item.json).unwrap());
+                archived.push(name);
+            }
+            if let Some(packed) = batch.packed {
+                packed.send(()).unwrap();
+            }
+        }
+        (archived, stored)
+    };
+    let (listed, (archived, stored)) = tokio::join!(collector.run(), pack);
     assert_eq!(counters.total.load(Ordering::Relaxed), archived.len() as u64);
-    (serde_json::to_value(&listed).unwrap(), archived, log.counts())
+    let listed = serde_json::to_value(listed.unwrap()).unwrap();
+    Collected { listed, archived, stored, counts: log.counts() }
 }
 
 fn pod(name: &str, claims: &[&str], class: &str) -> Value {
@@ -228,4 +266,199 @@ async fn what_no_file_can_be_called_is_left_out_and_told() {
     assert_eq!(listed, json!({"v1/Pod": ["app/a", format!("app/{longest}")]}));
     assert_eq!(archived, ["pods/a".to_owned(), format!("pods/{longest}")]);
     assert_eq!(counts, Counts { warnings: 0, errors: 1 });
+}
+
+fn annotated(mut object: Value, annotations: Value) -> Value {
+    object["metadata"]["annotations"] = annotations;
+    object
+}
+
+fn labelled(mut object: Value, labels: Value) -> Value {
+    object["metadata"]["labels"] = labels;
+    object
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_action_changes_is_stored_changed_and_what_it_leaves_out_is_nowhere() {
+    let api = Scripted::new();
+    let mut restored = labelled(claim("c", "v"), json!({"app": "db", "velero.io/restore-name": "r"}));
+    restored["spec"]["dataSource"] = json!({"kind": "VolumeSnapshot", "name": "s"});
+    let skipped = annotated(pod("skipped", &["lost"], "first"), json!({"velero.io/skip-from-backup": ""}));
+    of(&api, &[skipped, pod("a", &["c"], "")], &[restored]);
+    api.once(get(&format!("{VOLUMES}/v")).answers(plain("v")));
+    let collected = collect_with(&api, &[], json!({}), "").await;
+    let expected = json!({
+        "v1/Pod": ["app/a"], "v1/PersistentVolumeClaim": ["app/c"], "v1/PersistentVolume": ["v"],
+    });
+    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    let stored = labelled(claim("c", "v"), json!({"app": "db"}));
+    assert_eq!(collected.stored["persistentvolumeclaims/c"], stored);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_object_says_must_come_along_comes_whatever_the_filters_say() {
+    let must = json!({"backup.velero.io/must-include-additional-items": "true", "mine": "x"});
+    let out = json!({"velero.io/exclude-from-backup": "true"});
+    let spec = json!({
+        "excludedNamespaceScopedResources": ["persistentvolumeclaims"], "excludedClusterScopedResources": ["*"],
+    });
+    let api = Scripted::new();
+    api.once(
+        get(PODS)
+            .answers(list("5", &[annotated(pod("a", &["c"], "first"), must.clone()), pod("b", &["d"], "")])),
+    );
+    let claims = [labelled(claim("c", "v"), out.clone()), claim("d", "w")];
+    api.once(get(CLAIMS).answers(list("5", &claims)));
+    api.once(get(&format!("{CLASSES}/first")).answers(plain("first")));
+    // The volume of the claim does not: that says nothing of what it needs.
+    let collected = collect_with(&api, &[], spec.clone(), "").await;
+    let expected = json!({
+        "v1/Pod": ["app/a", "app/b"], "v1/PersistentVolumeClaim": ["app/c"],
+        "scheduling.k8s.io/v1/PriorityClass": ["first"],
+    });
+    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!(collected.stored["pods/a"]["metadata"]["annotations"], json!({"mine": "x"}));
+
+    let rbac = "rbac.authorization.k8s.io";
+    let others = [
+        kind("serviceaccounts", "", "ServiceAccount", true),
+        kind("clusterrolebindings", rbac, "ClusterRoleBinding", false),
+        kind("clusterroles", rbac, "ClusterRole", false),
+    ];
+    let binding = |name: &str, account: &str| {
+        let subject = json!({"kind": "ServiceAccount", "name": account, "namespace": "app"});
+        json!({"metadata": {"name": name}, "roleRef": {"name": name}, "subjects": [subject]})
+    };
+    let account = |name: &str| json!({"metadata": {"name": name, "namespace": "app"}});
+    let api = Scripted::new();
+    api.once(get(PODS).answers(list("5", &[])));
+    let accounts = [annotated(account("one"), must), account("two")];
+    api.once(get("/api/v1/namespaces/app/serviceaccounts").answers(list("5", &accounts)));
+    let bindings = [binding("of-one", "one"), binding("of-two", "two")];
+    api.once(get(&format!("/apis/{rbac}/v1/clusterrolebindings")).answers(list("5", &bindings)));
+    api.once(get(&format!("/apis/{rbac}/v1/clusterroles/of-one")).answers(plain("of-one")));
+    let collected = collect_with(&api, &others, spec, "").await;
+    let expected = json!({
+        "v1/ServiceAccount": ["app/one", "app/two"],
+        "rbac.authorization.k8s.io/v1/ClusterRoleBinding": ["of-one"],
+        "rbac.authorization.k8s.io/v1/ClusterRole": ["of-one"],
+    });
+    assert_eq!(collected.listed, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_of_snapshots_brings_the_secret_by_which_they_are_listed_from_wherever_it_is() {
+    let others = [
+        kind("secrets", "", "Secret", true),
+        kind("volumesnapshotclasses", "snapshot.storage.k8s.io", "VolumeSnapshotClass", false),
+    ];
+    let api = Scripted::new();
+    of(&api, &[], &[]);
+    api.once(get("/api/v1/namespaces/app/secrets").answers(list("5", &[])));
+    let annotations = json!({
+        "csi.storage.k8s.io/snapshotter-list-secret-name": "s",
+        "csi.storage.k8s.io/snapshotter-list-secret-namespace": "kube-system",
+    });
+    let classes = [annotated(plain("fast"), annotations), plain("slow")];
+    api.once(get("/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses").answers(list("5", &classes)));
+    let secret = json!({"metadata": {"name": "s", "namespace": "kube-system"}});
+    api.once(get("/api/v1/namespaces/kube-system/secrets/s").answers(secret));
+    let spec = json!({"includedClusterScopedResources": ["volumesnapshotclasses"]});
+    let collected = collect_with(&api, &others, spec, "").await;
+    let expected = json!({
+        "v1/Secret": ["kube-system/s"], "snapshot.storage.k8s.io/v1/VolumeSnapshotClass": ["fast", "slow"],
+    });
+    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_selector_a_claim_brings_those_of_its_group_and_the_pods_that_use_them() {
+    let grouped = |name: &str, group: &str| {
+        labelled(claim(name, &format!("v-{name}")), json!({"velero.io/volume-group": group}))
+    };
+    let claims = [grouped("one", "g"), grouped("two", "g"), grouped("other", "h"), claim("none", "v-none")];
+    let api = Scripted::new();
+    // What the selector chooses.
+    api.next(get(PODS).answers(list("5", &[]))).once(get(CLAIMS).answers(list("5", &claims[..1])));
+    // Those of the group, and then who uses any of them.
+    api.once(get(CLAIMS).answers(list("6", &claims)));
+    api.once(get(PODS).answers(list("6", &[pod("b", &["two"], ""), pod("far", &["other"], "")])));
+    for volume in ["v-one", "v-two"] {
+        api.once(get(&format!("{VOLUMES}/{volume}")).answers(plain(volume)));
+    }
+    let (listed, _, counts) = collect(&api, json!({"labelSelector": {"matchLabels": {"app": "a"}}})).await;
+    let expected = json!({
+        "v1/Pod": ["app/b"], "v1/PersistentVolumeClaim": ["app/one", "app/two"],
+        "v1/PersistentVolume": ["v-one", "v-two"],
+    });
+    assert_eq!((listed, counts), (expected, Counts { warnings: 0, errors: 0 }));
+}
+
+/// Kinds that a policy does not have are not listed there, and come along where they are needed.
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_a_namespace_says_which_of_its_objects_are_listed() {
+    let policy = "namespacedFilterPolicies:\n- namespaces: [app]\n  resourceFilters:\n  - {kinds: [Pod], labelSelector: {role: web}, names: ['w*'], excludedNames: ['*-old']}";
+    let web = |name: &str| labelled(pod(name, &["c"], ""), json!({"role": "web"}));
+    let pods = [web("w1"), pod("w2", &["c"], ""), web("b"), web("w-old"), pod("w3", &[], "")];
+    let api = Scripted::new();
+    // Once what is listed, once who uses the claim.
+    api.once(get(PODS).answers(list("5", &pods))).once(get(PODS).answers(list("5", &pods)));
+    api.once(get(CLAIMS).answers(list("5", &[claim("c", "v"), claim("d", "w")])));
+    api.once(get(&format!("{VOLUMES}/v")).answers(plain("v")));
+    // The spec's selector is not the policy's.
+    let spec = json!({"labelSelector": {"matchLabels": {"app": "a"}}});
+    let collected = collect_with(&api, &[], spec, policy).await;
+    let expected = json!({
+        "v1/Pod": ["app/w1", "app/w2"], "v1/PersistentVolumeClaim": ["app/c"], "v1/PersistentVolume": ["v"],
+    });
+    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_the_cluster_tightens_what_is_listed_and_what_is_needed_by_name() {
+    let policy = "clusterScopedFilterPolicy: {resourceFilters: [{kinds: [pv, PersistentVolume], names: ['v*'], excludedNames: [v-old]}]}";
+    let api = Scripted::new();
+    of(&api, &[], &[claim("c", "v"), claim("d", "w")]);
+    api.once(get(VOLUMES).answers(list("5", &["v", "v-old", "v-new", "w"].map(plain))));
+    api.once(get(&format!("{VOLUMES}/w")).answers(plain("w")));
+    let spec = json!({"includedClusterScopedResources": ["persistentvolumes"]});
+    let collected = collect_with(&api, &[], spec, policy).await;
+    assert_eq!(collected.listed["v1/PersistentVolume"], json!(["v", "v-new"]));
+    assert_eq!(collected.counts, Counts { warnings: 0, errors: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_to_go_first_goes_first_in_its_order_and_what_is_not_there_is_warned_of() {
+    let api = Scripted::new();
+    of(&api, &["a", "b", "c", "d"].map(|name| pod(name, &[], "")), &[]);
+    for name in ["c", "b"] {
+        api.once(get(&format!("{PODS}/{name}")).answers(pod(name, &[], "")));
+    }
+    api.once(get(&format!("{PODS}/gone")).refuses(404));
+    let elsewhere = json!({"metadata": {"name": "x", "namespace": "other"}});
+    api.once(get("/api/v1/namespaces/other/pods/x").answers(elsewhere));
+    let spec = json!({"orderedResources": {"pods": "app/c, app/gone,app/b,other/x,no-namespace,app/../x"}});
+    let collected = collect_with(&api, &[], spec, "").await;
+    assert_eq!(collected.archived, ["pods/c", "pods/b", "pods/a", "pods/d"]);
+    assert_eq!(collected.listed, json!({"v1/Pod": ["app/a", "app/b", "app/c", "app/d"]}));
+    assert_eq!(collected.counts, Counts { warnings: 1, errors: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_to_go_first_is_chosen_as_ever() {
+    let api = Scripted::new();
+    let mine = labelled(pod("mine", &[], ""), json!({"app": "a"}));
+    of(&api, std::slice::from_ref(&mine), &[]);
+    api.once(get(&format!("{PODS}/mine")).answers(mine));
+    api.once(get(&format!("{PODS}/theirs")).answers(pod("theirs", &[], "")));
+    let spec = json!({
+        "orderedResources": {"pods": "app/theirs,app/mine"}, "labelSelector": {"matchLabels": {"app": "a"}},
+    });
+    let collected = collect_with(&api, &[], spec, "").await;
+    assert_eq!((collected.archived, collected.counts.warnings), (vec!["pods/mine".to_owned()], 1));
+    let api = Scripted::new();
+    of(&api, &[], &[]);
+    api.once(get(&format!("{PODS}/mine")).refuses(403));
+    let spec = json!({"orderedResources": {"pods": "app/mine"}});
+    assert_eq!(collect_with(&api, &[], spec, "").await.counts, Counts { warnings: 0, errors: 1 });
 }

@@ -1,0 +1,156 @@
+//! The YAML of a resource policy, as it is written. What nobody knows is refused, as Velero does.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// `null` is an empty list.
+type List<T = String> = Option<Vec<T>>;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Document {
+    pub version: Option<String>,
+    pub volume_policies: List<VolumePolicy>,
+    pub include_exclude_policy: Option<IncludeExclude>,
+    pub cluster_scoped_filter_policy: Option<ClusterPolicy>,
+    pub namespaced_filter_policies: List<NamespacePolicy>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IncludeExclude {
+    pub included_cluster_scoped_resources: List,
+    pub excluded_cluster_scoped_resources: List,
+    pub included_namespace_scoped_resources: List,
+    pub excluded_namespace_scoped_resources: List,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterPolicy {
+    pub resource_filters: List<ResourceFilter>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NamespacePolicy {
+    pub namespaces: List,
+    pub resource_filters: List<ResourceFilter>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResourceFilter {
+    pub kinds: List,
+    pub label_selector: Option<PolicySelector>,
+    pub or_label_selectors: List<PolicySelector>,
+    pub names: List,
+    pub excluded_names: List,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumePolicy {
+    pub conditions: Option<Conditions>,
+    pub action: Option<Action>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Conditions {
+    pub capacity: Option<String>,
+    pub storage_class: List,
+    pub nfs: Option<Nfs>,
+    pub csi: Option<Csi>,
+    pub volume_types: List,
+    pub pvc_labels: Option<BTreeMap<String, String>>,
+    pub pvc_phase: List,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Nfs {
+    pub server: Option<String>,
+    pub path: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Csi {
+    pub driver: Option<String>,
+    pub volume_attributes: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Action {
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// For whoever does the action.
+    #[serde(rename = "parameters")]
+    pub _parameters: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+/// A selector as Kubernetes has it, or, as Velero 1.18 had it first, labels alone.
+pub struct PolicySelector(pub LabelSelector);
+
+impl<'de> Deserialize<'de> for PolicySelector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+struct Entries;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Requirement {
+    key: String,
+    operator: String,
+    values: List,
+}
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = PolicySelector;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a selector: matchLabels, matchExpressions, or labels")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<PolicySelector, A::Error> {
+        let (mut selector, mut labels) = (LabelSelector::default(), BTreeMap::new());
+        let mut is_selector = false;
+        while let Some(key) = entries.next_key::<String>()? {
+            match key.as_str() {
+                "matchLabels" => {
+                    is_selector = true;
+                    selector.match_labels = entries.next_value()?;
+                }
+                "matchExpressions" => {
+                    is_selector = true;
+                    let read: List<Requirement> = entries.next_value()?;
+                    let read = read.unwrap_or_default().into_iter().map(|one| LabelSelectorRequirement {
+                        key: one.key,
+                        operator: one.operator,
+                        values: one.values,
+                    });
+                    selector.match_expressions = Some(read.collect());
+                }
+                _ => {
+                    labels.insert(key, entries.next_value::<String>()?);
+                }
+            }
+        }
+        if is_selector && !labels.is_empty() {
+            return Err(A::Error::custom("labels do not stand beside matchLabels: move them into it"));
+        }
+        if !is_selector {
+            selector.match_labels = Some(labels);
+        }
+        Ok(PolicySelector(selector))
+    }
+}

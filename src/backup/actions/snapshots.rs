@@ -1,0 +1,194 @@
+//! What belongs to a snapshot of a volume: its class, its content, and the Secrets by which a driver lists and deletes snapshots.
+
+use std::collections::BTreeMap;
+
+use berth_api::keys::{
+    GROUP_SNAPSHOT_HANDLE, SNAPSHOT_DELETION_POLICY, SNAPSHOT_DRIVER, SNAPSHOT_HANDLE, SNAPSHOT_RESTORE_SIZE,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Related;
+
+/// Annotations of a class, and of a content (as Velero looks for it, and as the snapshot controller writes it): name and namespace of
+/// a Secret.
+const OF_CLASS: [[&str; 2]; 1] = [[
+    "csi.storage.k8s.io/snapshotter-list-secret-name",
+    "csi.storage.k8s.io/snapshotter-list-secret-namespace",
+]];
+const OF_CONTENT: [[&str; 2]; 2] = [
+    ["csi.storage.k8s.io/snapshotter-secret-name", "csi.storage.k8s.io/snapshotter-secret-namespace"],
+    [
+        "snapshot.storage.kubernetes.io/deletion-secret-name",
+        "snapshot.storage.kubernetes.io/deletion-secret-namespace",
+    ],
+];
+
+/// Type, namespace and name of what an object names.
+pub type Named = (Related, Option<String>, String);
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Option<Metadata>,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    volume_snapshot_class_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    bound_volume_snapshot_content_name: Option<String>,
+}
+
+/// # Errors
+/// When the object is not what its type says.
+pub fn named(of: Related, json: &[u8]) -> Result<Vec<Named>, serde_json::Error> {
+    let object: Object = serde_json::from_slice(json)?;
+    let secrets: &[[&str; 2]] = match of {
+        Related::Snapshot => {
+            let class = object.spec.and_then(|spec| spec.volume_snapshot_class_name);
+            let content = object.status.and_then(|status| status.bound_volume_snapshot_content_name);
+            let named = [(Related::SnapshotClass, class), (Related::SnapshotContent, content)];
+            return Ok(named.into_iter().filter_map(|(of, name)| Some((of, None, name?))).collect());
+        }
+        Related::SnapshotContent => &OF_CONTENT,
+        Related::SnapshotClass => &OF_CLASS,
+        _ => &[],
+    };
+    let annotations = object.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();
+    let secret = |[name, namespace]: &[&str; 2]| {
+        Some((Related::Secret, Some(annotations.get(*namespace)?.clone()), annotations.get(*name)?.clone()))
+    };
+    Ok(secrets.iter().filter_map(secret).collect())
+}
+
+/// Notes on a snapshot what its content knows, so that a restore finds it again in its storage.
+pub fn annotate(snapshot: &mut Value, content: &Value) {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let status = &content["status"];
+    let handle = text(&status["snapshotHandle"]);
+    let driver = text(&content["spec"]["driver"]).filter(|_| handle.is_some());
+    let size = status["restoreSize"].as_u64().map(binary);
+    for (key, value) in [
+        (SNAPSHOT_DELETION_POLICY, text(&content["spec"]["deletionPolicy"])),
+        (SNAPSHOT_HANDLE, handle),
+        (SNAPSHOT_DRIVER, driver),
+        (SNAPSHOT_RESTORE_SIZE, size),
+        (GROUP_SNAPSHOT_HANDLE, text(&status["volumeGroupSnapshotHandle"])),
+    ] {
+        let Some(metadata) = snapshot.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+        let annotations = metadata.entry("annotations").or_insert(Value::Null);
+        if annotations.is_null() {
+            *annotations = json!({});
+        }
+        if let (Some(annotations), Some(value)) = (annotations.as_object_mut(), value) {
+            annotations.insert(key.to_owned(), json!(value));
+        }
+    }
+}
+
+/// An amount as Kubernetes writes it in powers of two.
+fn binary(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut amount, mut unit) = (bytes, 0);
+    while amount != 0 && amount.is_multiple_of(1024) && unit + 1 < UNITS.len() {
+        amount /= 1024;
+        unit += 1;
+    }
+    // What is less than the first of them is written in powers of ten.
+    if bytes == 1000 {
+        "1k".to_owned()
+    } else {
+        format!("{amount}{}", UNITS.get(unit).copied().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(of: Related, object: &Value) -> Vec<Named> {
+        named(of, object.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_names_its_class_and_its_content() {
+        let snapshot = json!({
+            "metadata": {"name": "s", "annotations": {"a": "b"}},
+            "spec": {"volumeSnapshotClassName": "fast", "source": {}},
+            "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true},
+        });
+        let expected = [
+            (Related::SnapshotClass, None, "fast".to_owned()),
+            (Related::SnapshotContent, None, "content".to_owned()),
+        ];
+        assert_eq!(of(Related::Snapshot, &snapshot), expected);
+        assert!(of(Related::Snapshot, &json!({"spec": {}, "status": null})).is_empty());
+    }
+
+    #[test]
+    fn classes_and_contents_name_secrets_where_name_and_namespace_are_there() {
+        let annotated = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+        let list = annotated(json!({
+            "csi.storage.k8s.io/snapshotter-list-secret-name": "s",
+            "csi.storage.k8s.io/snapshotter-list-secret-namespace": "ns",
+        }));
+        let secret = (Related::Secret, Some("ns".to_owned()), "s".to_owned());
+        assert_eq!(of(Related::SnapshotClass, &list), [secret.clone()]);
+        assert!(of(Related::SnapshotContent, &list).is_empty() && of(Related::Pod, &list).is_empty());
+        for prefix in
+            ["csi.storage.k8s.io/snapshotter-secret", "snapshot.storage.kubernetes.io/deletion-secret"]
+        {
+            let mut both = json!({});
+            both[format!("{prefix}-name")] = json!("s");
+            assert!(of(Related::SnapshotContent, &annotated(both.clone())).is_empty());
+            both[format!("{prefix}-namespace")] = json!("ns");
+            assert_eq!(of(Related::SnapshotContent, &annotated(both)), [secret.clone()]);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_annotated_with_what_its_content_knows() {
+        let content = json!({
+            "spec": {"driver": "ebs", "deletionPolicy": "Retain"},
+            "status": {"snapshotHandle": "snap-1", "restoreSize": 10_737_418_240_u64, "volumeGroupSnapshotHandle": "g"},
+        });
+        let mut snapshot = json!({"metadata": {"name": "s", "annotations": {"mine": "x"}}});
+        annotate(&mut snapshot, &content);
+        let expected = json!({
+            "mine": "x", SNAPSHOT_DELETION_POLICY: "Retain", SNAPSHOT_HANDLE: "snap-1", SNAPSHOT_DRIVER: "ebs",
+            SNAPSHOT_RESTORE_SIZE: "10Gi", GROUP_SNAPSHOT_HANDLE: "g",
+        });
+        assert_eq!(snapshot["metadata"]["annotations"], expected);
+        let mut early = json!({"metadata": {"name": "s"}});
+        annotate(&mut early, &json!({"spec": {"driver": "ebs", "deletionPolicy": "Delete"}}));
+        assert_eq!(early["metadata"]["annotations"], json!({SNAPSHOT_DELETION_POLICY: "Delete"}));
+    }
+
+    #[test]
+    fn amounts_are_written_as_kubernetes_writes_them() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1, "1"),
+            (1000, "1k"),
+            (1024, "1Ki"),
+            (1_000_000, "1000000"),
+            (1_610_612_736, "1536Mi"),
+            (1 << 40, "1Ti"),
+            (1 << 63, "8Ei"),
+        ] {
+            assert_eq!(binary(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The resource policy of a Backup: a ConfigMap in its namespace, read once, when the backup begins.
+
+use berth_api::parse;
+use berth_api::policy;
+use berth_api::velero::Backup;
+use berth_core::policy::Policies;
+use berth_core::violation::{Field, Violations};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::Api;
+
+use super::list::{ListError, Lister};
+use super::run::Engine;
+
+impl Engine {
+    /// The inner error: what makes the backup FailedValidation.
+    pub(super) async fn policies(
+        &self,
+        backup: &Backup,
+        lister: &Lister,
+    ) -> Result<Result<Policies, Violations>, ListError> {
+        // One that cannot be asked for is a fault of the spec, which is told with the others.
+        let Some(name) = parse::resource_policy(&backup.spec) else { return Ok(Ok(Policies::default())) };
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = lister.patiently("the resource policy", || api.get_opt(name)).await?;
+        let called = format!("ConfigMap {}/{name}", self.namespace);
+        let Some(found) = found else {
+            let mut violations = Violations::default();
+            let at = Field::root("spec").child("resourcePolicy").child("name");
+            violations.push(at, format!("{called} does not exist: create it, or name another one"));
+            return Ok(Err(violations));
+        };
+        Ok(policy::parse(&found.data.unwrap_or_default(), &Field::root(&called)))
+    }
+}
