@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use berth_core::glob::Glob;
+use berth_core::hook::Entry;
 use berth_core::label::{RawRequirement, Selector};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
@@ -10,8 +11,8 @@ use berth_core::selection::{Filter, ResourceFilter};
 use berth_core::violation::{Field, Violations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::GoDuration;
 use crate::velero::BackupSpec;
+use crate::{GoDuration, hook};
 
 /// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
 const LONGEST_RESOURCE: usize = 253;
@@ -25,6 +26,8 @@ pub struct Wanted {
     pub selectors: Vec<Selector>,
     /// Absent: the server's default.
     pub ttl: Option<std::time::Duration>,
+    /// Commands for its pods.
+    pub hooks: Vec<Entry>,
 }
 
 /// Reads a spec by the rules of Velero's own validation.
@@ -44,24 +47,8 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
         let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
         found.require(is_config_map, &at.child("resourcePolicy").child("kind"), "must be ConfigMap");
     }
-    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
-    let hooks_at = at.child("hooks").child("resources");
-    found.limit(hooks.len(), limits::SELECTORS, &hooks_at, "use annotations of the pods, or several Backups");
-    for (i, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
-        let at = hooks_at.index(i);
-        if let Some(selector) = &hook.label_selector {
-            parse_selector(selector, &at.child("labelSelector"), &mut found);
-        }
-        for (field, list) in [("pre", &hook.pre), ("post", &hook.post)] {
-            let hooks = list.as_deref().unwrap_or_default();
-            found.limit(hooks.len(), limits::SELECTORS, &at.child(field), "use several Backups");
-            for (j, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
-                let at = at.child(field).index(j).child("exec").child("timeout");
-                duration(hook.exec.timeout.as_ref(), &at, &mut found);
-            }
-        }
-    }
-    found.into_result(Wanted { namespaces, resources, selectors, ttl })
+    let hooks = hook::entries(spec.hooks.as_ref(), &at.child("hooks"), &mut found);
+    found.into_result(Wanted { namespaces, resources, selectors, ttl, hooks })
 }
 
 /// The namespaces alone, for the queue: a spec with other faults still has a place, and fails when its turn
@@ -75,7 +62,7 @@ pub fn backup_namespaces(spec: &BackupSpec) -> Result<NamespaceSet, Violations> 
     found.into_result(set)
 }
 
-fn list(entries: &Option<Vec<String>>) -> &[String] {
+pub(crate) fn list(entries: &Option<Vec<String>>) -> &[String] {
     entries.as_deref().unwrap_or_default()
 }
 
@@ -85,32 +72,33 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
     if includes.len() > 1 && includes.iter().any(|n| n == "*") {
         found.push(in_at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
     }
-    let mut globs = |names: &[String], at: &Field, star: bool| -> Vec<Glob> {
-        found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
-        let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
-        for (i, name) in names.iter().enumerate().take(limits::NAMES) {
-            match Glob::parse(name) {
-                Ok(_) if name == "*" && !star => {
-                    found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
-                }
-                Ok(glob) => read.push(glob),
-                Err(error) => found.push(at.index(i), error.to_string()),
-            }
-        }
-        let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
-        if patterns > limits::PATTERNS {
-            let most = limits::PATTERNS;
-            let message = format!(
-                "has {patterns} patterns, and at most {most} are taken: use names, or several Backups"
-            );
-            found.push(at.clone(), message);
-            read.clear();
-        }
-        read
-    };
-    let (included, excluded) = (globs(includes, &in_at, true), globs(excludes, &ex_at, false));
+    let (included, excluded) = (globs(includes, &in_at, true, found), globs(excludes, &ex_at, false, found));
     both_ways(includes, excludes, &ex_at, found);
     NamespaceSet::new(included, excluded)
+}
+
+/// Names and patterns of namespaces. `star`: all of them may be meant.
+pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violations) -> Vec<Glob> {
+    found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
+    let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
+    for (i, name) in names.iter().enumerate().take(limits::NAMES) {
+        match Glob::parse(name) {
+            Ok(_) if name == "*" && !star => {
+                found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
+            }
+            Ok(glob) => read.push(glob),
+            Err(error) => found.push(at.index(i), error.to_string()),
+        }
+    }
+    let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
+    if patterns > limits::PATTERNS {
+        let most = limits::PATTERNS;
+        let message =
+            format!("has {patterns} patterns, and at most {most} are taken: use names, or several Backups");
+        found.push(at.clone(), message);
+        read.clear();
+    }
+    read
 }
 
 fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
@@ -201,7 +189,7 @@ fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selec
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
 }
 
-fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
+pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
     let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
     let labels_at = at.child("matchLabels");
     found.limit(labels.as_ref().map_or(0, BTreeMap::len), limits::SELECTORS, &labels_at, "ask for fewer");
@@ -226,7 +214,11 @@ fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) 
     Selector::parse(labels, expressions, at, found)
 }
 
-fn duration(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> Option<std::time::Duration> {
+pub(crate) fn duration(
+    text: Option<&GoDuration>,
+    at: &Field,
+    found: &mut Violations,
+) -> Option<std::time::Duration> {
     match text.map(GoDuration::get).transpose() {
         Ok(value) => value.flatten(),
         Err(error) => {
