@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::backup::asked::Asked;
 use crate::backup::collect::{Counters, Namespace};
+use crate::backup::hooks::Holder;
 use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts};
 
@@ -65,6 +66,7 @@ async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
         log: &log,
         counters: &counters,
         batches,
+        holder: Holder::new(&[], &log).0,
     };
     let listed = collector.run().await.unwrap();
     let mut archived = Vec::new();
