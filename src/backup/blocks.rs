@@ -53,9 +53,10 @@ impl Blocks<'_> {
     }
 
     async fn block(&self, held: Held, slots: &Semaphore) {
-        let is_there = self.prepare(&held).await;
+        // One after the other, as they came: whoever asks first has the next slot.
+        let (is_there, slot) = tokio::join!(self.prepare(&held), slots.acquire());
         // Nobody closes it.
-        let Ok(_slot) = slots.acquire().await else { return };
+        let Ok(_slot) = slot else { return };
         if self.is_ending() {
             return;
         }

@@ -32,7 +32,7 @@ pub enum HookError {
         "it could not be put on record in time that something may be frozen in the pod, so it was not run"
     )]
     NotOnRecord,
-    #[error("the backup ended while it ran")]
+    #[error("the backup ended early")]
     Ended,
     #[error(
         "berth may not run commands in pods, which the ClusterRole berth-hooks lets it: `berth install` brings it, or remove what asks for hooks"
