@@ -7,6 +7,7 @@ mod client;
 mod engine;
 mod garden;
 mod garden_deletion;
+mod hooks;
 mod hostile;
 mod install;
 mod largest;
@@ -63,6 +64,7 @@ enum Part {
     Largest,
     Hostile,
     Engine,
+    Hooks,
     Queue,
     Burst,
     Install,
@@ -110,6 +112,9 @@ fn run(args: Args) -> anyhow::Result<()> {
         for size in sizes {
             engine::measure(&runtime, &berth, size, alone, &mut report)?;
         }
+    }
+    if wants(Part::Hooks) {
+        hooks::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Queue) {
         queue::measure(&runtime, &berth, &queues, &mut report)?;
