@@ -156,7 +156,7 @@ fn hook_fails_for(berth: &Berth) -> String {
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}},
     ]});
     kubectl.run_with(&["create", "-f", "-"], &objects.to_string()).unwrap();
-    let answer = kubectl.create(berth.namespace(), &[backup_of("hooked", &[&namespace])]).unwrap();
+    let answer = kubectl.create(berth.namespace(), &[backup_of("hooked", &[namespace.as_str()])]).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
     let log = berth.controller.process.log().to_owned();
     wait_for("the hook to fail", PATIENCE, || {

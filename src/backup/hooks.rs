@@ -9,7 +9,8 @@ use berth_api::keys;
 use berth_api::velero::BackupPhase;
 use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, When};
 use berth_core::selection::ResourceType;
-use berth_core::violation::tellable;
+use berth_core::violation::{Field, Violations, tellable};
+use bytes::Bytes;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod as KubernetesPod;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -94,6 +95,8 @@ impl<'a> Holder<'a> {
         let room = Arc::clone(&self.room).acquire_many_owned(size).await;
         let room = room.map_err(|_| ListError::NobodyTakes)?;
         let Found { json, namespace, name, lacks_type, .. } = found;
+        // Of its own: what came with it in one page is to go.
+        let json = Bytes::copy_from_slice(&json);
         let held = Held {
             kind: Arc::clone(kind),
             item: Item { namespace, name, json, lacks_type },
@@ -195,11 +198,9 @@ impl Engine {
         let Some(frozen) = record.frozen() else { return Ok(()) };
         let pods = berth_core::hook::read_frozen(frozen);
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
-        let entries = berth_api::hook::entries(
-            hooks.as_ref(),
-            &berth_core::violation::Field::root("spec"),
-            &mut berth_core::violation::Violations::default(),
-        );
+        // It was read when the backup began.
+        let at = Field::root("spec").child("hooks");
+        let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
         let tally = Tally::default();
         let runner = Runner { exec: self.exec.as_ref(), log, tally: &tally };
         let (runner, entries) = (&runner, entries.as_slice());
@@ -253,5 +254,83 @@ impl Engine {
         }
         let hooks = read.hooks(entries).map_err(|faults| HookError::Failed(faults.to_string()))?;
         Ok((hooks, read.first_container()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_core::label::Selector;
+    use berth_core::namespace::NamespaceSet;
+
+    use super::*;
+
+    fn kind(resource: &str) -> Arc<ResourceType> {
+        Arc::new(ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            resource: resource.to_owned(),
+            singular: "pod".to_owned(),
+            short_names: Vec::new(),
+            namespaced: true,
+        })
+    }
+
+    fn pod(name: &str, annotations: Value, phase: &str) -> Found {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": "u", "annotations": annotations},
+            "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
+        });
+        Found::parse(pod.to_string().into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
+        let log = BackupLog::new(String::new());
+        let (holder, mut held) = Holder::new(&[], &log);
+        let command = json!({"pre.hook.backup.velero.io/command": "true"});
+        let odd =
+            json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
+        for (resource, found, is_held) in [
+            ("pods", pod("db", command.clone(), "Running"), true),
+            ("pods", pod("over", command.clone(), "Failed"), false),
+            ("pods", pod("plain", json!({}), "Running"), false),
+            ("pods", pod("odd", odd, "Running"), false),
+            ("podtemplates", pod("no-pod", command, "Running"), false),
+        ] {
+            let name = found.name.clone();
+            let given_back = holder.hold(&kind(resource), found).await.unwrap();
+            assert_eq!(given_back.is_none(), is_held, "{name}");
+        }
+        let db = held.try_recv().unwrap();
+        assert_eq!((db.id.to_string().as_str(), db.container.as_deref()), ("shop/db", Some("main")));
+        assert!(held.try_recv().is_err());
+        assert_eq!(log.counts().errors, 1, "the odd one is told");
+        drop(held);
+        let nobody =
+            holder.hold(&kind("pods"), pod("db", json!({"hook.backup.velero.io/command": "x"}), "")).await;
+        assert!(matches!(nobody, Err(ListError::NobodyTakes)));
+    }
+
+    #[tokio::test]
+    async fn where_the_spec_has_hooks_every_pod_is_looked_at() {
+        let log = BackupLog::new(String::new());
+        let hook = Hook {
+            name: "h".to_owned(),
+            container: None,
+            command: vec!["true".to_owned()],
+            on_error: OnError::Continue,
+            timeout: berth_core::hook::TIMEOUT,
+        };
+        let entries = [Entry {
+            namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
+            takes_pods: true,
+            selector: Selector::default(),
+            pre: vec![Arc::new(hook)],
+            post: Vec::new(),
+        }];
+        let (holder, mut held) = Holder::new(&entries, &log);
+        assert!(holder.hold(&kind("pods"), pod("db", Value::Null, "Running")).await.unwrap().is_none());
+        assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
     }
 }
