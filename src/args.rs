@@ -87,7 +87,7 @@ pub struct CommonArgs {
     /// Backups that may run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: u16,
-    /// Workers of each running backup.
+    /// Workers of each running backup: pods in which its hooks run at one time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: u16,
     /// Where /healthz, /readyz and /metrics are served, plain HTTP.

@@ -4,15 +4,20 @@
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`),
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
-//! members to the store ([`upload`]). Whose the folder
-//! there is, and what becomes of what lies in it, says `publication`; `settle` ends what a dead leader left.
+//! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
+//! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`; `settle` ends
+//! what a dead leader left.
 
 pub mod actions;
 pub mod archive;
 pub mod asked;
+mod blocks;
 pub mod collect;
 pub mod discovery;
+pub mod exec;
 pub mod executor;
+mod frozen;
+mod hooks;
 pub mod list;
 pub mod log;
 pub mod metrics;

@@ -111,7 +111,9 @@ fn an_api_server_without_policies_gets_everything_else() {
         "-o",
         "name",
     ]);
-    assert!(!given.unwrap().contains("berth-garden-seeds"), "nothing would fence what Seeds write");
+    let given = given.unwrap();
+    assert!(!given.contains("berth-garden-seeds"), "nothing would fence what Seeds write");
+    assert!(!given.contains("berth-hooks"), "nothing would fence whose Backups run commands in pods");
     // It would have gone on to the webhooks, had its pods come up.
     assert!(text.contains("not ready after 1 s"), "{text}");
     assert!(said(&berth(&admin, &["check"])).contains("knows no ValidatingAdmissionPolicy"));

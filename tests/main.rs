@@ -14,6 +14,7 @@ mod engine;
 mod failure;
 mod garden;
 mod guard;
+mod hooks;
 mod hostile;
 mod install;
 mod manifests;

@@ -43,6 +43,8 @@ pub enum Symptom {
     Blind(&'static str),
     /// Only the log tells, in these words, what it could not do. With --executor=velero, and data movers.
     OnlyLogged(&'static str),
+    /// A hook fails, because it may not be run.
+    NoHooks,
     /// Nothing is started: Velero cannot be asked. With --executor=velero.
     CannotAskVelero,
     /// Only the log tells, in these words, what the hub of shared buckets could not do: see [`garden`].
@@ -142,6 +144,29 @@ fn completes(berth: &Berth, name: &str, patience: Duration) -> bool {
     wait_for("the backup to complete", patience, done).is_ok()
 }
 
+/// What is said of the hook of a pod that runs nowhere, and so has no kubelet either.
+fn hook_fails_for(berth: &Berth) -> String {
+    let kubectl = berth.kubectl();
+    let namespace = format!("{}-hooked", berth.namespace());
+    let metadata = json!({
+        "name": "db", "namespace": namespace, "annotations": {"pre.hook.backup.velero.io/command": "true"},
+    });
+    let containers = json!([{"name": "main", "image": "example.com/nothing"}]);
+    let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}},
+    ]});
+    kubectl.run_with(&["create", "-f", "-"], &objects.to_string()).unwrap();
+    let answer = kubectl.create(berth.namespace(), &[backup_of("hooked", &[namespace.as_str()])]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let log = berth.controller.process.log().to_owned();
+    wait_for("the hook to fail", PATIENCE, || {
+        let text = logged(std::slice::from_ref(&log));
+        Ok(text.lines().find(|line| line.contains("a hook failed")).map(str::to_owned))
+    })
+    .unwrap()
+}
+
 fn has_event(berth: &Berth, reason: &str, patience: Duration) -> bool {
     let selector = format!("reason={reason}");
     let args =
@@ -196,6 +221,8 @@ fn with_all_rules_everything_works() {
     create(&berth, "whole");
     assert!(completes(&berth, "whole", PATIENCE));
     assert!(has_event(&berth, "Dequeued", PATIENCE));
+    let why = hook_fails_for(&berth);
+    assert!(why.contains("does not have a host assigned"), "{why}");
     berth
         .kubectl()
         .run(&["annotate", "bsl", "default", "-n", berth.namespace(), "berth.dev/hold=true"])
@@ -271,6 +298,12 @@ fn breaks(need: &Need, index: usize) {
                 foreign_queue(&berth);
                 wait_refused();
                 assert!(!has_event(&berth, "ForeignQueue", BROKEN / 3), "{what}");
+            }
+            Symptom::NoHooks => {
+                // The API server does not say whom it refuses that.
+                let why = hook_fails_for(&berth);
+                assert!(why.contains("berth may not run commands in pods"), "{what}: {why}");
+                return;
             }
             Symptom::Blind(kind) => tells(&format!("the watch was interrupted kind={kind} ")),
             Symptom::OnlyLogged(words) => tells(words),

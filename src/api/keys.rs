@@ -14,6 +14,9 @@ pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
 pub const RUN: &str = "berth.dev/run";
 /// The run that had stored everything and got leave to publish: from then on the backup is whole, whoever writes its last file.
 pub const PUBLISHING: &str = "berth.dev/publishing";
+/// Pods in which hooks of its run have begun and those after them were not tried yet (see `berth_core::hook`): written before
+/// anything is frozen in them, so that whoever settles what a dead run left knows what to thaw.
+pub const FROZEN: &str = "berth.dev/frozen";
 /// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
 pub const WAITS_SINCE: &str = "berth.dev/waits-since";
 

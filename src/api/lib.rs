@@ -6,6 +6,7 @@ pub mod crd;
 pub mod duration;
 pub mod extensions;
 pub mod garden;
+pub mod hook;
 pub mod keys;
 pub mod mover_pod;
 pub mod node_agent;

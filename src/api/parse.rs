@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use berth_core::glob::Glob;
+use berth_core::hook::Entry;
 use berth_core::label::{RawRequirement, Selector, check_key};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
@@ -11,7 +12,7 @@ use berth_core::violation::{Field, Violations, tellable};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::velero::BackupSpec;
-use crate::{GoDuration, keys};
+use crate::{GoDuration, hook, keys};
 
 /// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
 const LONGEST_RESOURCE: usize = 253;
@@ -31,6 +32,8 @@ pub struct Wanted {
     pub ordered: BTreeMap<String, Vec<String>>,
     /// Label of claims: those with the same value belong together.
     pub group_key: String,
+    /// Commands for its pods.
+    pub hooks: Vec<Entry>,
 }
 
 /// Reads a spec by the rules of Velero's own validation.
@@ -58,25 +61,9 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
     let group_key = spec.volume_group_snapshot_label_key.as_deref().filter(|key| !key.is_empty());
     let group_key = group_key.unwrap_or(keys::VOLUME_GROUP);
     check_key(group_key, &at.child("volumeGroupSnapshotLabelKey"), &mut found);
-    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
-    let hooks_at = at.child("hooks").child("resources");
-    found.limit(hooks.len(), limits::SELECTORS, &hooks_at, "use annotations of the pods, or several Backups");
-    for (i, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
-        let at = hooks_at.index(i);
-        if let Some(selector) = &hook.label_selector {
-            parse_selector(selector, &at.child("labelSelector"), &mut found);
-        }
-        for (field, list) in [("pre", &hook.pre), ("post", &hook.post)] {
-            let hooks = list.as_deref().unwrap_or_default();
-            found.limit(hooks.len(), limits::SELECTORS, &at.child(field), "use several Backups");
-            for (j, hook) in hooks.iter().enumerate().take(limits::SELECTORS) {
-                let at = at.child(field).index(j).child("exec").child("timeout");
-                duration(hook.exec.timeout.as_ref(), &at, &mut found);
-            }
-        }
-    }
     let group_key = group_key.to_owned();
-    found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key })
+    let hooks = hook::entries(spec.hooks.as_ref(), &at.child("hooks"), &mut found);
+    found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key, hooks })
 }
 
 /// The ConfigMap with the resource policy, if it can be asked for.
@@ -130,7 +117,7 @@ pub fn backup_namespaces(spec: &BackupSpec) -> Result<NamespaceSet, Violations> 
     found.into_result(set)
 }
 
-fn list(entries: &Option<Vec<String>>) -> &[String] {
+pub(crate) fn list(entries: &Option<Vec<String>>) -> &[String] {
     entries.as_deref().unwrap_or_default()
 }
 
@@ -140,32 +127,33 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
     if includes.len() > 1 && includes.iter().any(|n| n == "*") {
         found.push(in_at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
     }
-    let mut globs = |names: &[String], at: &Field, star: bool| -> Vec<Glob> {
-        found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
-        let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
-        for (i, name) in names.iter().enumerate().take(limits::NAMES) {
-            match Glob::parse(name) {
-                Ok(_) if name == "*" && !star => {
-                    found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
-                }
-                Ok(glob) => read.push(glob),
-                Err(error) => found.push(at.index(i), error.to_string()),
-            }
-        }
-        let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
-        if patterns > limits::PATTERNS {
-            let most = limits::PATTERNS;
-            let message = format!(
-                "has {patterns} patterns, and at most {most} are taken: use names, or several Backups"
-            );
-            found.push(at.clone(), message);
-            read.clear();
-        }
-        read
-    };
-    let (included, excluded) = (globs(includes, &in_at, true), globs(excludes, &ex_at, false));
+    let (included, excluded) = (globs(includes, &in_at, true, found), globs(excludes, &ex_at, false, found));
     both_ways(includes, excludes, &ex_at, found);
     NamespaceSet::new(included, excluded)
+}
+
+/// Names and patterns of namespaces. `star`: all of them may be meant.
+pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violations) -> Vec<Glob> {
+    found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
+    let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
+    for (i, name) in names.iter().enumerate().take(limits::NAMES) {
+        match Glob::parse(name) {
+            Ok(_) if name == "*" && !star => {
+                found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
+            }
+            Ok(glob) => read.push(glob),
+            Err(error) => found.push(at.index(i), error.to_string()),
+        }
+    }
+    let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
+    if patterns > limits::PATTERNS {
+        let most = limits::PATTERNS;
+        let message =
+            format!("has {patterns} patterns, and at most {most} are taken: use names, or several Backups");
+        found.push(at.clone(), message);
+        read.clear();
+    }
+    read
 }
 
 fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
@@ -282,7 +270,11 @@ pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut V
     Selector::parse(labels, expressions, at, found)
 }
 
-fn duration(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> Option<std::time::Duration> {
+pub(crate) fn duration(
+    text: Option<&GoDuration>,
+    at: &Field,
+    found: &mut Violations,
+) -> Option<std::time::Duration> {
     match text.map(GoDuration::get).transpose() {
         Ok(value) => value.flatten(),
         Err(error) => {

@@ -11,7 +11,6 @@ pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth insta
 
 /// Everything that the engine does not do, each with its field path and the way out.
 pub fn unserved(spec: &BackupSpec) -> Violations {
-    let hooks = spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref());
     let to_files = spec.default_volumes_to_fs_backup.or(spec.default_volumes_to_restic) == Some(true);
     let volumes = "berth's engine stores objects, and not the data of volumes";
     let asked = [
@@ -24,7 +23,6 @@ pub fn unserved(spec: &BackupSpec) -> Violations {
             volumes,
         ),
         ("datamover", spec.datamover.as_ref().is_some_and(|name| !name.is_empty()), volumes),
-        ("hooks", hooks.is_some_and(|list| !list.is_empty()), "berth's engine runs no hooks"),
     ];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
@@ -50,7 +48,6 @@ mod tests {
             ("defaultVolumesToFsBackup", serde_json::json!(true)),
             ("volumeSnapshotLocations", serde_json::json!(["default"])),
             ("datamover", serde_json::json!("velero")),
-            ("hooks", serde_json::json!({"resources": [{"name": "h"}]})),
         ] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
@@ -65,11 +62,12 @@ mod tests {
     fn what_asks_for_nothing_is_served() {
         let spec = serde_json::json!({
             "snapshotVolumes": false, "snapshotMoveData": false, "defaultVolumesToFsBackup": false,
-            "volumeSnapshotLocations": [], "datamover": "", "hooks": {"resources": []},
+            "volumeSnapshotLocations": [], "datamover": "", "hooks": {},
             "orderedResources": {"pods": "a/b"}, "resourcePolicy": {"kind": "ConfigMap", "name": "p"},
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });
-        for spec in [spec, serde_json::json!({"hooks": {}, "metadata": {}}), serde_json::json!({})] {
+        let hooks = serde_json::json!({"resources": [{"name": "h"}]});
+        for spec in [spec, serde_json::json!({"hooks": hooks, "metadata": {}}), serde_json::json!({})] {
             assert_eq!(fields(spec), [""; 0]);
         }
     }

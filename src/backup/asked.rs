@@ -17,28 +17,16 @@ use super::list::Found;
 use super::log::{About, BackupLog};
 use volumes::Volumes;
 
-/// In the key of each of these annotations; few pods have one.
-const MARK: &[u8] = b"backup.velero.io/";
-const HOOKS: [&str; 3] = [
-    "pre.hook.backup.velero.io/command",
-    "post.hook.backup.velero.io/command",
-    // As the first of them was called once.
-    "hook.backup.velero.io/command",
-];
+/// Few pods have it.
 const VOLUMES: &str = "backup.velero.io/backup-volumes";
 /// Pods of a request that are named.
 const NAMED: usize = 5;
 
+/// Pods that ask for the data of their volumes.
 #[derive(Default)]
 pub struct Asked {
-    requests: Mutex<Requests>,
+    pods: Mutex<Pods>,
     volumes: Volumes,
-}
-
-#[derive(Default)]
-struct Requests {
-    hooks: Pods,
-    volumes: Pods,
 }
 
 #[derive(Default)]
@@ -77,27 +65,21 @@ impl Asked {
     pub fn note(&self, kind: &ResourceType, found: &Found) {
         self.volumes.note(kind, found);
         let is_pod = kind.group.is_empty() && kind.resource == "pods";
-        if !is_pod || memmem::find(&found.json, MARK).is_none() {
+        if !is_pod || memmem::find(&found.json, VOLUMES.as_bytes()).is_none() {
             return;
         }
         // What cannot be read as a pod asks for nothing that anybody could do.
         let Ok(pod) = serde_json::from_slice::<Pod>(&found.json) else { return };
-        // Velero does neither to one that has ended.
+        // Velero does not do it for one that has ended.
         let phase = pod.status.and_then(|status| status.phase);
         if phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed")) {
             return;
         }
         let annotations = pod.metadata.annotations.unwrap_or_default();
-        let asks = |key: &str| annotations.get(key).is_some_and(|value| !value.is_empty());
         // With policies, these say which of the volumes it may be.
-        let (hooks, volumes) = (HOOKS.into_iter().any(asks), asks(VOLUMES) && !self.volumes.decide());
-        let name = || format!("{}/{}", found.namespace.as_deref().unwrap_or_default(), found.name);
-        let mut requests = self.requests.lock();
-        if hooks {
-            requests.hooks.add(name());
-        }
-        if volumes {
-            requests.volumes.add(name());
+        if annotations.get(VOLUMES).is_some_and(|value| !value.is_empty()) && !self.volumes.decide() {
+            let name = format!("{}/{}", found.namespace.as_deref().unwrap_or_default(), found.name);
+            self.pods.lock().add(name);
         }
     }
 
@@ -106,24 +88,13 @@ impl Asked {
         for one in unserved(spec).iter() {
             log.error(&About::Velero, "", &one.to_string());
         }
-        let requests = self.requests.lock();
-        for (pods, asked, lacking) in [
-            (
-                &requests.hooks,
-                "commands that are run before or after they are stored (annotations pre.hook.backup.velero.io/command and post.hook.…)",
-                "berth's engine runs no hooks, and what they make consistent may not be so here",
-            ),
-            (
-                &requests.volumes,
-                "the data of their volumes (annotation backup.velero.io/backup-volumes)",
-                "berth's engine stores objects, and not the data of volumes",
-            ),
-        ] {
-            if pods.count > 0 {
-                let who = pods.told();
-                let message = format!("{who} asked for {asked}: {lacking}: {WAY_OUT}");
-                log.error(&About::Velero, "pods", &message);
-            }
+        let pods = self.pods.lock();
+        if pods.count > 0 {
+            let who = pods.told();
+            let message = format!(
+                "{who} asked for the data of their volumes (annotation {VOLUMES}): berth's engine stores objects, and not the data of volumes: {WAY_OUT}"
+            );
+            log.error(&About::Velero, "pods", &message);
         }
         self.volumes.tell(log)
     }
@@ -192,24 +163,25 @@ mod tests {
     #[test]
     fn pods_that_ask_are_counted_and_a_few_of_them_named() {
         let asked = Asked::default();
-        let pre = json!({"pre.hook.backup.velero.io/command": "[\"pg_dump\"]"});
+        let volumes = json!({VOLUMES: "data"});
         for i in 0..8 {
-            note(&asked, "pods", &format!("db-{i}"), pre.clone(), "Running");
+            note(&asked, "pods", &format!("db-{i}"), volumes.clone(), "Running");
         }
-        note(&asked, "pods", "done", pre.clone(), "Succeeded");
-        note(&asked, "configmaps", "not-a-pod", pre, "Running");
-        note(&asked, "pods", "half", json!({"pre.hook.backup.velero.io/timeout": "5s"}), "Running");
-        let volumes = json!({"backup.velero.io/backup-volumes": "data", "other": "backup.velero.io/"});
-        note(&asked, "pods", "web", volumes, "Running");
-        note(&asked, "pods", "none", json!({"backup.velero.io/backup-volumes": ""}), "Running");
+        note(&asked, "pods", "done", volumes.clone(), "Succeeded");
+        note(&asked, "configmaps", "not-a-pod", volumes, "Running");
+        note(
+            &asked,
+            "pods",
+            "excludes",
+            json!({"backup.velero.io/backup-volumes-excludes": "tmp"}),
+            "Running",
+        );
+        note(&asked, "pods", "hooked", json!({"pre.hook.backup.velero.io/command": "true"}), "Running");
+        note(&asked, "pods", "none", json!({VOLUMES: ""}), "Running");
         let told = told(&asked, &json!({}));
-        assert_eq!(told.len(), 2, "{told:?}");
-        for (line, words) in [
-            (0, "8 pods (shop/db-0, shop/db-1, shop/db-2, shop/db-3, shop/db-4 and 3 more)"),
-            (1, "1 pod (shop/web)"),
-        ] {
-            assert!(told[line].contains(words) && told[line].contains("--executor=velero"), "{told:?}");
-        }
+        assert_eq!(told.len(), 1, "{told:?}");
+        let words = "8 pods (shop/db-0, shop/db-1, shop/db-2, shop/db-3, shop/db-4 and 3 more)";
+        assert!(told[0].contains(words) && told[0].contains("--executor=velero"), "{told:?}");
     }
 
     #[test]

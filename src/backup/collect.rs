@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::actions;
 use super::archive::{Batch, Item};
 use super::asked::Asked;
+use super::hooks::Holder;
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::names::{Names, in_order};
@@ -72,6 +73,7 @@ pub struct Collector<'a> {
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
     pub batches: mpsc::Sender<Batch>,
+    pub holder: Holder<'a>,
 }
 
 /// What was taken: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
@@ -373,6 +375,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);
+        let Some(found) = self.collector.holder.hold(&self.taken.kind, found).await? else { return Ok(()) };
         self.size += found.json.len();
         self.items.push(Item {
             namespace: found.namespace,

@@ -152,6 +152,16 @@ impl Names {
         namespaces
     }
 
+    /// Takes these out. All are packed anew: for a few of a type, once.
+    pub fn remove(&mut self, keys: &BTreeSet<String>) {
+        let mut left = Self { is_mixed: self.is_mixed, ..Self::default() };
+        for key in self.iter().filter(|key| !keys.contains(key)) {
+            left.append(key);
+            left.len += 1;
+        }
+        *self = left;
+    }
+
     /// Takes in what another one holds.
     pub fn extend(&mut self, other: Self) {
         if self.is_empty() {
@@ -224,6 +234,18 @@ mod tests {
         assert!(names.aside.len() <= 9_000 / ASIDE_OF, "{}", names.aside.len());
         assert_eq!((names.len(), names.last()), (9_000, None));
         assert!(names.iter().eq((0..9_000).map(key)));
+    }
+
+    #[test]
+    fn what_is_taken_out_is_gone_and_the_rest_stays_in_order() {
+        let mut names = ordered(600);
+        assert!(names.insert("a".to_owned()));
+        names.remove(&BTreeSet::from([key(0), key(300), key(599), "unknown".to_owned()]));
+        assert_eq!(names.len(), 598);
+        let left: Vec<String> = names.iter().collect();
+        let wanted = (1..599).filter(|i| *i != 300).map(key);
+        assert_eq!(left, ["a".to_owned()].into_iter().chain(wanted).collect::<Vec<_>>());
+        assert!(!names.contains(&key(300)) && names.contains(&key(301)));
     }
 
     fn of(keys: &[&str]) -> Names {

@@ -39,6 +39,8 @@ const REMOVAL: Duration = Duration::from_secs(60);
 pub(super) struct Stored {
     pub list: ResourceList,
     pub bytes: u64,
+    /// How many hooks there were, and how they went.
+    pub hooks: Option<Value>,
 }
 
 impl Engine {
@@ -152,6 +154,9 @@ impl Engine {
                 status[key] = json!(count);
             }
         }
+        if let Some(hooks) = &stored.hooks {
+            status["hookStatus"] = hooks.clone();
+        }
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // Files that are written to a folder whose claim is gone are nobody's.
         layout.confirm(claim).await?;
@@ -245,7 +250,7 @@ impl Engine {
             return Ok(Shown::Strange);
         }
         let mut status = json!({});
-        for key in ["phase", "completionTimestamp", "progress", "errors", "warnings"] {
+        for key in ["phase", "completionTimestamp", "progress", "errors", "warnings", "hookStatus"] {
             if let Some(value) = stored["status"].get(key) {
                 status[key] = value.clone();
             }

@@ -1,12 +1,13 @@
 //! One backup, from ReadyToStart to its end.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
-use futures::future::try_join_all;
+use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -20,8 +21,12 @@ use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
 use super::asked::Asked;
+use super::blocks::Blocks;
 use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
+use super::exec::Exec;
+use super::frozen::Frozen;
+use super::hooks::{Holder, Runner, Tally};
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog};
 use super::metrics::BackupMetrics;
@@ -43,6 +48,8 @@ pub(super) const OPENING: Duration = Duration::from_secs(30);
 /// How long a run that is told to end waits for what is on its way to the store.
 const LAST_PART: Duration = Duration::from_secs(20);
 const PROGRESS: Duration = Duration::from_secs(1);
+/// How long one write is tried for which hooks wait.
+const RECORD: Duration = Duration::from_secs(5);
 /// Gzip members between the workers and the store.
 const PARTS: usize = 4;
 
@@ -53,7 +60,12 @@ pub struct Engine {
     pub namespace: String,
     pub discovery: Arc<Discovery>,
     pub opener: Opener,
+    /// Who runs hooks.
+    pub exec: Arc<dyn Exec>,
+    /// Blocks of a run that go on at one time.
     pub workers: usize,
+    /// Threads of a run that write its archive.
+    pub packers: usize,
     pub page_size: u32,
     pub list_retry: Duration,
     /// Requests of this process that read what is backed up, of all runs.
@@ -301,12 +313,25 @@ impl Engine {
         let uploading = upload(Arc::clone(layout.store()), layout.archive(), taken_parts);
         // Whoever does not lead any more stores nothing either.
         let uploading = AbortOnDropHandle::new(tokio::spawn(uploading));
-        let (batches, waiting) = mpsc::channel(2 * self.workers);
+        let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
+        let (frozen, tally, ending) = (Frozen::default(), Tally::default(), CancellationToken::new());
+        let (holder, held) = Holder::new(&prepared.wanted.hooks, log);
+        let blocks = Blocks {
+            runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
+            client: self.client.clone(),
+            lister: self.lister(),
+            frozen: &frozen,
+            counters: &counters,
+            batches: batches.clone(),
+            ending: &ending,
+            workers: self.workers,
+        };
+        let mut blocks = pin!(maybe_done(blocks.run(held)));
         let pack = async {
             let opening = archive::opening(mtime).map_err(Failure::Archive)?;
             let _ = parts.send(Part::Bytes(opening.into())).await;
-            let workers: Vec<_> = (0..self.workers)
+            let workers: Vec<_> = (0..self.packers)
                 .map(|_| {
                     let (waiting, parts, done) =
                         (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
@@ -327,8 +352,12 @@ impl Engine {
                 log,
                 counters: &counters,
                 batches,
+                holder,
             };
             let collected = collector.run().await;
+            if collected.is_err() {
+                ending.cancel();
+            }
             for worker in try_join_all(workers).await.map_err(Failure::Worker)? {
                 worker.map_err(Failure::Archive)?;
             }
@@ -340,10 +369,13 @@ impl Engine {
             Ok(list)
         };
         let packed = tokio::select! {
-            packed = pack => packed,
-            lost = tell_progress(record, &counters) => Err(lost),
+            (packed, ()) = async { tokio::join!(pack, blocks.as_mut()) } => packed,
+            lost = keep_record(record, &counters, &frozen) => Err(lost),
             ended = signals.raise() => Err(ended),
         };
+        // Whatever became of the backup: what was begun in a pod is undone in it.
+        ending.cancel();
+        blocks.as_mut().await;
         // Whoever sent it anything has ended by now: so does the upload, whole or given up.
         let uploaded = match &packed {
             // It may be in the middle of a part, and as patient with its store as ever.
@@ -354,14 +386,15 @@ impl Engine {
         };
         let uploaded = uploaded.map_err(Failure::Worker)?;
         match (packed, uploaded) {
-            (Ok(list), Ok(bytes)) => {
+            (Ok(mut list), Ok(bytes)) => {
+                tally.correct(&mut list);
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 Revision::tell(revision.as_deref(), log);
                 let decided = counters.asked.tell(spec, log);
                 tell_claims_without_data(spec, &list, decided, log);
-                Ok(Stored { list, bytes })
+                Ok(Stored { list, bytes, hooks: tally.status() })
             }
             (Err(failure), _) if failure.is_from_outside() => Err(failure),
             // The upload knows why, unless it ended because the packing did.
@@ -393,21 +426,38 @@ fn told(record: &Record, failure: &Failure) -> String {
     reason
 }
 
-/// At most one write a second, and none when nothing has changed. Ends when the Backup is not this run's any more.
-async fn tell_progress(record: &mut Record, counters: &Counters) -> Failure {
+/// Writes the progress, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
+/// nothing has changed. Ends when the Backup is not this run's any more.
+async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) -> Failure {
     let mut told = (0, 0);
     loop {
-        tokio::time::sleep(PROGRESS).await;
+        tokio::select! {
+            () = tokio::time::sleep(PROGRESS) => {}
+            () = frozen.wanted() => {}
+        }
         let done = counters.done.load(Ordering::Relaxed);
         let now = (counters.total.load(Ordering::Relaxed).max(done), done);
-        if now != told {
-            let progress = json!({"status": {"progress": {"totalItems": now.0, "itemsBackedUp": now.1}}});
-            match record.merge(&progress, BackupPhase::InProgress, PROGRESS).await {
-                Ok(()) => told = now,
+        let asked = frozen.asked();
+        if now != told || asked.is_some() {
+            let mut patch = json!({});
+            if now != told {
+                patch["status"]["progress"] = json!({"totalItems": now.0, "itemsBackedUp": now.1});
+            }
+            if let Some(asked) = &asked {
+                patch["metadata"]["annotations"] = json!({keys::FROZEN: asked.pods});
+            }
+            let patience = if asked.is_some() { RECORD } else { PROGRESS };
+            match record.merge(&patch, BackupPhase::InProgress, patience).await {
+                Ok(()) => {
+                    told = now;
+                    if let Some(asked) = &asked {
+                        frozen.stands(asked);
+                    }
+                }
                 Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
                     return Failure::Write(error);
                 }
-                Err(error) => warn!(error = chain(&error), "failed to write the progress"),
+                Err(error) => warn!(error = chain(&error), "failed to write how far the backup is"),
             }
         }
     }

@@ -25,9 +25,9 @@ const ENDED: &str = "the controller that ran it ended before the backup did";
 
 impl Engine {
     /// Ends a backup that somebody else was running: nobody runs it now. It is taken over first, so that a leader that is not as
-    /// dead as it seems can neither publish nor end it. If its run had leave to publish, it ended well, and what is missing is
-    /// written; if not, what is stored under its claim is removed, but for a word in its log. Given up, and left to the next leader,
-    /// when `stop` says so while its location cannot be read.
+    /// dead as it seems can neither publish nor end it. Then those of its hooks are run that are still to come in pods. If its run had
+    /// leave to publish, it ended well, and what is missing is written; if not, what is stored under its claim is removed, but for
+    /// a word in its log. Given up, and left to the next leader, when `stop` says so while its location cannot be read.
     ///
     /// # Errors
     /// When it could not be written.
@@ -43,9 +43,12 @@ impl Engine {
             Err(WriteError::Refused(_)) => false,
             Err(error) => return Err(error),
         };
+        let log = BackupLog::new(format!("{}/{name}", self.namespace));
+        // Before anything else: people wait for what is frozen.
+        self.thaw(&mut record, &log).await?;
         let begun = Instant::now();
         loop {
-            let status = match self.stored_status(&record, name, is_ours).await {
+            let status = match self.stored_status(&record, name, is_ours, &log).await {
                 Ok(Some(status)) => status,
                 Ok(None) => failed(ENDED, Timestamp::now()),
                 Err(error) if begun.elapsed() < LOCATION => {
@@ -89,6 +92,7 @@ impl Engine {
         record: &Record,
         name: &str,
         is_ours: bool,
+        log: &BackupLog,
     ) -> anyhow::Result<Option<Value>> {
         let backup: Backup = record.backup()?;
         let location = backup.spec.storage_location.clone().unwrap_or_default();
@@ -119,8 +123,7 @@ impl Engine {
             (Rest::Ours, Some(claim)) if is_ours => {
                 self.abort_uploads(&location, &layout).await;
                 if layout.remove(claim, false).await? {
-                    let log = BackupLog::new(format!("{}/{name}", self.namespace));
-                    self.keep_log(&layout, &log, ENDED).await?;
+                    self.keep_log(&layout, log, ENDED).await?;
                 }
                 Ok(None)
             }

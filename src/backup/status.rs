@@ -109,13 +109,19 @@ impl Record {
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
     }
 
+    /// The pods in which its run has begun hooks, as they stand on record.
+    pub fn frozen(&self) -> Option<&str> {
+        self.annotation(keys::FROZEN)
+    }
+
     /// Begins it, by a patch that makes it InProgress: `run` has it then.
     ///
     /// # Errors
     /// See [`WriteError`].
     pub async fn begin(&mut self, patch: &Value, run: &str, patience: Duration) -> Result<(), WriteError> {
         let mut patch = patch.clone();
-        let mark = json!({"metadata": {"annotations": {keys::RUN: run, keys::PUBLISHING: null}}});
+        // What its maker wrote there while nobody looked is not ours.
+        let mark = json!({"metadata": {"annotations": {keys::RUN: run, keys::PUBLISHING: null, keys::FROZEN: null}}});
         merge_into(&mut patch, mark);
         self.run = Some(run.to_owned());
         self.merge(&patch, BackupPhase::ReadyToStart, patience).await
@@ -139,7 +145,8 @@ impl Record {
     /// # Errors
     /// See [`WriteError`]. Only after [`WriteError::Time`] it may stand nonetheless.
     pub async fn may_publish(&mut self, status: &Value, patience: Duration) -> Result<(), WriteError> {
-        let patch = json!({"metadata": {"annotations": {keys::PUBLISHING: self.run}}, "status": status});
+        let marks = json!({keys::PUBLISHING: self.run, keys::FROZEN: null});
+        let patch = json!({"metadata": {"annotations": marks}, "status": status});
         match self.merge(&patch, BackupPhase::InProgress, patience).await {
             // An answer that was lost may have been a yes.
             Err(_) if self.is_ours() && self.annotation(keys::PUBLISHING) == self.run.as_deref() => Ok(()),
@@ -212,9 +219,10 @@ impl Record {
         self.is_ours() && self.phase() != from.as_str() && patch["status"]["phase"] == self.phase()
     }
 
-    /// Ends the Backup, by a patch with its last status. Where that is too large, or a failure that the API server refuses, with its
-    /// phase alone, by a write that leaves the object smaller than it was: a Backup that nobody can end keeps its slot. What else
-    /// is refused of a backup that is stored is tried again by whoever settles it, with all that is known of it.
+    /// Ends the Backup, by a patch with its last status; hooks of all pods on record were tried. Where that is too large, or a failure
+    /// that the API server refuses, with its phase alone, by a write that leaves the object smaller than it was: a Backup that nobody
+    /// can end keeps its slot. What else is refused of a backup that is stored is tried again by whoever settles it, with all that is
+    /// known of it.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -225,7 +233,9 @@ impl Record {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let status = &patch["status"];
-        let whole = self.merge(patch, from, patience).await;
+        let mut whole = patch.clone();
+        merge_into(&mut whole, json!({"metadata": {"annotations": {keys::FROZEN: null}}}));
+        let whole = self.merge(&whole, from, patience).await;
         let stored = [BackupPhase::Completed, BackupPhase::PartiallyFailed];
         let is_stored = stored.iter().any(|phase| status["phase"] == phase.as_str());
         match &whole {
@@ -233,7 +243,10 @@ impl Record {
             _ => return whole,
         }
         let patch = json!({
-            "metadata": {"managedFields": [{}], "annotations": {keys::RESOLVED_NAMESPACES: null}},
+            "metadata": {
+                "managedFields": [{}],
+                "annotations": {keys::RESOLVED_NAMESPACES: null, keys::FROZEN: null},
+            },
             "status": {"phase": status["phase"], "queuePosition": null, "progress": null},
         });
         self.merge(&patch, from, patience).await

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Finding, stranger};
 use crate::install::cluster::Presence;
 use crate::install::cluster::containers;
-use crate::install::engine::{self, ENGINE};
+use crate::install::engine::{self, ENGINE, HOOKS};
 use crate::install::member::{AGENT, Member};
 use crate::install::{Cluster, Found, Installed, Settings, Types, apply, render};
 use crate::telemetry::few;
@@ -260,13 +260,23 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
         };
     let (of_engine, missing): (Vec<Right>, Vec<Right>) =
         missing.into_iter().partition(|right| is_listed && right.role == ENGINE);
+    let (of_hooks, missing): (Vec<Right>, Vec<Right>) =
+        missing.into_iter().partition(|right| right.role == HOOKS);
     let install = format!("berth install --namespace {}", cluster.namespace);
     let mut findings = vec![if missing.is_empty() {
-        Finding::ok(CHECK, format!("the service accounts have all {} of theirs", count - of_engine.len()))
+        Finding::ok(
+            CHECK,
+            format!("the service accounts have all {} of theirs", count - of_engine.len() - of_hooks.len()),
+        )
     } else {
         let said: Vec<String> = missing.iter().map(Right::said).collect();
         Finding::fault(CHECK, said.join("; "), install.clone())
     }];
+    if !of_hooks.is_empty() {
+        // Somebody may have meant that.
+        let fix = format!("{install} brings the ClusterRole {HOOKS}, where the API server has policies");
+        findings.push(Finding::warning("hooks", "none is run: each one is an error of its backup", fix));
+    }
     findings
         .extend(engine.map(|types| listed(&types, &of_engine, &format!("{install} --engine-rights=listed"))));
     Ok(findings)

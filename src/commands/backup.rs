@@ -59,6 +59,10 @@ fn describe(
         let (done, total) = (progress.items_backed_up.unwrap_or(0), progress.total_items.unwrap_or(0));
         row("Items", &format!("{done} of {total}"))?;
     }
+    if let Some(hooks) = status.hook_status {
+        let (tried, failed) = (hooks.hooks_attempted.unwrap_or(0), hooks.hooks_failed.unwrap_or(0));
+        row("Hooks", &format!("{tried}, of which {failed} failed"))?;
+    }
     for (name, count) in [("Warnings", status.warnings), ("Errors", status.errors)] {
         row(name, &count.filter(|count| *count > 0).map(|count| count.to_string()).unwrap_or_default())?;
     }

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use crate::args::{ControllerArgs, Executor};
 use crate::backup::discovery::Discovery;
+use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::run::Engine;
@@ -38,6 +39,8 @@ use crate::queue::{self, Store};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
 
+/// Threads of a run that write its archive: as many as there are cores, but not more. Each holds some MiB.
+const PACKERS: usize = 8;
 /// How long the first list of a new leader may take before it says so.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
@@ -224,7 +227,10 @@ async fn execute(
         opener,
         client,
         namespace: namespace.to_owned(),
+        // The connections of watches may be silent, and so may a hook.
+        exec: Arc::new(Kubelets { client: clients.watch.clone() }),
         workers: usize::from(args.common.item_block_worker_count),
+        packers: std::thread::available_parallelism().map_or(1, usize::from).min(PACKERS),
         page_size: args.client_page_size,
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),

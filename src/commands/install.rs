@@ -15,7 +15,7 @@ use crate::args::{Executor, InstallArgs};
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::{Presence, image_of};
-use crate::install::engine::EngineRights;
+use crate::install::engine::{EngineRights, HOOKS};
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
@@ -72,7 +72,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     }
     if !found.has_policies {
         println!(
-            "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places, and agents of Seeds get no rights here, because nothing would keep one from writing about another's data",
+            "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places, and agents of Seeds get no rights here, because nothing would keep one from writing about another's data; nor does berth run hooks, because nothing would keep whoever may create Backups from running commands in any pod",
             found.version
         );
         objects.retain(|object| !needs_policies(object));
@@ -103,11 +103,12 @@ fn tell_gaps(engine: Option<&Types>) {
 /// Roles and bindings of the agents of Seeds at the hub.
 const SEEDS_ROLE: &str = "berth-garden-seeds";
 
-/// A policy, or what is only safe beside one: what Seeds may write is fenced by nothing else.
+/// A policy, or what is only safe beside one: what Seeds may write, and whose Backups may have commands run in whatever pod, is
+/// fenced by nothing else.
 fn needs_policies(object: &Value) -> bool {
     let is_policy = object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"));
     let is_of_seeds = object["metadata"]["name"] == SEEDS_ROLE && object["kind"] != "Namespace";
-    is_policy || is_of_seeds
+    is_policy || is_of_seeds || object["metadata"]["name"] == HOOKS
 }
 
 /// What is not said stays as it is installed.

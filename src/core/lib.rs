@@ -9,6 +9,7 @@
 //! - [`reading`]: whether a read that failed is tried again.
 //! - [`revision`]: as of which moment lists are, and what is not.
 //! - [`label`]: label selectors: are they well formed, what do they match.
+//! - [`hook`]: which commands run in a pod before and after it is stored.
 //! - [`guard`]: who may change what of a Backup.
 //! - [`limits`]: how much a Backup may ask for.
 //! - [`claim`]: whose a backup's folder in a store is.
@@ -23,6 +24,7 @@ pub mod claim;
 pub mod garden;
 pub mod glob;
 pub mod guard;
+pub mod hook;
 pub mod label;
 pub mod limits;
 pub mod location;

@@ -3,6 +3,8 @@
 //!
 //! `manifests/webhook/guard.yaml` says the same while berth is away.
 
+use std::time::Duration;
+
 /// Entries of a list of namespaces or of resource types.
 pub const NAMES: usize = 1000;
 /// Of these, patterns in a list of namespaces.
@@ -17,6 +19,16 @@ pub const OBJECT: usize = 1024 * 1024;
 pub const POLICY: usize = 128 * 1024;
 /// Entries of one section of it: of a policy of volumes, of namespaces, or of a kind.
 pub const POLICIES: usize = 100;
+/// Hooks of one pod, before and after it together.
+pub const HOOKS: usize = 100;
+/// Words of a hook's command, and the bytes of all of them. They go to the API server as a part of an address, in which one byte
+/// may take three.
+pub const COMMAND_WORDS: usize = 256;
+pub const COMMAND: usize = 16 * 1024;
+/// How long a hook may take: whatever it keeps still is still for so long.
+pub const HOOK_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// Pods that one Backup has on record as maybe frozen. More are not read.
+pub const FROZEN: usize = 1024;
 /// Violations of one object that are told one by one.
 pub const VIOLATIONS: usize = 20;
 /// Characters of a field's path, and of what is said of it.

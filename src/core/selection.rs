@@ -286,6 +286,11 @@ impl Entries {
     }
 }
 
+/// Does an entry of a filter stand for this type?
+pub fn is_named(entry: &str, kind: &ResourceType) -> bool {
+    !named(entry, std::slice::from_ref(kind)).is_empty()
+}
+
 fn named<'t>(entry: &str, types: &'t [ResourceType]) -> Vec<&'t ResourceType> {
     if entry.contains(['*', '?', '[']) {
         let Ok(pattern) = Pattern::parse(entry) else { return Vec::new() };

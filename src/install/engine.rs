@@ -15,6 +15,8 @@ use crate::backup::log::BackupLog;
 
 /// Name of the role by which the engine reads what it backs up, and of its binding.
 pub const ENGINE: &str = "berth-engine";
+/// Name of the role by which it runs hooks in pods, and of its binding.
+pub const HOOKS: &str = "berth-hooks";
 
 /// What `--engine-rights` says.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]

@@ -7,6 +7,7 @@ mod client;
 mod engine;
 mod garden;
 mod garden_deletion;
+mod hooks;
 mod hostile;
 mod install;
 mod largest;
@@ -67,6 +68,7 @@ enum Part {
     Largest,
     Hostile,
     Engine,
+    Hooks,
     Queue,
     Burst,
     Install,
@@ -117,6 +119,9 @@ fn run(args: Args) -> anyhow::Result<()> {
             engine::measure(&runtime, &berth, cargo, alone, &mut report)?;
         }
         engine::measure_growth(&runtime, &berth, large, &mut report)?;
+    }
+    if wants(Part::Hooks) {
+        hooks::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Queue) {
         queue::measure(&runtime, &berth, &queues, &mut report)?;

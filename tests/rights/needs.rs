@@ -159,6 +159,11 @@ const ROLES: &[Role] = &[
         rules: &[("backing up everything that there is", Symptom::NotRun)],
     },
     Role {
+        kind: "ClusterRole",
+        name: "berth-hooks",
+        rules: &[("running hooks in pods: without, each one is an error of its backup", Symptom::NoHooks)],
+    },
+    Role {
         kind: "Role",
         name: "berth-beside-velero",
         rules: &[("asking Velero whether it is there", Symptom::CannotAskVelero)],

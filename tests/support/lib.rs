@@ -14,6 +14,7 @@ pub mod http;
 mod in_process;
 pub mod janitor;
 pub mod kubectl;
+pub mod kwok;
 pub mod lag;
 pub mod log;
 pub mod manifest;

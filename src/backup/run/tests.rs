@@ -9,7 +9,10 @@ use berth_test_scripted::{Hold, Line, Scripted, get, list, page, patch};
 use tempfile::TempDir;
 
 use super::*;
+use crate::backup::exec::played::Played;
 use crate::storage::Roots;
+
+mod hooked;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
@@ -42,7 +45,9 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         opener: Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()])),
         client,
         namespace: "velero".to_owned(),
+        exec: Arc::new(Played::default()),
         workers: 1,
+        packers: 1,
         page_size: 1,
         // What nobody has scripted is not asked for again.
         list_retry: Duration::ZERO,
@@ -101,10 +106,15 @@ impl Site {
     }
 
     fn of(ready: Value) -> Self {
+        Self::with_type(ready, "ConfigMap")
+    }
+
+    fn with_type(ready: Value, kind: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let maps = json!({
-            "resource": "configmaps", "singularResource": "configmap", "scope": "Namespaced",
-            "responseKind": {"group": "", "version": "v1", "kind": "ConfigMap"},
+        let singular = kind.to_lowercase();
+        let only = json!({
+            "resource": format!("{singular}s"), "singularResource": singular, "scope": "Namespaced",
+            "responseKind": {"group": "", "version": "v1", "kind": kind},
             "verbs": ["create", "delete", "get", "list"],
         });
         let group = |name: &str, resources: &[Value]| {
@@ -118,7 +128,7 @@ impl Site {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "app"}});
         let api = Scripted::new()
             .always(get("/version").answers(version))
-            .always(get("/api").answers(group("", &[maps])))
+            .always(get("/api").answers(group("", &[only])))
             .always(get("/apis").answers(group("apps", &[])))
             .always(get(LOCATION).answers(location(folder.path())))
             .always(get("/api/v1/namespaces/app").answers(namespace))

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::backup::asked::Asked;
 use crate::backup::collect::{Counters, Namespace};
+use crate::backup::hooks::Holder;
 use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts};
 
@@ -93,6 +94,7 @@ async fn collect_with(api: &Scripted, others: &[ResourceType], more: Value, text
         log: &log,
         counters: &counters,
         batches,
+        holder: Holder::new(&[], &log).0,
     };
     let pack = async {
         let (mut archived, mut stored) = (Vec::new(), BTreeMap::new());

@@ -1,0 +1,355 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use berth_core::hook::{Hooks, TIMEOUT};
+use berth_core::selection::ResourceType;
+use berth_test_scripted::{Scripted, get};
+use bytes::Bytes;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::*;
+use crate::backup::archive::Item;
+use crate::backup::asked::Asked;
+use crate::backup::exec::played::Played;
+use crate::backup::hooks::Tally;
+use crate::backup::log::{BackupLog, Counts};
+
+/// A hook of that name; `Fail` where that ends with an exclamation mark.
+fn hook(name: &str, command: &str) -> Arc<Hook> {
+    Arc::new(Hook {
+        name: name.trim_end_matches('!').to_owned(),
+        container: None,
+        command: command.split(' ').map(str::to_owned).collect(),
+        on_error: if name.ends_with('!') { OnError::Fail } else { OnError::Continue },
+        timeout: TIMEOUT,
+    })
+}
+
+/// Everything around blocks.
+struct Site {
+    api: Scripted,
+    played: Played,
+    log: BackupLog,
+    tally: Tally,
+    frozen: Frozen,
+    counters: Counters,
+    ending: CancellationToken,
+    /// Does anybody write what is to stand on record?
+    is_written: AtomicBool,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self {
+            api: Scripted::new(),
+            played: Played::default(),
+            log: BackupLog::new(String::new()),
+            tally: Tally::default(),
+            frozen: Frozen::default(),
+            counters: Counters { total: AtomicU64::new(100), done: Arc::default(), asked: Asked::default() },
+            ending: CancellationToken::new(),
+            is_written: AtomicBool::new(true),
+        }
+    }
+
+    /// A pod of that name, which is there as it was listed.
+    fn pod(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> Held {
+        let path = format!("/api/v1/namespaces/shop/pods/{name}");
+        self.api.always(get(&path).answers(json!({"metadata": {"name": name, "uid": "u"}})));
+        self.listed(name, pre, post)
+    }
+
+    fn listed(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> Held {
+        let kind = ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            resource: "pods".to_owned(),
+            singular: "pod".to_owned(),
+            short_names: Vec::new(),
+            namespaced: true,
+        };
+        let (namespace, json) = (Some("shop".to_owned()), Bytes::from_static(b"{}"));
+        Held {
+            kind: Arc::new(kind),
+            item: Item { namespace, name: name.to_owned(), json, lacks_type: true },
+            id: PodId { namespace: "shop".to_owned(), name: name.to_owned(), uid: "u".to_owned() },
+            hooks: Hooks { pre: pre.to_vec(), post: post.to_vec() },
+            container: Some("main".to_owned()),
+            room: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+        }
+    }
+
+    /// Runs them; gives the names of those that were stored.
+    async fn run(&self, pods: Vec<Held>, workers: usize) -> BTreeSet<String> {
+        let client = self.api.client("velero");
+        let requests = Arc::new(Semaphore::new(4));
+        let (batches, mut taken) = mpsc::channel(64);
+        let blocks = Blocks {
+            runner: Runner { exec: &self.played, log: &self.log, tally: &self.tally },
+            lister: Lister::new(client.clone(), 500, Duration::ZERO, requests),
+            client,
+            frozen: &self.frozen,
+            counters: &self.counters,
+            batches,
+            ending: &self.ending,
+            workers,
+        };
+        let (sender, held) = mpsc::channel(pods.len().max(1));
+        for pod in pods {
+            assert!(sender.try_send(pod).is_ok());
+        }
+        drop(sender);
+        let record = async {
+            loop {
+                self.frozen.wanted().await;
+                if let Some(asked) = self.frozen.asked().filter(|_| self.is_written.load(Ordering::Relaxed)) {
+                    self.played.note(format!("on record: {}", asked.pods));
+                    self.frozen.stands(&asked);
+                }
+            }
+        };
+        tokio::select! {
+            () = blocks.run(held) => {}
+            () = record => {}
+        }
+        let mut stored = BTreeSet::new();
+        while let Ok(batch) = taken.try_recv() {
+            stored.extend(batch.items.into_iter().map(|item| item.name));
+        }
+        stored
+    }
+
+    fn status(&self) -> (u64, u64) {
+        let status = self.tally.status().unwrap_or_default();
+        let count = |key: &str| status[key].as_u64().unwrap_or_default();
+        (count("hooksAttempted"), count("hooksFailed"))
+    }
+}
+
+fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_owned).into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_on_record_before_its_first_hook_and_hooks_run_in_their_order() {
+    let site = Site::new();
+    let mut side = Hook::clone(&hook("second", "ok"));
+    side.container = Some("side".to_owned());
+    let pod =
+        site.pod("db", &[hook("first", "ok"), Arc::new(side)], &[hook("third", "ok"), hook("fourth", "ok")]);
+    assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+    let expected = [
+        "on record: \"shop/db/u\"",
+        "first in db/main",
+        "second in db/side",
+        "third in db/main",
+        "fourth in db/main",
+    ];
+    assert_eq!(site.played.happened(), expected);
+    assert_eq!((site.status(), site.log.counts()), ((4, 0), Counts { warnings: 0, errors: 0 }));
+    assert!(site.frozen.asked().unwrap().pods.is_null(), "it is taken off with the next write");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nothing_is_undone_after_costs_no_write() {
+    let site = Site::new();
+    let pod = site.pod("db", &[hook("dump", "ok")], &[]);
+    assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+    assert_eq!(site.played.happened(), ["dump in db/main"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_costs_the_pod_only_where_its_hook_says_so_and_what_was_begun_is_undone() {
+    for (pre, expected, is_stored, counts) in [
+        (&[("a", "fail"), ("b", "ok")][..], &["a", "b", "thaw"][..], true, (3, 1)),
+        (&[("a!", "ok"), ("b!", "fail"), ("c", "ok")], &["a", "b", "thaw"], false, (3, 1)),
+        (&[("a!", "wait 31000"), ("b", "ok")], &["a", "thaw"], false, (2, 1)),
+        (&[("a", "wait 31000"), ("b", "wait 29000")], &["a", "b", "thaw"], true, (3, 1)),
+        (&[], &["thaw"], true, (1, 0)),
+    ] {
+        let site = Site::new();
+        let pre: Vec<Arc<Hook>> = pre.iter().map(|(name, command)| hook(name, command)).collect();
+        let pod = site.pod("db", &pre, &[hook("thaw", "ok")]);
+        let stored = site.run(vec![pod], 1).await;
+        assert_eq!(stored.contains("db"), is_stored, "{expected:?}");
+        let happened = site.played.happened();
+        let ran: Vec<&str> = happened.iter().filter_map(|line| line.strip_suffix(" in db/main")).collect();
+        assert_eq!(ran, expected);
+        assert_eq!((site.status(), u64::from(site.log.counts().errors)), (counts, counts.1));
+        let left = if is_stored { 100 } else { 99 };
+        assert_eq!(site.counters.total.load(Ordering::Relaxed), left, "{expected:?}");
+        let mut list = [("v1/Pod".to_owned(), names(["shop/db"]))].into();
+        site.tally.correct(&mut list);
+        assert_eq!(list.is_empty(), !is_stored);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_hook_after_a_pod_is_tried_whatever_became_of_the_others() {
+    let site = Site::new();
+    let post = [hook("one!", "fail"), hook("two", "wait 40000"), hook("three", "ok")];
+    let pod = site.pod("db", &[], &post);
+    assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+    assert_eq!(site.played.happened()[1..], ["one in db/main", "two in db/main", "three in db/main"]);
+    assert_eq!(site.status(), (3, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_or_was_made_anew_is_left_alone_and_told_once() {
+    let path = "/api/v1/namespaces/shop/pods/db";
+    let anew = get(path).answers(json!({"metadata": {"name": "db", "uid": "of another"}}));
+    for (answer, on_error, is_stored) in
+        [(anew.clone(), "", true), (anew, "!", false), (get(path).refuses(404), "", true)]
+    {
+        let site = Site::new();
+        site.api.once(answer);
+        let pre = [hook("freeze", "ok"), hook(&format!("more{on_error}"), "ok")];
+        let stored = site.run(vec![site.listed("db", &pre, &[hook("thaw", "ok")])], 1).await;
+        assert_eq!(stored.contains("db"), is_stored);
+        assert_eq!((site.status(), site.log.counts().errors), ((1, 1), 1));
+        assert!(!site.played.happened().iter().any(|line| line.contains("main")));
+    }
+    // One that has nothing but a hook after it.
+    let site = Site::new();
+    site.api.once(get(path).refuses(404));
+    site.run(vec![site.listed("db", &[], &[hook("thaw", "ok")])], 1).await;
+    assert_eq!((site.status(), site.played.happened().len()), ((1, 1), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_hooks_of_a_tenth_of_a_second_take_ten_workers_two_seconds() {
+    let site = Site::new();
+    let pods = (0..100)
+        .map(|i| site.pod(&format!("db-{i}"), &[hook("freeze", "wait 100")], &[hook("thaw", "wait 100")]));
+    let pods = pods.collect();
+    let begun = Instant::now();
+    assert_eq!(site.run(pods, 10).await.len(), 100);
+    assert!((2000..2100).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert_eq!(site.played.most_running(), 10);
+    let happened = site.played.happened();
+    let writes = happened.iter().filter(|line| line.starts_with("on record")).collect::<Vec<_>>();
+    assert!(writes.len() <= 40, "{} writes", writes.len());
+    assert!(writes.iter().all(|line| line.matches("shop/").count() <= 20), "{writes:#?}");
+}
+
+/// A fifth of a second after the beginning: one pod is between its hooks, one waits for its worker, one for its turn.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_more() {
+    for (command, stored, took) in [
+        // The hook that runs comes to its end.
+        ("wait 1000", "", 1000),
+        // It is not waited for without end.
+        ("wait 3600000", "", 30_200),
+        // It had come to its end, and the pod was stored.
+        ("wait 100", "a", 300),
+    ] {
+        let site = Site::new();
+        let mut freeze = Hook::clone(&hook("freeze", command));
+        freeze.timeout = Duration::from_secs(7200);
+        let slow = hook("thaw", if command == "wait 100" { "wait 200" } else { "ok" });
+        let pods = ["a", "b", "c"].map(|name| {
+            site.pod(
+                name,
+                &[Arc::new(freeze.clone()), hook("second", "ok")],
+                &[slow.clone(), hook("last", "ok")],
+            )
+        });
+        let begun = Instant::now();
+        let story = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            site.ending.cancel();
+        };
+        let (done, ()) = tokio::join!(site.run(pods.into(), 1), story);
+        assert_eq!(done.into_iter().collect::<String>(), stored, "{command}");
+        let took_millis = begun.elapsed().as_millis();
+        assert!((took..=took + 10).contains(&took_millis), "{command}: {took_millis}");
+        let happened = site.played.happened();
+        let ran: Vec<&str> = happened.iter().filter_map(|line| line.strip_suffix(" in a/main")).collect();
+        let expected = if stored.is_empty() {
+            vec!["freeze", "thaw", "last"]
+        } else {
+            vec!["freeze", "second", "thaw", "last"]
+        };
+        assert_eq!(ran, expected, "{command}");
+        assert!(
+            !happened.iter().any(|line| line.contains(" in b/") || line.contains(" in c/")),
+            "{happened:?}"
+        );
+    }
+}
+
+/// A leader that was held up for longer than its Lease lasts finds out when it asks for the record once more.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_comes_late_is_run_only_if_the_record_is_still_ours() {
+    for is_ours in [true, false] {
+        let site = Site::new();
+        let pre = [hook("first", "wait 2500"), hook("second", "ok")];
+        let pod = site.pod("db", &pre, &[hook("thaw", "ok")]);
+        let story = async {
+            if !is_ours {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                // Nobody writes for it any more, which it is told a moment later.
+                site.is_written.store(false, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                site.ending.cancel();
+            }
+        };
+        let (stored, ()) = tokio::join!(site.run(vec![pod], 1), story);
+        assert_eq!(stored.len(), usize::from(is_ours));
+        let happened = site.played.happened();
+        let ran: Vec<&str> = happened.iter().filter_map(|line| line.strip_suffix(" in db/main")).collect();
+        assert_eq!(ran, if is_ours { vec!["first", "second", "thaw"] } else { vec!["first", "thaw"] });
+    }
+}
+
+/// Whatever fails and whenever the backup ends: where a hook before a pod was tried, each one after it is, and later.
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_frozen_whatever_happens() {
+    let commands = ["ok", "fail", "wait 70", "wait 31000"];
+    let mut dice = 7_u64;
+    let mut roll = |sides: usize| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(dice >> 33).unwrap_or_default() % sides
+    };
+    for round in 0..200 {
+        let site = Site::new();
+        let pods: Vec<Held> = (0..4)
+            .map(|i| {
+                let mut hooks = |name: &str, count: usize| -> Vec<Arc<Hook>> {
+                    let name =
+                        |n: usize, fail: usize| format!("{name}{n}{}", if fail == 0 { "!" } else { "" });
+                    (0..count).map(|n| hook(&name(n, roll(3)), commands[roll(4)])).collect()
+                };
+                let (pre, post) = (hooks("pre", i % 3), hooks("post", 2));
+                site.pod(&format!("p{i}"), &pre, &post)
+            })
+            .collect();
+        let (at, workers) = (roll(120), 1 + roll(3));
+        let story = async {
+            tokio::time::sleep(Duration::from_millis(u64::try_from(at).unwrap())).await;
+            site.ending.cancel();
+        };
+        let (_, ()) = tokio::join!(site.run(pods, workers), story);
+        let happened = site.played.happened();
+        for i in 0..4 {
+            let of = |name: &str| -> Vec<usize> {
+                let end = format!(" in p{i}/main");
+                let lines = happened.iter().enumerate();
+                let lines = lines.filter(|(_, line)| line.starts_with(name) && line.ends_with(&end));
+                lines.map(|(at, _)| at).collect()
+            };
+            let (pre, post) = (of("pre"), of("post"));
+            if let Some(last) = pre.last() {
+                assert!(post.len() == 2 && post.iter().all(|at| at > last), "{round}: {happened:#?}");
+                let recorded =
+                    |line: &String| line.starts_with("on record") && line.contains(&format!("shop/p{i}/u"));
+                let at = happened.iter().position(recorded);
+                assert!(at.is_some_and(|at| at < pre[0]), "{round}: {happened:#?}");
+            }
+        }
+        assert!(site.played.most_running() <= workers, "{round}");
+    }
+}

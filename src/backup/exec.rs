@@ -1,0 +1,191 @@
+//! One command in a container, by the API server's exec over a websocket.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use berth_core::hook::{Hook, PodId};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::Client;
+use kube::api::{Api, AttachParams};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use super::list::ListError;
+use crate::client::is_forbidden;
+
+/// What is kept of each of the two outputs of a command: its end, where it says what went wrong.
+const KEPT: usize = 1024;
+/// How long what a command has written is waited for when it has ended.
+const REST: Duration = Duration::from_secs(1);
+
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("the pod is gone, or another one has its name")]
+    Gone,
+    #[error("the pod cannot be read")]
+    Unreadable(#[source] ListError),
+    #[error(
+        "it could not be put on record in time that something may be frozen in the pod, so it was not run"
+    )]
+    NotOnRecord,
+    #[error("the backup ended early")]
+    Ended,
+    #[error(
+        "berth may not run commands in pods, which the ClusterRole berth-hooks lets it: `berth install` brings it, or remove what asks for hooks"
+    )]
+    Forbidden(#[source] kube::Error),
+    #[error("it could not be run")]
+    Refused(#[source] kube::Error),
+    #[error("it had not ended after {}s, and may go on in its container", .0.as_secs_f64())]
+    TooLong(Duration),
+    #[error("the connection was lost before it ended, and it may go on in its container: {0}")]
+    Lost(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Who runs commands in pods.
+pub trait Exec: Send + Sync {
+    /// Within the time that the hook has; `container` where it names none.
+    fn exec<'a>(
+        &'a self,
+        pod: &'a PodId,
+        container: Option<&'a str>,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Result<(), HookError>>;
+}
+
+/// The kubelets, through the API server. A command may be silent for as long as it runs, so this wants a client that lets
+/// connections be silent: kube asks every minute whether the other side is still there.
+pub struct Kubelets {
+    pub client: Client,
+}
+
+impl Exec for Kubelets {
+    fn exec<'a>(
+        &'a self,
+        pod: &'a PodId,
+        container: Option<&'a str>,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        let container = hook.container.as_deref().or(container);
+        let run = self.run(pod, container, hook);
+        // What the command does then nobody can say: its container keeps it.
+        timeout(hook.timeout, run).map(|done| done.unwrap_or(Err(HookError::TooLong(hook.timeout)))).boxed()
+    }
+}
+
+impl Kubelets {
+    async fn run(&self, pod: &PodId, container: Option<&str>, hook: &Hook) -> Result<(), HookError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = AttachParams { container: container.map(str::to_owned), ..AttachParams::default() };
+        let started = api.exec(&pod.name, hook.command.clone(), &params).await;
+        let mut process = started.map_err(|error| match error {
+            error if is_forbidden(&error) => HookError::Forbidden(error),
+            error => HookError::Refused(error),
+        })?;
+        let status = process.take_status();
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let ended = {
+            let outputs = (process.stdout(), process.stderr());
+            let reading = async { tokio::join!(keep(outputs.0, &mut stdout), keep(outputs.1, &mut stderr)) };
+            let ending = async {
+                match status {
+                    Some(status) => status.await,
+                    None => None,
+                }
+            };
+            let mut reading = pin!(reading);
+            let mut ending = pin!(ending);
+            tokio::select! {
+                ended = &mut ending => {
+                    // What came before it is still on its way to us.
+                    let _ = timeout(REST, &mut reading).await;
+                    ended
+                }
+                _ = &mut reading => ending.await,
+            }
+        };
+        match ended {
+            Some(status) if status.status.as_deref() == Some("Success") => Ok(()),
+            Some(status) => Err(HookError::Failed(failure(&status, &stdout, &stderr))),
+            None => Err(HookError::Lost(match process.join().await {
+                Ok(()) => "it was closed".to_owned(),
+                Err(error) => error.to_string(),
+            })),
+        }
+    }
+}
+
+/// Reads all of it, and keeps the end.
+async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    let Some(mut stream) = stream else { return };
+    let mut chunk = [0; KEPT];
+    while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+        kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        kept.drain(..kept.len().saturating_sub(KEPT));
+    }
+}
+
+/// How a command failed, in one line.
+fn failure(status: &Status, stdout: &[u8], stderr: &[u8]) -> String {
+    let causes = status.details.as_ref().and_then(|details| details.causes.as_deref()).unwrap_or_default();
+    let code = causes.iter().find(|cause| cause.reason.as_deref() == Some("ExitCode"));
+    let code = code.and_then(|cause| cause.message.as_deref()).map(|code| format!("exit code {code}"));
+    let said = [stderr, stdout].into_iter().map(in_one_line).find(|text| !text.is_empty());
+    let why = code.or_else(|| status.message.as_deref().map(|text| in_one_line(text.as_bytes())));
+    let why = why.unwrap_or_else(|| "it failed".to_owned());
+    said.map_or_else(|| why.clone(), |said| format!("{why}: {said}"))
+}
+
+/// The end of a text that may be anything.
+fn in_one_line(text: &[u8]) -> String {
+    let from = text.len().saturating_sub(KEPT);
+    let text = String::from_utf8_lossy(text.get(from..).unwrap_or_default());
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+pub mod played;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(value: Value) -> Status {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_failure_says_the_exit_code_and_what_the_command_said_last() {
+        let code = status(json!({
+            "status": "Failure", "reason": "NonZeroExitCode", "message": "command terminated with non-zero exit code",
+            "details": {"causes": [{"reason": "ExitCode", "message": "3"}]},
+        }));
+        assert_eq!(failure(&code, b"out", b""), "exit code 3: out");
+        assert_eq!(failure(&code, b"out", b"no such\ndevice\n"), "exit code 3: no such device");
+        assert_eq!(failure(&code, b"", b" \n"), "exit code 3");
+        let internal =
+            status(json!({"status": "Failure", "reason": "InternalError", "message": "no such container"}));
+        assert_eq!(failure(&internal, b"", b""), "no such container");
+        assert_eq!(failure(&status(json!({})), b"", &[0xff, 0x1b, b'x']), "it failed: \u{fffd} x");
+    }
+
+    #[tokio::test]
+    async fn of_what_a_command_writes_the_end_is_kept_however_much_it_is() {
+        let text = [vec![b'a'; 100_000], b"the end".to_vec()].concat();
+        let mut kept = Vec::new();
+        keep(Some(text.as_slice()), &mut kept).await;
+        assert!(kept.len() == KEPT && kept.ends_with(b"the end"), "{}", kept.len());
+        keep(None::<&[u8]>, &mut kept).await;
+        assert_eq!(kept.len(), KEPT);
+        let long = status(json!({"message": "m".repeat(100_000)}));
+        assert_eq!(failure(&long, b"", b"").len(), KEPT);
+    }
+}

@@ -1,0 +1,336 @@
+//! Pods that have hooks: held back where they are listed, for [`super::blocks`]; and one hook, run and told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use berth_api::hook::{MARK, Pod};
+use berth_api::keys;
+use berth_api::velero::BackupPhase;
+use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, When};
+use berth_core::selection::ResourceType;
+use berth_core::violation::{Field, Violations, tellable};
+use bytes::Bytes;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod as KubernetesPod;
+use kube::api::{Api, ApiResource, DynamicObject};
+use memchr::memmem;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tracing::{info, warn};
+
+use super::archive::Item;
+use super::collect::ResourceList;
+use super::exec::{Exec, HookError};
+use super::list::{Found, ListError};
+use super::log::{About, BackupLog};
+use super::related::{Related, is_name, key};
+use super::run::{Engine, OPENING};
+use super::status::{Record, WriteError};
+use crate::telemetry::chain;
+
+/// Pods that are held at one time, and their bytes. More of them hold up the list of pods, and nothing else.
+const HELD: usize = 1024;
+const ROOM: usize = 16 * 1024 * 1024;
+/// How the resource list names pods.
+const PODS: &str = "v1/Pod";
+
+/// A pod on its way to its hooks.
+pub struct Held {
+    pub kind: Arc<ResourceType>,
+    pub item: Item,
+    pub id: PodId,
+    pub hooks: Hooks,
+    /// In which a hook runs that names none.
+    pub container: Option<String>,
+    /// Given back when it is stored or left out.
+    pub room: OwnedSemaphorePermit,
+}
+
+/// Takes pods out of what is listed.
+pub struct Holder<'a> {
+    entries: &'a [Entry],
+    log: &'a BackupLog,
+    held: mpsc::Sender<Held>,
+    room: Arc<Semaphore>,
+}
+
+impl<'a> Holder<'a> {
+    /// Besides, where those come out that have hooks. They end when the holder is dropped.
+    pub fn new(entries: &'a [Entry], log: &'a BackupLog) -> (Self, mpsc::Receiver<Held>) {
+        let (held, pods) = mpsc::channel(HELD);
+        (Self { entries, log, held, room: Arc::new(Semaphore::new(ROOM)) }, pods)
+    }
+
+    /// Gives back what has no hooks.
+    ///
+    /// # Errors
+    /// When nobody takes those any more that have.
+    pub async fn hold(&self, kind: &Arc<ResourceType>, found: Found) -> Result<Option<Found>, ListError> {
+        let may_have_some = !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
+        if !(Related::Pod.is(kind) && may_have_some) {
+            return Ok(Some(found));
+        }
+        let read = serde_json::from_slice::<Pod>(&found.json).map_err(|error| error.to_string());
+        let read = read.and_then(|pod| match pod.hooks(self.entries) {
+            Ok(hooks) => Ok((pod, hooks)),
+            Err(faults) => Err(faults.to_string()),
+        });
+        let (pod, hooks) = match read {
+            Ok((_, hooks)) if hooks.is_empty() => return Ok(Some(found)),
+            Ok(read) => read,
+            Err(why) => {
+                let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+                let message = format!(
+                    "none of the hooks of pod {} is run, and it is stored as it is, because they cannot be read: {why}",
+                    found.name
+                );
+                self.log.error(&about, "pods", &message);
+                return Ok(Some(found));
+            }
+        };
+        let size = u32::try_from(found.json.len().clamp(1, ROOM)).unwrap_or(u32::MAX);
+        // Nobody closes it.
+        let room = Arc::clone(&self.room).acquire_many_owned(size).await;
+        let room = room.map_err(|_| ListError::NobodyTakes)?;
+        let Found { json, namespace, name, lacks_type, .. } = found;
+        // Of its own: what came with it in one page is to go.
+        let json = Bytes::copy_from_slice(&json);
+        let held = Held {
+            kind: Arc::clone(kind),
+            item: Item { namespace, name, json, lacks_type },
+            id: pod.id(),
+            hooks,
+            container: pod.first_container(),
+            room,
+        };
+        self.held.send(held).await.map_err(|_| ListError::NobodyTakes)?;
+        Ok(None)
+    }
+}
+
+/// What became of the hooks of one backup.
+#[derive(Default)]
+pub struct Tally {
+    attempted: AtomicU64,
+    failed: AtomicU64,
+    /// Pods that are not stored because of one.
+    left_out: Mutex<BTreeSet<String>>,
+}
+
+impl Tally {
+    pub fn leave_out(&self, pod: &PodId) {
+        self.left_out.lock().insert(key(Some(&pod.namespace), &pod.name));
+    }
+
+    /// Takes those that are not stored out of the list of what is.
+    pub fn correct(&self, list: &mut ResourceList) {
+        let left_out = self.left_out.lock();
+        if let Some(pods) = list.get_mut(PODS).filter(|_| !left_out.is_empty()) {
+            pods.remove(&left_out);
+            if pods.is_empty() {
+                list.remove(PODS);
+            }
+        }
+    }
+
+    /// As it stands in the status, and nothing where no hook was tried. What is 0 is absent, as Velero leaves it out.
+    pub fn status(&self) -> Option<Value> {
+        let (attempted, failed) =
+            (self.attempted.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
+        match (attempted, failed) {
+            (0, _) => None,
+            (_, 0) => Some(json!({"hooksAttempted": attempted})),
+            _ => Some(json!({"hooksAttempted": attempted, "hooksFailed": failed})),
+        }
+    }
+}
+
+/// Runs hooks, counts them, and tells of each.
+pub struct Runner<'a> {
+    pub exec: &'a dyn Exec,
+    pub log: &'a BackupLog,
+    pub tally: &'a Tally,
+}
+
+impl Runner<'_> {
+    /// Runs one that nothing cuts short but its own time-out. Did it go well?
+    pub async fn run(&self, when: When, hook: &Hook, pod: &PodId, container: Option<&str>) -> bool {
+        self.tell(when, hook, pod, self.exec.exec(pod, container, hook)).await
+    }
+
+    /// Runs one in the way that `run` says. Did it go well?
+    pub async fn tell(
+        &self,
+        when: When,
+        hook: &Hook,
+        pod: &PodId,
+        run: impl Future<Output = Result<(), HookError>>,
+    ) -> bool {
+        self.tally.attempted.fetch_add(1, Ordering::Relaxed);
+        let name = tellable(&hook.name);
+        let Err(error) = run.await else {
+            self.log.info(&format!("{when} hook {name} of pod {pod} went well"));
+            return true;
+        };
+        self.tally.failed.fetch_add(1, Ordering::Relaxed);
+        let then = match (when, hook.on_error) {
+            (When::Pre, OnError::Fail) => "; the pod is not stored",
+            (When::Pre, OnError::Continue) => "; the pod is stored all the same",
+            (When::Post, _) => "; what it was to undo may be as it was",
+        };
+        let why = chain(&error);
+        // What a command says may be anything, and the command itself may hold a password: that is not told.
+        let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
+        self.log.error(&About::Namespace(&pod.namespace), "pods", &message);
+        warn!(%pod, %when, hook = %name, error = why, "a hook failed");
+        false
+    }
+}
+
+impl Engine {
+    /// Runs the hooks after those pods that a run which is no more left between its hooks. Once: what was tried is on record no more.
+    ///
+    /// # Errors
+    /// When the Backup is not ours any more.
+    pub(super) async fn thaw(&self, record: &mut Record, log: &BackupLog) -> Result<(), WriteError> {
+        let Some(frozen) = record.frozen() else { return Ok(()) };
+        let pods = berth_core::hook::read_frozen(frozen);
+        let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
+        // It was read when the backup began.
+        let at = Field::root("spec").child("hooks");
+        let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
+        let tally = Tally::default();
+        let runner = Runner { exec: self.exec.as_ref(), log, tally: &tally };
+        let (runner, entries) = (&runner, entries.as_slice());
+        let thaw = |pod: PodId| async move {
+            info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
+            log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
+            let (hooks, container) = match self.after(&pod, entries).await {
+                Ok(found) => found,
+                Err(HookError::Gone) => {
+                    log.info(&format!("pod {pod} is gone, and with it what was to be undone in it"));
+                    return;
+                }
+                Err(error) => {
+                    let why = chain(&error);
+                    let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
+                    log.error(&About::Namespace(&pod.namespace), "pods", &message);
+                    warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
+                    return;
+                }
+            };
+            for hook in &hooks.post {
+                runner.run(When::Post, hook, &pod, container.as_deref()).await;
+            }
+        };
+        futures::stream::iter(pods).for_each_concurrent(self.workers, thaw).await;
+        let thawed = json!({"metadata": {"annotations": {keys::FROZEN: null}}});
+        match record.merge(&thawed, BackupPhase::InProgress, OPENING).await {
+            // Its end takes it off as well.
+            Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
+                warn!(error = chain(&error), "what was frozen could not be taken off the record");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The hooks of a pod as they are now, if it is that pod still.
+    async fn after(&self, pod: &PodId, entries: &[Entry]) -> Result<(Hooks, Option<String>), HookError> {
+        // Whatever stands on record becomes a part of an address.
+        if !(is_name(&pod.namespace) && is_name(&pod.name)) {
+            return Err(HookError::Gone);
+        }
+        let resource = ApiResource::erase::<KubernetesPod>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &pod.namespace, &resource);
+        let found = self.lister().patiently("a pod that may be frozen", || api.get_opt(&pod.name)).await;
+        let found = found.map_err(HookError::Unreadable)?.ok_or(HookError::Gone)?;
+        let read = serde_json::to_value(&found).and_then(serde_json::from_value::<Pod>);
+        let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
+        if read.id() != *pod {
+            return Err(HookError::Gone);
+        }
+        let hooks = read.hooks(entries).map_err(|faults| HookError::Failed(faults.to_string()))?;
+        Ok((hooks, read.first_container()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_core::label::Selector;
+    use berth_core::namespace::NamespaceSet;
+
+    use super::*;
+
+    fn kind(resource: &str) -> Arc<ResourceType> {
+        Arc::new(ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            resource: resource.to_owned(),
+            singular: "pod".to_owned(),
+            short_names: Vec::new(),
+            namespaced: true,
+        })
+    }
+
+    fn pod(name: &str, annotations: Value, phase: &str) -> Found {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": "u", "annotations": annotations},
+            "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
+        });
+        Found::parse(pod.to_string().into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
+        let log = BackupLog::new(String::new());
+        let (holder, mut held) = Holder::new(&[], &log);
+        let command = json!({"pre.hook.backup.velero.io/command": "true"});
+        let odd =
+            json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
+        for (resource, found, is_held) in [
+            ("pods", pod("db", command.clone(), "Running"), true),
+            ("pods", pod("over", command.clone(), "Failed"), false),
+            ("pods", pod("plain", json!({}), "Running"), false),
+            ("pods", pod("odd", odd, "Running"), false),
+            ("podtemplates", pod("no-pod", command, "Running"), false),
+        ] {
+            let name = found.name.clone();
+            let given_back = holder.hold(&kind(resource), found).await.unwrap();
+            assert_eq!(given_back.is_none(), is_held, "{name}");
+        }
+        let db = held.try_recv().unwrap();
+        assert_eq!((db.id.to_string().as_str(), db.container.as_deref()), ("shop/db", Some("main")));
+        assert!(held.try_recv().is_err());
+        assert_eq!(log.counts().errors, 1, "the odd one is told");
+        drop(held);
+        let nobody =
+            holder.hold(&kind("pods"), pod("db", json!({"hook.backup.velero.io/command": "x"}), "")).await;
+        assert!(matches!(nobody, Err(ListError::NobodyTakes)));
+    }
+
+    #[tokio::test]
+    async fn where_the_spec_has_hooks_every_pod_is_looked_at() {
+        let log = BackupLog::new(String::new());
+        let hook = Hook {
+            name: "h".to_owned(),
+            container: None,
+            command: vec!["true".to_owned()],
+            on_error: OnError::Continue,
+            timeout: berth_core::hook::TIMEOUT,
+        };
+        let entries = [Entry {
+            namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
+            takes_pods: true,
+            selector: Selector::default(),
+            pre: vec![Arc::new(hook)],
+            post: Vec::new(),
+        }];
+        let (holder, mut held) = Holder::new(&entries, &log);
+        assert!(holder.hold(&kind("pods"), pod("db", Value::Null, "Running")).await.unwrap().is_none());
+        assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
+    }
+}

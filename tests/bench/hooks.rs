@@ -1,0 +1,69 @@
+//! Hooks: two hundred commands of a tenth of a second each, in pods of a kubelet that really runs them, with ten workers.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use berth_api::velero::{Backup, BackupPhase};
+use berth_test_support::kwok::Kwok;
+use berth_test_support::{Berth, ControlPlane, Options};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use kube::runtime::wait::await_condition;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::report::{Aim, Report, median};
+
+const NAMESPACE: &str = "velero";
+const PART: &str = "200 hooks of 0.1 s, 10 workers";
+const HOOKS: usize = 200;
+const RUNS: usize = 3;
+const LONGEST: Duration = Duration::from_secs(300);
+
+pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow::Result<()> {
+    eprintln!("{PART}:");
+    let options = Options { item_block_workers: 10, ..Options::new(program, NAMESPACE) };
+    let berth = Berth::start(ControlPlane::start()?, options)?;
+    let kwok = Kwok::start(berth.plane(), "hooked")?;
+    let client = runtime.block_on(berth.plane().client())?;
+    let exec = json!([{"exec": {"command": ["sleep", "0.1"]}}]);
+    for (namespace, pods, what, hooks) in [
+        ("before", HOOKS, "one before each pod", json!({"pre": exec})),
+        ("around", HOOKS / 2, "one before and one after each pod", json!({"pre": exec, "post": exec})),
+    ] {
+        let mut objects =
+            vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
+        objects.extend((0..pods).map(|i| kwok.pod(namespace, &format!("pod-{i}"), &json!({}))));
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        berth.kubectl().run_with(&["create", "-f", "-"], &list.to_string())?;
+        let mut seconds = Vec::new();
+        for run in 0..RUNS {
+            let name = format!("{namespace}-{run}");
+            seconds.push(runtime.block_on(back_up(&client, &name, namespace, &hooks))?);
+        }
+        report.add(PART, &format!("{what}: wall"), median(&seconds), "s", Aim::AtMost(2.4));
+    }
+    Ok(())
+}
+
+async fn back_up(client: &Client, name: &str, namespace: &str, hooks: &Value) -> anyhow::Result<f64> {
+    let api: Api<Backup> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut entry = hooks.clone();
+    entry["name"] = json!("sleep");
+    let backup: Backup = serde_json::from_value(json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name},
+        "spec": {"includedNamespaces": [namespace], "hooks": {"resources": [entry]}},
+    }))?;
+    let started = Instant::now();
+    api.create(&PostParams::default(), &backup).await?;
+    let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
+    let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let status = ended.context("the backup takes too long")??.and_then(|backup| backup.status);
+    let status = status.context("the Backup is gone")?;
+    ensure!(status.phase == Some(BackupPhase::Completed), "{name} ended {status:?}");
+    let attempted = status.hook_status.and_then(|hooks| hooks.hooks_attempted);
+    ensure!(attempted == i64::try_from(HOOKS).ok(), "{name} had {attempted:?} hooks");
+    Ok(seconds)
+}
