@@ -307,11 +307,16 @@ fn status(is_well: bool) -> ExitStatus {
     if is_well { ExitStatus::default() } else { ExitStatus::from_raw(1 << 8) }
 }
 
-/// Adds all kinds of a group of a discovery under each of their names. The group's first version is the preferred one, and the
-/// first group with a name has it.
+/// Adds all kinds of a group of a discovery under each of their names. A kind is of the first version that has it, which is the
+/// preferred one, and the first group with a name has it.
 fn names_of(group: &Value, found: &mut BTreeMap<String, Kind>) {
-    let Some(version) = group["versions"].get(0) else { return };
-    let group = group["metadata"]["name"].as_str().unwrap_or_default();
+    let name = group["metadata"]["name"].as_str().unwrap_or_default();
+    for version in group["versions"].as_array().into_iter().flatten() {
+        names_of_version(name, version, found);
+    }
+}
+
+fn names_of_version(group: &str, version: &Value, found: &mut BTreeMap<String, Kind>) {
     let number = version["version"].as_str().unwrap_or_default();
     let api_version = if group.is_empty() { number.to_owned() } else { format!("{group}/{number}") };
     let root = format!("/{}/{api_version}", if group.is_empty() { "api" } else { "apis" });
