@@ -15,6 +15,7 @@ use crate::backup::asked::Asked;
 use crate::backup::exec::played::Played;
 use crate::backup::hooks::Tally;
 use crate::backup::log::{BackupLog, Counts};
+use crate::backup::names::Names;
 
 /// A hook of that name; `Fail` where that ends with an exclamation mark.
 fn hook(name: &str, command: &str) -> Arc<Hook> {
@@ -86,7 +87,7 @@ impl Site {
     async fn run(&self, pods: Vec<Held>, workers: usize) -> BTreeSet<String> {
         let client = self.api.client("velero");
         let requests = Arc::new(Semaphore::new(4));
-        let (batches, mut taken) = mpsc::channel(64);
+        let (batches, mut taken) = mpsc::channel(pods.len().max(1));
         let blocks = Blocks {
             runner: Runner { exec: &self.played, log: &self.log, tally: &self.tally },
             lister: Lister::new(client.clone(), 500, Duration::ZERO, requests),
@@ -181,7 +182,9 @@ async fn a_failure_costs_the_pod_only_where_its_hook_says_so_and_what_was_begun_
         assert_eq!((site.status(), u64::from(site.log.counts().errors)), (counts, counts.1));
         let left = if is_stored { 100 } else { 99 };
         assert_eq!(site.counters.total.load(Ordering::Relaxed), left, "{expected:?}");
-        let mut list = [("v1/Pod".to_owned(), names(["shop/db"]))].into();
+        let mut pods = Names::default();
+        pods.insert("shop/db".to_owned());
+        let mut list = [("v1/Pod".to_owned(), pods)].into();
         site.tally.correct(&mut list);
         assert_eq!(list.is_empty(), !is_stored);
     }

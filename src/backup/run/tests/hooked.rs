@@ -1,5 +1,7 @@
 //! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods when the run ends early.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
