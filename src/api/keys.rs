@@ -12,6 +12,8 @@ pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
 /// Which run of a controller has a Backup that is InProgress: only that one writes it. Whoever settles what a dead one left takes
 /// it over by this.
 pub const RUN: &str = "berth.dev/run";
+/// How often a Backup that is InProgress was run: each time that its leader was gone, the next one runs it again.
+pub const RUNS: &str = "berth.dev/runs";
 /// The run that had stored everything and got leave to publish: from then on the backup is whole, whoever writes its last file.
 pub const PUBLISHING: &str = "berth.dev/publishing";
 /// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use super::archive::{Batch, Item};
 use super::asked::Asked;
+use super::ledger::{Ledger, Names, PageId, Position};
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::related::{References, key};
@@ -62,6 +63,8 @@ pub struct Collector<'a> {
     pub resolved: &'a HashSet<String>,
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
+    /// What is stored, of this run and of the one that it goes on from.
+    pub ledger: &'a Ledger,
     pub batches: mpsc::Sender<Batch>,
 }
 
@@ -72,6 +75,14 @@ pub type ResourceList = BTreeMap<String, BTreeSet<String>>;
 struct Taken {
     kind: Arc<ResourceType>,
     names: BTreeSet<String>,
+    /// What an earlier run has stored, and no list has brought yet.
+    stored: BTreeSet<String>,
+    /// Where the lists of that run have come to.
+    position: Option<Position>,
+    /// Its lists were through.
+    is_through: bool,
+    /// Which of the backup's selectors is being listed.
+    selector: usize,
     namespaces: HashSet<String>,
     /// What these need that no list brings.
     references: References,
@@ -89,6 +100,10 @@ impl Taken {
         Self {
             kind,
             names: BTreeSet::new(),
+            stored: BTreeSet::new(),
+            position: None,
+            is_through: false,
+            selector: 0,
             namespaces: HashSet::new(),
             references,
             forbidden: false,
@@ -117,20 +132,36 @@ impl Collector<'_> {
             .await?;
         self.tell_forbidden(&taken);
         self.follow(&mut taken).await?;
-        let mut list = ResourceList::new();
-        for one in taken.into_iter().filter(|one| !one.names.is_empty()) {
-            list.entry(heading(&one.kind)).or_default().extend(one.names);
+        let mut list = resource_list(self.types, self.ledger.rest());
+        for mut one in taken {
+            // What is no more was stored before it went.
+            one.names.append(&mut one.stored);
+            if !one.names.is_empty() {
+                list.entry(heading(&one.kind)).or_default().extend(one.names);
+            }
         }
         Ok(list)
     }
 
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
         let mut taken = self.none_of(&kind);
+        if taken.is_through {
+            return Ok(taken);
+        }
+        let position = taken.position.take();
+        let first = position.as_ref().map_or(0, |position| position.selector);
         let everything = [Selector::default()];
         let selectors =
             if self.wanted.selectors.is_empty() { &everything[..] } else { &self.wanted.selectors };
-        for selector in selectors {
-            match self.take_selected(&kind, &selector.query(), &mut taken).await {
+        for (index, selector) in selectors.iter().enumerate().skip(first) {
+            taken.selector = index;
+            let behind = position.as_ref().filter(|_| index == first);
+            let mut read = self.take_selected(&kind, &selector.query(), behind, &mut taken).await;
+            // Another API server may not know where the one before it had come to.
+            if behind.is_some() && read.as_ref().is_err_and(|error| error.code() == Some(400)) {
+                read = self.take_selected(&kind, &selector.query(), None, &mut taken).await;
+            }
+            match read {
                 Ok(()) => {}
                 Err(error) if error.is_about_type() => {
                     let message = format!(
@@ -151,6 +182,7 @@ impl Collector<'_> {
         if !taken.names.is_empty() {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
         }
+        self.ledger.whole(&kind, taken.forbidden);
         Ok(taken)
     }
 
@@ -194,12 +226,15 @@ impl Collector<'_> {
         &self,
         kind: &Arc<ResourceType>,
         selector: &str,
+        behind: Option<&Position>,
         taken: &mut Taken,
     ) -> Result<(), ListError> {
-        if !kind.namespaced {
-            return self.take_list(kind, None, selector, Progress::default(), taken).await;
+        let begun = behind.map_or_else(Progress::default, |behind| Progress::behind(&behind.token));
+        let namespace = behind.and_then(|behind| behind.namespace.as_ref());
+        if !kind.namespaced || (behind.is_some() && namespace.is_none()) {
+            return self.take_list(kind, None, selector, begun, taken).await;
         }
-        if self.resolved.len() > FEW_NAMESPACES {
+        if behind.is_none() && self.resolved.len() > FEW_NAMESPACES {
             // One page of the whole cluster often says it all. Where it does not, asking each namespace costs
             // a request per namespace, going on costs a request per page.
             let mut progress = Progress::default();
@@ -209,8 +244,14 @@ impl Collector<'_> {
                 return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
-        for namespace in self.resolved {
-            self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
+        // In an order, so that another process knows which of them are through.
+        let mut namespaces: Vec<&String> =
+            self.resolved.iter().filter(|name| Some(*name) >= namespace).collect();
+        namespaces.sort_unstable();
+        let mut begun = Some(begun).filter(|_| namespaces.first().copied() == namespace);
+        for namespace in namespaces {
+            let progress = begun.take().unwrap_or_default();
+            self.take_list(kind, Some(namespace), selector, progress, taken).await?;
         }
         Ok(())
     }
@@ -244,6 +285,15 @@ impl Collector<'_> {
         let read = self.lister.page(kind, namespace, selector, progress, &mut pending).await;
         // What has come is counted and named already, whatever became of the rest.
         pending.flush().await?;
+        let page = pending.page;
+        // What is odd is counted and told at the end, by whoever is there then.
+        let is_odd = read.is_err() || taken.unreadable.is_some() || taken.unstorable.is_some();
+        let position = || Position {
+            selector: taken.selector,
+            namespace: namespace.map(str::to_owned),
+            token: progress.token().to_owned(),
+        };
+        self.ledger.close(page, (!is_odd).then(position));
         read
     }
 
@@ -255,6 +305,17 @@ impl Collector<'_> {
     }
 }
 
+/// What is stored, as readers want it.
+pub(super) fn resource_list(types: &[ResourceType], names: Names) -> ResourceList {
+    let mut list = ResourceList::new();
+    for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
+        if let Some(kind) = types.get(place) {
+            list.entry(heading(kind)).or_default().extend(names);
+        }
+    }
+    list
+}
+
 /// How the resource list names a type.
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
@@ -264,13 +325,15 @@ fn heading(kind: &ResourceType) -> String {
 struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
     taken: &'c mut Taken,
+    page: PageId,
     items: Vec<Item>,
     size: usize,
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
     fn new(collector: &'c Collector<'a>, taken: &'c mut Taken) -> Self {
-        Self { collector, taken, items: Vec::new(), size: 0 }
+        let page = collector.ledger.open(&taken.kind);
+        Self { collector, taken, page, items: Vec::new(), size: 0 }
     }
 
     async fn add(&mut self, found: Found) -> Result<(), ListError> {
@@ -290,7 +353,9 @@ impl<'c, 'a> Pending<'c, 'a> {
             return Ok(());
         }
         // Another selector, a page that was cut off, or another object that needs it may have brought it already.
-        if !self.taken.names.insert(key(found.namespace.as_deref(), &found.name)) {
+        let key = key(found.namespace.as_deref(), &found.name);
+        let is_stored = self.taken.stored.remove(&key);
+        if !self.taken.names.insert(key) {
             return Ok(());
         }
         if let Err(error) = self.taken.references.read(&found) {
@@ -298,8 +363,11 @@ impl<'c, 'a> Pending<'c, 'a> {
             let message = format!("what {} refers to cannot be read: {}", found.name, chain(&error));
             self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
         }
-        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);
+        if is_stored {
+            return Ok(());
+        }
+        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.size += found.json.len();
         self.items.push(Item {
             namespace: found.namespace,
@@ -314,7 +382,9 @@ impl<'c, 'a> Pending<'c, 'a> {
         if self.items.is_empty() {
             return Ok(());
         }
-        let batch = Batch { kind: Arc::clone(&self.taken.kind), items: std::mem::take(&mut self.items) };
+        let (kind, page, items) = (Arc::clone(&self.taken.kind), self.page, std::mem::take(&mut self.items));
+        self.collector.ledger.handed(page, items.len());
+        let batch = Batch { kind, page, items };
         self.size = 0;
         self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)
     }

@@ -1,7 +1,5 @@
 //! What a backup must know of the cluster before it begins: types, namespaces, its location.
 
-use std::sync::Arc;
-
 use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
@@ -11,7 +9,6 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
-use object_store::DynObjectStore;
 
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
@@ -22,7 +19,7 @@ use super::reading::Patience;
 use super::run::{Engine, Failure};
 use super::status::Record;
 use crate::client::list;
-use crate::storage::OpenError;
+use crate::storage::{OpenError, Opened};
 
 /// As it was when the backup began.
 pub struct Cluster {
@@ -70,14 +67,11 @@ impl Engine {
     }
 
     /// Opens a location. As patient as any other read with that of its Secret.
-    pub(super) async fn open(
-        &self,
-        location: &BackupStorageLocation,
-    ) -> Result<Arc<DynObjectStore>, OpenError> {
+    pub(super) async fn open(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
         let mut patience = Patience::new(self.list_retry);
         let opener = self.opener.patient();
         loop {
-            match opener.open(location).await {
+            match opener.open_with_parts(location).await {
                 Err(OpenError::ReadSecret(name, error)) => {
                     let Some(pause) = patience.pause_after(&error) else {
                         return Err(OpenError::ReadSecret(name, error));

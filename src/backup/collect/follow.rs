@@ -10,6 +10,7 @@ use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Collector, FEW_NAMESPACES, Pending, Taken};
+use crate::backup::ledger::{Earlier, tells_of_others};
 use crate::backup::list::{Found, ListError, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Pod, References, Related, is_name, key};
@@ -59,11 +60,24 @@ impl<F: FnMut(&Found) -> bool + Send> Taker for Wanting<'_, '_, F> {
 }
 
 impl Collector<'_> {
-    /// Nothing of a type yet.
+    /// Nothing of a type yet, but what an earlier run has stored: what tells of others is looked at once more.
     pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
         let named = Related::named_by(kind).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
-        Taken::of(kind, References::following(followed))
+        let mut taken = Taken::of(kind, References::following(followed));
+        let Earlier { extent, names } = self.ledger.earlier(kind);
+        if tells_of_others(kind) {
+            taken.stored = names;
+            return taken;
+        }
+        let in_namespaces = names.iter().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
+        if kind.namespaced {
+            taken.namespaces = in_namespaces.collect();
+        }
+        taken.names = names;
+        taken.position = extent.at;
+        (taken.is_through, taken.forbidden) = (extent.is_whole, extent.is_forbidden);
+        taken
     }
 
     /// # Errors

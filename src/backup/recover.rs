@@ -1,0 +1,362 @@
+//! What becomes of a backup that nobody runs any more: its leader is gone or was asked to go, or its store failed. What is decided is
+//! in `berth_core::run`.
+
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_core::claim::Claim;
+use berth_core::run::{AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::api::Api;
+use object_store::UpdateVersion;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::begun::{Begun, Site};
+use super::checkpoint::Checkpoint;
+use super::conduct::forget_checkpoint;
+use super::log::BackupLog;
+use super::prepare::Prepared;
+use super::publication::{Shown, unsettled};
+use super::run::{Engine, Failure, OPENING, Signals, failed};
+use super::status::{Record, WriteError, run_id};
+use super::survey::Cluster;
+use crate::queue::cycle::CANCELED;
+use crate::storage::{Found, Layout, Opened};
+use crate::telemetry::chain;
+
+/// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
+/// as a run waits for its store.
+const LOCATION: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What was found of it.
+struct Scene {
+    location: BackupStorageLocation,
+    layout: Layout,
+    found: Found,
+    checkpoint: Option<(Checkpoint, UpdateVersion)>,
+    /// The claim of the run that has taken it over.
+    ours: Claim,
+    recovery: Recovery,
+}
+
+impl Scene {
+    /// The claim of the run that died.
+    fn earlier(&self) -> Option<&Claim> {
+        self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
+    }
+}
+
+/// How it goes on, or ends.
+enum Next {
+    Nothing,
+    /// With this status.
+    End(Value),
+    Run(Box<Scene>),
+}
+
+impl Engine {
+    /// Takes up a backup that somebody else was running: nobody runs it now. It is taken over first, so that a leader that is not
+    /// as dead as it seems can neither publish nor end it. If its run had leave to publish, it ended well, and what is missing is
+    /// written; else it is run to its end, from what is stored or anew, as the setting says and as it was not run too often. Left to
+    /// the next leader when it is to stop. `tell` hears when it runs again.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn recover(
+        &self,
+        name: &str,
+        uid: &str,
+        signals: Signals,
+        tell: impl FnOnce(&str) + Send,
+    ) -> Result<Option<Backup>, WriteError> {
+        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        if record.phase() != BackupPhase::InProgress.as_str() {
+            return Ok(None);
+        }
+        let (run, is_begun) = (run_id(), record.is_begun());
+        let is_held = match record.take_over(&run, OPENING).await {
+            Ok(()) => true,
+            // There is no room for that. Its end needs less, and keeps everybody else from writing it as well; but until then its
+            // files may be in use.
+            Err(WriteError::Refused(_)) => false,
+            Err(error) => return Err(error),
+        };
+        let begun = Instant::now();
+        loop {
+            let next = match self.scene(&record, name, &run, is_held, is_begun).await {
+                Ok(scene) => self.next(&record, scene).await,
+                Err(error) => Err(error),
+            };
+            // What is stored is published all the same.
+            let is_canceled = signals.canceled.is_cancelled() && !record.is_publishing();
+            let status = match next {
+                Ok(Next::Nothing) => return Ok(None),
+                Ok(Next::Run(scene)) => {
+                    self.run_again(&mut record, *scene, &signals, tell).await?;
+                    break;
+                }
+                Ok(Next::End(status)) => status,
+                Err(error) if begun.elapsed() < LOCATION && !is_canceled => {
+                    warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
+                    tokio::select! {
+                        () = sleep(PAUSE) => {}
+                        () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+                        () = signals.stop.cancelled() => return Ok(None),
+                    }
+                    continue;
+                }
+                // It is stored, and is to be published, however long its location is away; people may cancel or delete it.
+                Err(error) if record.is_publishing() && !record.is_canceled() => {
+                    warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
+                    return Ok(None);
+                }
+                Err(_) if is_canceled => failed(CANCELED, Timestamp::now()),
+                Err(error) => {
+                    let reason = format!("{}, and its location cannot be read: {error:#}", Why::Ended);
+                    failed(&reason, Timestamp::now())
+                }
+            };
+            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
+            break;
+        }
+        let backup = record.backup().ok();
+        if let Some(ended) = &backup {
+            self.metrics.ended(ended, Timestamp::now());
+        }
+        Ok(backup)
+    }
+
+    /// Opens its location, looks, and decides.
+    async fn scene(
+        &self,
+        record: &Record,
+        name: &str,
+        run: &str,
+        is_held: bool,
+        is_begun: bool,
+    ) -> anyhow::Result<Scene> {
+        let location = record.backup()?.spec.storage_location.unwrap_or_default();
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let location = api.get(&location).await?;
+        let store = self.opener.open(&location).await?;
+        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let found = layout.look().await?;
+        let ours = Claim {
+            cluster: self.cluster_uid().await?.to_owned(),
+            namespace: self.namespace.clone(),
+            backup: record.uid().to_owned(),
+            run: run.to_owned(),
+        };
+        let checkpoint = match self.after_interruption {
+            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint().await?,
+            _ => None,
+        };
+        let checkpoint = checkpoint.and_then(|(content, version)| match Checkpoint::read(content) {
+            Ok(checkpoint) => Some((checkpoint, version)),
+            Err(error) => {
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                None
+            }
+        });
+        let recovery = recover(&Interrupted {
+            phase: record.phase(),
+            is_canceled: record.is_canceled(),
+            is_begun,
+            is_held,
+            is_whole: record.is_publishing() && found.is_whole(&layout),
+            runs: record.runs(),
+            ours: &ours,
+            folder: &found.folder,
+            checkpoint: checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.run.as_str()),
+            setting: self.after_interruption,
+        });
+        Ok(Scene { location, layout, found, checkpoint, ours, recovery })
+    }
+
+    /// Does what does not take a run.
+    async fn next(&self, record: &Record, mut scene: Scene) -> anyhow::Result<Next> {
+        let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
+        Ok(match scene.recovery {
+            Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
+            Recovery::Adopt | Recovery::Publish => {
+                if scene.recovery == Recovery::Publish {
+                    self.publish_again(record, &scene).await?;
+                }
+                let status = self.ended_as(&scene.layout, record).await?;
+                if scene.found.has_checkpoint() && status.is_some() {
+                    forget_checkpoint(&scene.layout).await;
+                }
+                Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
+            }
+            Recovery::Fail(why) => {
+                let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
+                let checkpoint = scene.checkpoint.take();
+                if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
+                    self.abort_uploads(&scene.location, &scene.layout).await;
+                    let is_canceled = why == Why::Canceled;
+                    if scene.layout.remove(claim, is_canceled).await? && !is_canceled {
+                        let (told, lines) =
+                            checkpoint.map(|(found, _)| (found.told, found.lines)).unwrap_or_default();
+                        let log = BackupLog::again(self.named(&scene.layout), told, lines.to_vec());
+                        self.keep_log(&scene.layout, &log, &reason).await?;
+                    }
+                }
+                Next::End(failed(&reason, Timestamp::now()))
+            }
+            Recovery::NotOurs => Next::Nothing,
+        })
+    }
+
+    fn named(&self, layout: &Layout) -> String {
+        format!("{}/{}", self.namespace, layout.backup())
+    }
+
+    /// `None`: what is stored there is another one's.
+    async fn ended_as(&self, layout: &Layout, record: &Record) -> anyhow::Result<Option<Value>> {
+        match self.shown(layout, record.uid()).await? {
+            Shown::Ours(status) => Ok(Some(status)),
+            Shown::Strange => Ok(None),
+            Shown::Nothing => Err(unsettled().into()),
+        }
+    }
+
+    /// Writes the file that makes it visible.
+    async fn publish_again(&self, record: &Record, scene: &Scene) -> anyhow::Result<()> {
+        let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
+        if let (Some(status), Some(known)) =
+            (status.as_object_mut(), record.object().data["status"].as_object())
+        {
+            status
+                .extend(known.iter().filter(|(key, _)| *key != "phase").map(|(k, v)| (k.clone(), v.clone())));
+        }
+        if let Some(claim) = &scene.found.folder.claim {
+            scene.layout.confirm(claim).await?;
+        }
+        self.show(record, &scene.layout, &status).await?;
+        Ok(())
+    }
+
+    /// Runs it to its end, from what is stored or anew.
+    async fn run_again(
+        &self,
+        record: &mut Record,
+        mut scene: Scene,
+        signals: &Signals,
+        tell: impl FnOnce(&str) + Send,
+    ) -> Result<(), WriteError> {
+        let name = scene.layout.backup().to_owned();
+        let opened = tokio::select! {
+            opened = self.open(&scene.location) => opened.map_err(Failure::Open),
+            ended = signals.raise() => Err(ended),
+        };
+        let Opened { store, parts } = match opened {
+            Ok(opened) => opened,
+            Err(Failure::Deleted) => return Err(WriteError::Gone),
+            Err(Failure::Stopped) => return Ok(()),
+            Err(failure) => return self.fail(record, &failure).await,
+        };
+        let prefix = scene.location.spec.object_storage.prefix.as_deref();
+        let layout = Layout::new(store, prefix, &name);
+        let checkpoint = scene.checkpoint.take().filter(|_| scene.recovery == Recovery::Resume);
+        let (begun, log) = match checkpoint {
+            Some((checkpoint, version)) => {
+                match Begun::open(&layout, &parts, checkpoint, version, self.named(&layout)).await {
+                    Ok((begun, log)) => (Some(begun), log),
+                    Err(error) => {
+                        warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
+                        (None, BackupLog::new(self.named(&layout)))
+                    }
+                }
+            }
+            None => (None, BackupLog::new(self.named(&layout))),
+        };
+        let earlier = scene.earlier().cloned();
+        let claim = earlier.clone().unwrap_or_else(|| scene.ours.clone());
+        let mut site = Site { is_resumable: begun.is_some(), layout, parts, claim, begun };
+        let surveyed = tokio::select! {
+            surveyed = self.survey_again(record, &site, &log) => surveyed,
+            ended = signals.raise() => Err(ended),
+        };
+        let (cluster, prepared) = match surveyed {
+            Ok(known) => known,
+            // Whoever leads next runs it, or this process when the API server is back.
+            Err(Failure::Stopped) => return Ok(()),
+            Err(failure) if failure.is_of_the_api_server() => {
+                warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
+                return Ok(());
+            }
+            Err(failure) => return self.conclude(record, &site, &log, failure).await,
+        };
+        match record.run_again(OPENING).await {
+            Ok(()) => {}
+            Err(WriteError::Refused(error)) => {
+                return self.conclude(record, &site, &log, Failure::Refused(error)).await;
+            }
+            Err(error) => return Err(error),
+        }
+        let run = scene.ours.run.clone();
+        let claimed = match earlier {
+            Some(_) => {
+                let claimed = site.layout.claim(&scene.ours, scene.found.version.clone()).await;
+                claimed.map(|()| scene.ours.clone()).map_err(Failure::Claim)
+            }
+            None => self.claim(record, &scene.location, &site.layout, &run).await,
+        };
+        site.claim = match claimed {
+            Ok(claim) => claim,
+            Err(failure) => return self.conclude(record, &site, &log, failure).await,
+        };
+        if site.begun.is_none() && earlier.is_some() {
+            self.abort_uploads(&scene.location, &site.layout).await;
+            if let Err(error) = site.layout.remove(&site.claim, false).await {
+                return self.conclude(record, &site, &log, Failure::Claim(error)).await;
+            }
+        }
+        let note = match &site.begun {
+            Some(begun) => format!(
+                "the run before it ended early: it goes on from a checkpoint, with {} objects stored already (run {} of {MOST_RUNS})",
+                begun.ledger.count(),
+                record.runs()
+            ),
+            None => format!(
+                "the run before it ended early: it begins anew (run {} of {MOST_RUNS})",
+                record.runs()
+            ),
+        };
+        info!(%name, runs = record.runs(), is_resumed = site.begun.is_some(), "running again");
+        log.info(&note);
+        tell(&note);
+        self.conduct(record, site, &cluster, &prepared, &log, signals).await
+    }
+
+    /// What a backup takes that goes on is what it took when it began.
+    async fn survey_again(
+        &self,
+        record: &Record,
+        site: &Site,
+        log: &BackupLog,
+    ) -> Result<(Cluster, Prepared), Failure> {
+        // What was to be said of what it asks for was said.
+        let unheard = BackupLog::new(String::new());
+        let surveyed = self.survey(record, if site.begun.is_some() { &unheard } else { log }).await?;
+        let (mut cluster, mut prepared) = surveyed.map_err(Failure::Invalid)?;
+        if let Some(begun) = &site.begun {
+            let scope = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?;
+            cluster.types = scope.types();
+            prepared.selection = scope.selection();
+            prepared.resolved = scope.resolved();
+            prepared.missing.clear();
+        } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {
+            // By these others were let in beside it: what was created since may be theirs.
+            prepared.resolved.retain(|name| pinned.split(',').any(|pinned| pinned == name));
+        }
+        Ok((cluster, prepared))
+    }
+}
