@@ -252,39 +252,21 @@ impl Engine {
         tell: impl FnOnce(&str) + Send,
     ) -> Result<(), WriteError> {
         let name = scene.layout.backup().to_owned();
-        let opened = tokio::select! {
-            opened = self.open(&scene.location) => opened.map_err(Failure::Open),
-            ended = signals.raise() => Err(ended),
-        };
-        let Opened { store, parts } = match opened {
+        let Opened { store, parts } = match self.open(&scene.location).await {
             Ok(opened) => opened,
-            Err(Failure::Deleted) => return Err(WriteError::Gone),
-            Err(Failure::Stopped) => return Ok(()),
-            Err(failure) => return self.fail(record, &failure).await,
+            Err(error) => return self.fail(record, &Failure::Open(error)).await,
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let layout = Layout::new(store, prefix, &name);
         let checkpoint = scene.checkpoint.take().filter(|_| scene.recovery == Recovery::Resume);
-        let (begun, log) = match checkpoint {
-            Some((checkpoint, version)) => {
-                match Begun::open(&layout, &parts, checkpoint, version, self.named(&layout)).await {
-                    Ok((begun, log)) => (Some(begun), log),
-                    Err(error) => {
-                        warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
-                        (None, BackupLog::new(self.named(&layout)))
-                    }
-                }
-            }
-            None => (None, BackupLog::new(self.named(&layout))),
-        };
-        let earlier = scene.earlier().cloned();
-        let claim = earlier.clone().unwrap_or_else(|| scene.ours.clone());
-        let mut site = Site { is_resumable: begun.is_some(), layout, parts, claim, begun };
+        let claim = scene.earlier().unwrap_or(&scene.ours).clone();
+        let mut site = Site { layout, parts, claim, begun: None, is_resumable: checkpoint.is_some() };
+        let heard = BackupLog::new(self.named(&site.layout));
         let surveyed = tokio::select! {
-            surveyed = self.survey_again(record, &site, &log) => surveyed,
+            surveyed = self.survey(record, &heard) => surveyed,
             ended = signals.raise() => Err(ended),
         };
-        let (cluster, prepared) = match surveyed {
+        let (mut cluster, mut prepared) = match surveyed.and_then(|known| known.map_err(Failure::Invalid)) {
             Ok(known) => known,
             // Whoever leads next runs it, or this process when the API server is back.
             Err(Failure::Stopped) => return Ok(()),
@@ -292,71 +274,103 @@ impl Engine {
                 warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
                 return Ok(());
             }
-            Err(failure) => return self.conclude(record, &site, &log, failure).await,
+            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
         };
         match record.run_again(OPENING).await {
             Ok(()) => {}
             Err(WriteError::Refused(error)) => {
-                return self.conclude(record, &site, &log, Failure::Refused(error)).await;
+                return self.end_again(record, &scene, &site, &heard, Failure::Refused(error)).await;
             }
             Err(error) => return Err(error),
         }
-        let run = scene.ours.run.clone();
-        let claimed = match earlier {
-            Some(_) => {
-                let claimed = site.layout.claim(&scene.ours, scene.found.version.clone()).await;
-                claimed.map(|()| scene.ours.clone()).map_err(Failure::Claim)
-            }
-            None => self.claim(record, &scene.location, &site.layout, &run).await,
+        let entered = signals.bound(self.enter(record, &scene, &mut site, checkpoint)).await;
+        let log = match entered {
+            Ok(log) => log.unwrap_or(heard),
+            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
         };
-        site.claim = match claimed {
-            Ok(claim) => claim,
-            Err(failure) => return self.conclude(record, &site, &log, failure).await,
-        };
-        if site.begun.is_none() && earlier.is_some() {
-            self.abort_uploads(&scene.location, &site.layout).await;
-            if let Err(error) = site.layout.remove(&site.claim, false).await {
-                return self.conclude(record, &site, &log, Failure::Claim(error)).await;
-            }
+        if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
+            return self.end_again(record, &scene, &site, &log, failure).await;
         }
-        let note = match &site.begun {
-            Some(begun) => format!(
-                "the run before it ended early: it goes on from a checkpoint, with {} objects stored already (run {} of {MOST_RUNS})",
-                begun.ledger.count(),
-                record.runs()
-            ),
-            None => format!(
-                "the run before it ended early: it begins anew (run {} of {MOST_RUNS})",
-                record.runs()
-            ),
+        let how = match &site.begun {
+            Some(begun) => {
+                format!("it goes on from a checkpoint, with {} objects stored already", begun.ledger.count())
+            }
+            None => "it begins anew".to_owned(),
         };
+        let note = format!("the run before it ended early: {how} (run {} of {MOST_RUNS})", record.runs());
         info!(%name, runs = record.runs(), is_resumed = site.begun.is_some(), "running again");
         log.info(&note);
         tell(&note);
         self.conduct(record, site, &cluster, &prepared, &log, signals).await
     }
 
-    /// What a backup takes that goes on is what it took when it began.
-    async fn survey_again(
+    /// Makes the folder this run's, with what it goes on with and without the rest. Gives the log of the run before.
+    async fn enter(
         &self,
         record: &Record,
+        scene: &Scene,
+        site: &mut Site,
+        checkpoint: Option<(Checkpoint, UpdateVersion)>,
+    ) -> Result<Option<BackupLog>, Failure> {
+        let mut log = None;
+        if let Some((checkpoint, version)) = checkpoint {
+            let known = self.named(&site.layout);
+            match Begun::open(&site.layout, &site.parts, checkpoint, version, known).await {
+                Ok((begun, known)) => (site.begun, log) = (Some(begun), Some(known)),
+                Err(error) => {
+                    let name = site.layout.backup();
+                    warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
+                }
+            }
+            site.is_resumable = site.begun.is_some();
+        }
+        if scene.earlier().is_none() {
+            site.claim = self.claim(record, &scene.location, &site.layout, &scene.ours.run).await?;
+            return Ok(log);
+        }
+        site.layout.claim(&scene.ours, scene.found.version.clone()).await?;
+        site.claim = scene.ours.clone();
+        if site.begun.is_none() {
+            self.abort_uploads(&scene.location, &site.layout).await;
+            site.layout.remove(&site.claim, false).await?;
+        }
+        Ok(log)
+    }
+
+    /// Ends one that was to be run again.
+    async fn end_again(
+        &self,
+        record: &mut Record,
+        scene: &Scene,
         site: &Site,
         log: &BackupLog,
-    ) -> Result<(Cluster, Prepared), Failure> {
-        // What was to be said of what it asks for was said.
-        let unheard = BackupLog::new(String::new());
-        let surveyed = self.survey(record, if site.begun.is_some() { &unheard } else { log }).await?;
-        let (mut cluster, mut prepared) = surveyed.map_err(Failure::Invalid)?;
-        if let Some(begun) = &site.begun {
-            let scope = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?;
-            cluster.types = scope.types();
-            prepared.selection = scope.selection();
-            prepared.resolved = scope.resolved();
-            prepared.missing.clear();
-        } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {
-            // By these others were let in beside it: what was created since may be theirs.
-            prepared.resolved.retain(|name| pinned.split(',').any(|pinned| pinned == name));
+        failure: Failure,
+    ) -> Result<(), WriteError> {
+        // What the run before has begun, unless somebody else goes on with it.
+        if !self.is_left(&failure, record, site.is_resumable) && !matches!(failure, Failure::Claim(_)) {
+            self.abort_uploads(&scene.location, &site.layout).await;
         }
-        Ok((cluster, prepared))
+        self.conclude(record, site, log, failure).await
     }
+}
+
+/// What a backup takes that goes on is what it took when it began. One that begins anew takes nothing that others may hold.
+fn limit(
+    record: &Record,
+    site: &Site,
+    cluster: &mut Cluster,
+    prepared: &mut Prepared,
+) -> Result<(), Failure> {
+    if let Some(begun) = &site.begun {
+        let scope = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?;
+        cluster.types = scope.types();
+        prepared.selection = scope.selection();
+        prepared.resolved = scope.resolved();
+        // That was said.
+        prepared.missing.clear();
+    } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {
+        // By these others were let in beside it.
+        prepared.resolved.retain(|name| pinned.split(',').any(|pinned| pinned == name));
+    }
+    Ok(())
 }

@@ -166,6 +166,21 @@ impl Signals {
             () = self.stop.cancelled() => Failure::Stopped,
         }
     }
+
+    /// A store that is away is waited for, and not for long by whoever is to end.
+    pub(super) async fn bound<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            done = &mut work => done,
+            ended = self.raise() => match tokio::time::timeout(LAST_PART, work).await {
+                Ok(Ok(done)) => Ok(done),
+                _ => Err(ended),
+            },
+        }
+    }
 }
 
 impl Engine {
@@ -221,25 +236,13 @@ impl Engine {
         }
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let claimed = {
-            let claim = async {
-                let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
-                let layout =
-                    Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-                let claim = self.claim(record, &prepared.location, &layout, &run).await?;
-                Ok(Site { layout, parts, claim, begun: None, is_resumable: false })
-            };
-            let mut claim = std::pin::pin!(claim);
-            // A store that is away is waited for, and not for long by whoever is to end.
-            tokio::select! {
-                claimed = &mut claim => claimed,
-                ended = signals.raise() => match tokio::time::timeout(LAST_PART, claim).await {
-                    Ok(Ok(claimed)) => Ok(claimed),
-                    _ => Err(ended),
-                },
-            }
+        let claim = async {
+            let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
+            let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
+            let claim = self.claim(record, &prepared.location, &layout, &run).await?;
+            Ok(Site { layout, parts, claim, begun: None, is_resumable: false })
         };
-        let site = match claimed {
+        let site = match signals.bound(claim).await {
             Ok(site) => site,
             Err(Failure::Deleted) => return Err(WriteError::Gone),
             Err(failure) if self.is_left(&failure, record, false) => {
@@ -329,7 +332,7 @@ impl Engine {
         };
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
-        let (telling, mut told) = mpsc::channel(TOLD);
+        let (telling, told) = mpsc::channel(TOLD);
         let upload = Upload {
             store: Arc::clone(layout.store()),
             parts: site.parts.clone(),
@@ -399,6 +402,8 @@ impl Engine {
             (packed, uploaded)
         };
         let keeping = async {
+            // Whoever waits to be heard learns that nobody listens any more.
+            let mut told = told;
             let Some(keeper) = &mut keeper else { return };
             let hurry = async {
                 signals.raise().await;
