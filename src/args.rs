@@ -134,6 +134,27 @@ pub enum Executor {
     Velero,
 }
 
+/// What becomes of a backup whose run ended before it did. One that this happens to three times is Failed, whatever is set.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum AfterInterruption {
+    /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew.
+    Resume,
+    /// The next leader begins it anew.
+    Restart,
+    /// It is Failed.
+    Fail,
+}
+
+impl From<AfterInterruption> for berth_core::run::AfterInterruption {
+    fn from(wanted: AfterInterruption) -> Self {
+        match wanted {
+            AfterInterruption::Resume => Self::Resume,
+            AfterInterruption::Restart => Self::Restart,
+            AfterInterruption::Fail => Self::Fail,
+        }
+    }
+}
+
 /// How the queue is ordered. Without any of these: by arrival.
 #[derive(ClapArgs, Clone)]
 pub struct OrderArgs {
@@ -247,9 +268,12 @@ pub struct ControllerArgs {
     /// API server takes to notice.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub ca_lead_time: Duration,
-    /// How long running backups may take to end once a stop was asked for. Without: they fail at once.
+    /// How long running backups may go on once a stop was asked for, before the next leader has them. Without: it has them at once.
     #[arg(long, value_parser = duration)]
     pub drain_timeout: Option<Duration>,
+    /// What becomes of a backup whose controller was killed, lost its Lease or was asked to stop, or whose store failed, while it ran.
+    #[arg(long, value_enum, default_value = "resume")]
+    pub after_interruption: AfterInterruption,
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,

@@ -5,19 +5,25 @@
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`),
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
 //! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
-//! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`; `settle` ends
-//! what a dead leader left.
+//! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
+//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` undoes what a dead leader has frozen, and goes on from
+//! there with what it left.
 
 pub mod actions;
 pub mod archive;
 pub mod asked;
+mod begun;
 mod blocks;
+mod checkpoint;
 pub mod collect;
+mod conduct;
 pub mod discovery;
 pub mod exec;
 pub mod executor;
 mod frozen;
 mod hooks;
+mod keeper;
+mod ledger;
 pub mod list;
 pub mod log;
 pub mod metrics;
@@ -26,10 +32,10 @@ mod policy;
 pub mod prepare;
 mod publication;
 pub mod reading;
+mod recover;
 mod related;
 pub mod revision;
 pub mod run;
-mod settle;
 pub mod split;
 pub mod status;
 mod survey;

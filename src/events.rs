@@ -27,6 +27,8 @@ pub enum What {
     Queued,
     PassedOver,
     Dequeued,
+    /// The run before ended early: it goes on from a checkpoint, or begins anew.
+    Resumed,
     Canceled,
     Superseded,
     /// What it asks for cannot be read.
@@ -81,6 +83,7 @@ impl What {
             Self::Queued => ("Queued", "Enqueue", EventType::Normal),
             Self::PassedOver => ("PassedOver", "Plan", EventType::Normal),
             Self::Dequeued => ("Dequeued", "Start", EventType::Normal),
+            Self::Resumed => ("Resumed", "Run", EventType::Warning),
             Self::Canceled => ("Canceled", "End", EventType::Normal),
             Self::Superseded => ("Superseded", "End", EventType::Warning),
             Self::Refused => ("Refused", "End", EventType::Warning),

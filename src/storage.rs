@@ -3,12 +3,14 @@
 
 pub mod bucket;
 mod check;
+mod checkpoint;
 mod claim;
 mod clouds;
 mod conditional;
 mod credentials;
 mod layout;
 mod open;
+mod parts;
 mod roots;
 mod rotation;
 
@@ -17,4 +19,5 @@ pub use claim::{ClaimError, Found};
 pub use conditional::put_if;
 pub use layout::{Layout, Side};
 pub use open::{OpenError, Opener};
+pub use parts::{Opened, Parts, Receipt, Staged};
 pub use roots::Roots;

@@ -180,7 +180,7 @@ fn what_a_killed_leader_left_frozen_is_thawed_by_the_next_one() {
     let (plane, kwok) = site();
     let mut options = Options::new(program(), "killed");
     options.item_block_workers = 2;
-    options.controller_args = vec![SHORT_LEASE.to_owned()];
+    options.controller_args = vec![SHORT_LEASE.to_owned(), "--after-interruption=fail".to_owned()];
     let mut berth = Berth::start(plane, options).unwrap();
     let folder = place(&berth);
     let at = Place(&folder);

@@ -9,13 +9,15 @@ pub const DEFAULT_NAMESPACE: &str = "velero";
 pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
 /// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
 pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
-/// Which run of a controller has a Backup that is InProgress: only that one writes it. Whoever settles what a dead one left takes
+/// Which run of a controller has a Backup that is InProgress: only that one writes it. Whoever takes up what a dead one left takes
 /// it over by this.
 pub const RUN: &str = "berth.dev/run";
+/// How often a Backup that is InProgress was run: each time that its leader was gone, the next one runs it again.
+pub const RUNS: &str = "berth.dev/runs";
 /// The run that had stored everything and got leave to publish: from then on the backup is whole, whoever writes its last file.
 pub const PUBLISHING: &str = "berth.dev/publishing";
 /// Pods in which hooks of its run have begun and those after them were not tried yet (see `berth_core::hook`): written before
-/// anything is frozen in them, so that whoever settles what a dead run left knows what to thaw.
+/// anything is frozen in them, so that whoever takes up what a dead run left knows what to thaw.
 pub const FROZEN: &str = "berth.dev/frozen";
 /// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
 pub const WAITS_SINCE: &str = "berth.dev/waits-since";

@@ -14,6 +14,8 @@ use libdeflater::{CompressionLvl, Compressor};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
+use super::ledger::{Contents, PageId};
+use super::related::key;
 use super::upload::Part;
 
 /// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
@@ -30,9 +32,10 @@ pub struct Item {
     pub lacks_type: bool,
 }
 
-/// Some objects of one type.
+/// Some objects of one type, of one page.
 pub struct Batch {
     pub kind: Arc<ResourceType>,
+    pub page: PageId,
     pub items: Vec<Item>,
     /// Told when all of them are on their way to the store: whatever is handed on after that stands behind them in the archive.
     pub packed: Option<oneshot::Sender<()>>,
@@ -79,30 +82,37 @@ pub fn work(
 ) -> Result<(), ArchiveError> {
     let mut writer = Writer::new(mtime);
     let mut json = Vec::new();
+    let mut contents: Vec<Contents> = Vec::new();
     loop {
         let batch = batches.lock().blocking_recv();
         let Some(batch) = batch else { break };
-        let count = batch.items.len() as u64;
+        let (count, page) = (batch.items.len() as u64, batch.page);
+        let mut names = Vec::new();
         for item in batch.items {
             writer.item(&batch.kind, &item, &mut json)?;
+            names.push(key(item.namespace.as_deref(), &item.name));
             if writer.size() >= MEMBER {
-                send(parts, writer.take_member()?)?;
+                contents.push(Contents { page, names: std::mem::take(&mut names) });
+                send(parts, writer.take_member()?, std::mem::take(&mut contents))?;
             }
+        }
+        if !names.is_empty() {
+            contents.push(Contents { page, names });
         }
         done.fetch_add(count, Ordering::Relaxed);
         if let Some(packed) = batch.packed {
             if writer.size() > 0 {
-                send(parts, writer.take_member()?)?;
+                send(parts, writer.take_member()?, std::mem::take(&mut contents))?;
             }
             // Who waited for that may be gone.
             let _ = packed.send(());
         }
     }
-    if writer.size() > 0 { send(parts, writer.take_member()?) } else { Ok(()) }
+    if writer.size() > 0 { send(parts, writer.take_member()?, contents) } else { Ok(()) }
 }
 
-fn send(parts: &mpsc::Sender<Part>, member: Vec<u8>) -> Result<(), ArchiveError> {
-    parts.blocking_send(Part::Bytes(member.into())).map_err(|_| ArchiveError::UploadEnded)
+fn send(parts: &mpsc::Sender<Part>, member: Vec<u8>, contents: Vec<Contents>) -> Result<(), ArchiveError> {
+    parts.blocking_send(Part::Member(member.into(), contents)).map_err(|_| ArchiveError::UploadEnded)
 }
 
 struct Writer {
@@ -198,7 +208,8 @@ mod tests {
         for (name, lacks_type) in [("a", true), (long.as_str(), false)] {
             let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
             let item = Item { namespace: Some("ns1".into()), name: name.into(), json, lacks_type };
-            let batch = Batch { kind: kind.clone(), items: vec![item], packed: None };
+            let batch =
+                Batch { kind: kind.clone(), page: PageId::default(), items: vec![item], packed: None };
             batch_sender.try_send(batch).unwrap_or_else(|_| unreachable!());
         }
         drop(batch_sender);
@@ -207,9 +218,12 @@ mod tests {
             work(&batches, &parts, 7, &done).unwrap_or_else(|e| unreachable!("{e}"));
         }
         drop(parts);
-        while let Some(Part::Bytes(member)) = members.blocking_recv() {
+        let mut named = Vec::new();
+        while let Some(Part::Member(member, contents)) = members.blocking_recv() {
             archive.extend_from_slice(&member);
+            named.extend(contents.into_iter().flat_map(|contents| contents.names));
         }
+        assert_eq!(named, ["ns1/a".to_owned(), format!("ns1/{long}")]);
         archive.extend(closing().unwrap_or_default());
         let mut tar = tar::Archive::new(flate2::read::MultiGzDecoder::new(archive.as_slice()));
         let mut found = Vec::new();
@@ -251,10 +265,11 @@ mod tests {
         let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
         let item = Item { namespace: Some("ns1".into()), name: "a".into(), json, lacks_type: true };
         let (packed, is_packed) = oneshot::channel();
-        let batch = Batch { kind, items: vec![item], packed: Some(packed) };
+        let batch = Batch { kind, page: PageId::default(), items: vec![item], packed: Some(packed) };
         batch_sender.send(batch).await.unwrap_or_else(|_| unreachable!());
         is_packed.await.unwrap_or_else(|e| unreachable!("{e}"));
-        assert!(matches!(members.try_recv(), Ok(Part::Bytes(_))), "it does not wait for more");
+        let Ok(Part::Member(_, contents)) = members.try_recv() else { unreachable!("it waits for more") };
+        assert_eq!(contents, [Contents { page: PageId::default(), names: vec!["ns1/a".to_owned()] }]);
         drop(batch_sender);
         assert!(working.await.is_ok_and(|worked| worked.is_ok()));
     }

@@ -2,7 +2,7 @@
 //! they are no work for the packers: `--item-block-worker-count` of them go on at one time.
 //!
 //! What has begun in a pod is undone in it, whatever becomes of the backup: when it ends early no block begins, and each one that
-//! has begun goes on to its hooks after the pod. Should this process end instead, whoever settles the backup finds the pod on
+//! has begun goes on to its hooks after the pod. Should this process end instead, whoever takes the backup up finds the pod on
 //! record (see [`super::frozen`]).
 
 use std::sync::atomic::Ordering;
@@ -64,10 +64,10 @@ impl Blocks<'_> {
             Ok(()) => self.before(&held).await,
             Err(error) => (self.refuse(&held, error).await, false),
         };
-        let Held { kind, item, id, hooks, container, room } = held;
+        let Held { kind, page, item, id, hooks, container, room } = held;
         if is_stored {
             // Here the pod is as still as its hooks make it: the place for its volumes.
-            let batch = Batch { kind, items: vec![item], packed: None };
+            let batch = Batch { kind, page, items: vec![item], packed: None };
             tokio::select! {
                 // Whoever does not take it any more ends the backup.
                 _ = self.batches.send(batch) => {}
@@ -147,7 +147,7 @@ impl Blocks<'_> {
 
     async fn run_before(&self, held: &Held, hook: &Hook, has_begun: &mut bool) -> Result<(), HookError> {
         if !held.hooks.post.is_empty() {
-            // What is on record may be settled already, by somebody who takes this process for dead.
+            // What is on record may be undone already, by somebody who takes this process for dead.
             tokio::select! {
                 renewed = self.frozen.renew() => renewed?,
                 () = self.ending.cancelled() => return Err(HookError::Ended),

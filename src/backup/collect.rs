@@ -12,6 +12,7 @@ use berth_api::keys;
 use berth_api::parse::Wanted;
 use berth_core::label::Selector;
 use berth_core::policy::filters::{Filters, OfType};
+use berth_core::revision::Apart;
 use berth_core::selection::{Fate, ResourceType, Selection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use super::actions;
 use super::archive::{Batch, Item};
 use super::asked::Asked;
 use super::hooks::Holder;
+use super::ledger::{Ledger, PageId, Position, Stored};
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::names::{Names, in_order};
@@ -72,6 +74,8 @@ pub struct Collector<'a> {
     pub resolved: &'a HashSet<String>,
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
+    /// What is stored, of this run and of the one that it goes on from.
+    pub ledger: &'a Ledger,
     pub batches: mpsc::Sender<Batch>,
     pub holder: Holder<'a>,
 }
@@ -83,10 +87,20 @@ pub type ResourceList = BTreeMap<String, Names>;
 struct Taken {
     kind: Arc<ResourceType>,
     names: Names,
+    /// What an earlier run has stored. Where that has to be looked at again, none of it is among `names` until it has been.
+    stored: Names,
+    /// Where the lists of that run have come to.
+    position: Option<Position>,
+    /// Its lists were through.
+    is_through: bool,
+    /// Which of the backup's selectors is being listed.
+    selector: usize,
     /// What these need that no list brings.
     references: References,
     /// It may not be read.
     forbidden: bool,
+    /// Something was told of one of its objects.
+    is_odd: bool,
     /// How many objects could not be read, and why not the first of them.
     unreadable: Option<(u64, serde_json::Error)>,
     /// How many objects have names that no file can have, and the first of these.
@@ -104,13 +118,35 @@ impl Taken {
         Self {
             kind,
             names: Names::default(),
+            stored: Names::default(),
+            position: None,
+            is_through: false,
+            selector: 0,
             references,
             forbidden: false,
+            is_odd: false,
             unreadable: None,
             unstorable: None,
             skipped: 0,
             action,
         }
+    }
+}
+
+impl Taken {
+    /// Is it stored, or on its way there?
+    fn holds(&self, key: &str) -> bool {
+        self.names.contains(key) || self.stored.contains(key)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.stored.is_empty()
+    }
+
+    fn namespaces(&self) -> HashSet<String> {
+        let mut namespaces = self.names.namespaces();
+        namespaces.extend(self.stored.namespaces());
+        namespaces
     }
 }
 
@@ -133,15 +169,22 @@ impl Collector<'_> {
             .await?;
         self.tell_forbidden(&taken);
         self.follow(&mut taken).await?;
-        let mut list = ResourceList::new();
-        for one in taken.into_iter().filter(|one| !one.names.is_empty()) {
-            list.entry(heading(&one.kind)).or_default().extend(one.names);
+        let mut list = resource_list(self.types, self.ledger.rest());
+        for mut one in taken {
+            // What is no more was stored before it went.
+            one.names.extend(one.stored);
+            if !one.names.is_empty() {
+                list.entry(heading(&one.kind)).or_default().extend(one.names);
+            }
         }
         Ok(list)
     }
 
     async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
         let mut taken = self.none_of(&kind);
+        if taken.is_through {
+            return Ok(taken);
+        }
         self.take_ordered(&mut taken).await?;
         let filter = self.filters.of(&kind);
         let everything = [Selector::default()];
@@ -150,8 +193,21 @@ impl Collector<'_> {
         let selectors = if is_open { &everything[..] } else { &self.wanted.selectors };
         let mut places = in_order(self.resolved);
         places.retain(|name| filter.as_ref().is_none_or(|filter| !filter.leaves(name)));
-        for selector in selectors {
-            match self.take_selected(&kind, &places, &selector.query(), &mut taken).await {
+        let position = taken.position.take().filter(|position| position.selector < selectors.len());
+        if position.as_ref().is_some_and(|position| !position.token.is_empty()) {
+            self.lister.note(&kind, Apart::Earlier);
+        }
+        let first = position.as_ref().map_or(0, |position| position.selector);
+        for (index, selector) in selectors.iter().enumerate().skip(first) {
+            taken.selector = index;
+            let behind = position.as_ref().filter(|_| index == first);
+            let query = selector.query();
+            let mut read = self.take_selected(&kind, &places, &query, behind, &mut taken).await;
+            // Another API server may not know where the one before it had come to.
+            if behind.is_some() && read.as_ref().is_err_and(|error| error.code() == Some(400)) {
+                read = self.take_selected(&kind, &places, &query, None, &mut taken).await;
+            }
+            match read {
                 Ok(()) => {}
                 Err(error) if error.is_about_type() => {
                     let message = format!(
@@ -172,6 +228,7 @@ impl Collector<'_> {
         if !taken.names.is_empty() {
             self.log.info(&format!("took {} of {}", taken.names.len(), kind.qualified()));
         }
+        self.ledger.whole(&kind, taken.forbidden);
         Ok(taken)
     }
 
@@ -221,12 +278,15 @@ impl Collector<'_> {
         kind: &Arc<ResourceType>,
         places: &[&str],
         selector: &str,
+        behind: Option<&Position>,
         taken: &mut Taken,
     ) -> Result<(), ListError> {
-        if !kind.namespaced {
-            return self.take_list(kind, None, selector, Progress::default(), taken).await;
+        let begun = behind.map_or_else(Progress::default, |behind| Progress::behind(&behind.token));
+        let namespace = behind.and_then(|behind| behind.namespace.as_ref());
+        if !kind.namespaced || (behind.is_some() && namespace.is_none()) {
+            return self.take_list(kind, None, selector, begun, taken).await;
         }
-        if places.len() > FEW_NAMESPACES {
+        if behind.is_none() && places.len() > FEW_NAMESPACES {
             // One page of the whole cluster often says it all. Where it does not, asking each namespace costs
             // a request per namespace, going on costs a request per page.
             let mut progress = Progress::default();
@@ -236,8 +296,12 @@ impl Collector<'_> {
                 return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
-        for namespace in places {
-            self.take_list(kind, Some(namespace), selector, Progress::default(), taken).await?;
+        // In their order, so that another process knows which of them are through.
+        let at = namespace.and_then(|namespace| places.iter().position(|place| *place == namespace));
+        let mut begun = Some(begun).filter(|_| at.is_some());
+        for namespace in places.iter().skip(at.unwrap_or(0)) {
+            let progress = begun.take().unwrap_or_default();
+            self.take_list(kind, Some(namespace), selector, progress, taken).await?;
         }
         Ok(())
     }
@@ -268,9 +332,20 @@ impl Collector<'_> {
         taken: &mut Taken,
     ) -> Result<(), ListError> {
         let mut pending = Pending::new(self, taken, Origin::Listed);
+        pending.page = self.ledger.open(kind);
         let read = self.lister.page(kind, namespace, selector, progress, &mut pending).await;
         // What has come is counted and named already, whatever became of the rest.
         pending.flush().await?;
+        let page = pending.page;
+        // What is odd is told again by whoever reads it again, or counted and told at the end by whoever is there then.
+        let is_odd =
+            read.is_err() || taken.is_odd || taken.unreadable.is_some() || taken.unstorable.is_some();
+        let position = || Position {
+            selector: taken.selector,
+            namespace: namespace.map(str::to_owned),
+            token: progress.token().to_owned(),
+        };
+        self.ledger.close(page, (!is_odd).then(position));
         read
     }
 
@@ -282,6 +357,17 @@ impl Collector<'_> {
     }
 }
 
+/// What is stored, as readers want it.
+pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceList {
+    let mut list = ResourceList::new();
+    for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
+        if let Some(kind) = types.get(place) {
+            list.entry(heading(kind)).or_default().extend(names);
+        }
+    }
+    list
+}
+
 /// How the resource list names a type.
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
@@ -291,6 +377,7 @@ fn heading(kind: &ResourceType) -> String {
 struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
     taken: &'c mut Taken,
+    page: PageId,
     /// Why those are taken that come now.
     origin: Origin,
     /// What a policy says of objects of this type.
@@ -302,13 +389,15 @@ struct Pending<'c, 'a> {
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
+    /// Of what no list of the type brings.
     fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
         let filter = collector.filters.of(&taken.kind);
-        Self { collector, taken, origin, filter, in_order: false, items: Vec::new(), size: 0 }
+        let page = collector.ledger.beside(&taken.kind);
+        Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
     }
 
     /// Is it one that the backup takes? (Contract 4.3, "Items".)
-    fn admits(&self, found: &Found) -> bool {
+    fn admits(&mut self, found: &Found) -> bool {
         if found.deleting || self.origin == Origin::Required {
             return !found.deleting;
         }
@@ -331,7 +420,8 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
     }
 
-    fn tell_odd(&self, found: &Found, what: &str, error: &serde_json::Error) {
+    fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
+        self.taken.is_odd = true;
         let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
         let message = format!("{}: {what}: {}", found.name, chain(error));
         self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
@@ -367,15 +457,23 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
         let Some(needs) = self.act(&mut found) else { return Ok(()) };
         // Another selector, a page that was cut off, or another object that needs it may have brought it already.
-        if !self.taken.names.insert(key(found.namespace.as_deref(), &found.name)) {
+        let key = key(found.namespace.as_deref(), &found.name);
+        let is_stored = self.taken.stored.contains(&key);
+        let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
+        if !self.taken.names.insert(key) {
             return Ok(());
         }
         if let Err(error) = self.taken.references.read(&found, needs) {
             self.tell_odd(&found, "what it refers to cannot be read", &error);
         }
-        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);
-        let Some(found) = self.collector.holder.hold(&self.taken.kind, found).await? else { return Ok(()) };
+        // A verdict on its hooks stands, too.
+        if is_stored || is_left_out {
+            return Ok(());
+        }
+        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
+        let held = self.collector.holder.hold(&self.taken.kind, self.page, found).await?;
+        let Some(found) = held else { return Ok(()) };
         self.size += found.json.len();
         self.items.push(Item {
             namespace: found.namespace,
@@ -396,8 +494,9 @@ impl<'c, 'a> Pending<'c, 'a> {
         } else {
             (None, None)
         };
-        let items = std::mem::take(&mut self.items);
-        let batch = Batch { kind: Arc::clone(&self.taken.kind), items, packed };
+        let (kind, page, items) = (Arc::clone(&self.taken.kind), self.page, std::mem::take(&mut self.items));
+        self.collector.ledger.handed(page, items.len());
+        let batch = Batch { kind, page, items, packed };
         self.size = 0;
         self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)?;
         match is_packed {

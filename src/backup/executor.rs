@@ -1,5 +1,5 @@
-//! Starts a run for each ReadyToStart Backup, and cancels the runs of those that are deleted. Runs only while
-//! this process leads.
+//! Starts a run for each ReadyToStart Backup, takes up what is InProgress and nobody runs, and cancels the runs of those that are
+//! deleted. Runs only while this process leads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::run::{Engine, Signals};
 use super::status::WriteError;
-use crate::events::Events;
+use crate::events::{Events, What};
 use crate::queue::Store;
 use crate::queue::refusals::is_refusal;
 use crate::queue::writer::tell_unwritable;
@@ -29,7 +29,7 @@ pub struct Executor {
     pub events: Events,
     /// The process is to end.
     pub stop: CancellationToken,
-    /// How long runs may go on after that.
+    /// How long runs may go on after that, before they are handed over.
     pub drain: Duration,
 }
 
@@ -53,23 +53,31 @@ impl Executor {
         let mut ticks = tokio::time::interval(PERIOD);
         loop {
             changed.mark_unchanged();
-            if std::mem::take(&mut look_for_orphans) {
-                // What runs while nobody runs it was left behind: by a leader that is gone, or by a run that
-                // ended abnormally. It keeps its slot and its namespaces until that is settled.
+            // Whoever is to end has handed over what it ran.
+            if std::mem::take(&mut look_for_orphans) && !self.stop.is_cancelled() {
+                // What runs while nobody runs it was left behind: by a leader that is gone, by a run whose store failed, or by one
+                // that ended abnormally. It keeps its slot and its namespaces, and is run again or ended.
                 for item in self.store.in_phase(Phase::InProgress) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let (tally, stop) = (self.tally(), self.stop.clone());
+                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
+                    let (store, tally) = (Arc::clone(&self.store), self.tally());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
-                        signals: Signals::default(),
+                        signals: signals.clone(),
                         task: runs
                             .spawn(async move {
-                                if let Err(error) = engine.settle(&name, &uid, &stop).await {
-                                    tally.failed(&name, &uid, &error);
+                                let tell = |note: &str| tally.events.tell(What::Resumed, &name, &uid, note);
+                                match engine.recover(&name, &uid, signals, tell).await {
+                                    Ok(Some(backup)) => {
+                                        store.refusals.written(&uid);
+                                        store.observe_write(&backup);
+                                    }
+                                    Ok(None) => {}
+                                    Err(error) => tally.failed(&name, &uid, &error),
                                 }
                             })
                             .id(),
@@ -126,10 +134,10 @@ impl Executor {
                 _ = changed.changed() => {}
                 _ = ticks.tick() => look_for_orphans = true,
                 () = self.stop.cancelled(), if !self.stop.is_cancelled() => {
-                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "waiting for the running backups");
+                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may go on for that long");
                 }
                 () = &mut draining, if !hurry.is_cancelled() => {
-                    info!(running = running.len(), "ending the running backups");
+                    info!(running = running.len(), "handing over the running backups");
                     hurry.cancel();
                 }
                 Some(ended) = runs.join_next_with_id() => {

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::hook::{MARK, Pod};
-use berth_api::keys;
-use berth_api::velero::BackupPhase;
 use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, When};
 use berth_core::selection::ResourceType;
 use berth_core::violation::{Field, Violations, tellable};
@@ -16,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod as KubernetesPod;
 use kube::api::{Api, ApiResource, DynamicObject};
 use memchr::memmem;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{info, warn};
@@ -23,6 +22,7 @@ use tracing::{info, warn};
 use super::archive::Item;
 use super::collect::ResourceList;
 use super::exec::{Exec, HookError};
+use super::ledger::PageId;
 use super::list::{Found, ListError};
 use super::log::{About, BackupLog};
 use super::related::{Related, is_name, key};
@@ -39,6 +39,8 @@ const PODS: &str = "v1/Pod";
 /// A pod on its way to its hooks.
 pub struct Held {
     pub kind: Arc<ResourceType>,
+    /// None of a list: see [`PageId::beside`].
+    pub page: PageId,
     pub item: Item,
     pub id: PodId,
     pub hooks: Hooks,
@@ -52,22 +54,33 @@ pub struct Held {
 pub struct Holder<'a> {
     entries: &'a [Entry],
     log: &'a BackupLog,
+    tally: &'a Tally,
     held: mpsc::Sender<Held>,
     room: Arc<Semaphore>,
 }
 
 impl<'a> Holder<'a> {
     /// Besides, where those come out that have hooks. They end when the holder is dropped.
-    pub fn new(entries: &'a [Entry], log: &'a BackupLog) -> (Self, mpsc::Receiver<Held>) {
+    pub fn new(entries: &'a [Entry], log: &'a BackupLog, tally: &'a Tally) -> (Self, mpsc::Receiver<Held>) {
         let (held, pods) = mpsc::channel(HELD);
-        (Self { entries, log, held, room: Arc::new(Semaphore::new(ROOM)) }, pods)
+        (Self { entries, log, tally, held, room: Arc::new(Semaphore::new(ROOM)) }, pods)
     }
 
-    /// Gives back what has no hooks.
+    /// Has its hooks' verdict kept it out of the backup already, be it in an earlier run?
+    pub fn has_left_out(&self, kind: &ResourceType, key: &str) -> bool {
+        Related::Pod.is(kind) && self.tally.left_out.lock().contains(key)
+    }
+
+    /// Gives back what has no hooks. `page`: on which it came.
     ///
     /// # Errors
     /// When nobody takes those any more that have.
-    pub async fn hold(&self, kind: &Arc<ResourceType>, found: Found) -> Result<Option<Found>, ListError> {
+    pub async fn hold(
+        &self,
+        kind: &Arc<ResourceType>,
+        page: PageId,
+        found: Found,
+    ) -> Result<Option<Found>, ListError> {
         let may_have_some = !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
         if !(Related::Pod.is(kind) && may_have_some) {
             return Ok(Some(found));
@@ -86,7 +99,7 @@ impl<'a> Holder<'a> {
                     "none of the hooks of pod {} is run, and it is stored as it is, because they cannot be read: {why}",
                     found.name
                 );
-                self.log.error(&about, "pods", &message);
+                self.log.lasting_error(&about, "pods", &message);
                 return Ok(Some(found));
             }
         };
@@ -99,6 +112,7 @@ impl<'a> Holder<'a> {
         let json = Bytes::copy_from_slice(&json);
         let held = Held {
             kind: Arc::clone(kind),
+            page: page.beside(),
             item: Item { namespace, name, json, lacks_type },
             id: pod.id(),
             hooks,
@@ -119,9 +133,34 @@ pub struct Tally {
     left_out: Mutex<BTreeSet<String>>,
 }
 
+/// The same for a run that goes on: the hooks of pods that are stored, or left out, are not tried again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tried {
+    attempted: u64,
+    failed: u64,
+    left_out: BTreeSet<String>,
+}
+
 impl Tally {
     pub fn leave_out(&self, pod: &PodId) {
         self.left_out.lock().insert(key(Some(&pod.namespace), &pod.name));
+    }
+
+    /// As a checkpoint has it.
+    pub fn tried(&self) -> Tried {
+        Tried {
+            attempted: self.attempted.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+            left_out: self.left_out.lock().clone(),
+        }
+    }
+
+    /// Counts what an earlier run has tried.
+    pub fn add(&self, earlier: Tried) {
+        self.attempted.fetch_add(earlier.attempted, Ordering::Relaxed);
+        self.failed.fetch_add(earlier.failed, Ordering::Relaxed);
+        self.left_out.lock().extend(earlier.left_out);
     }
 
     /// Takes those that are not stored out of the list of what is.
@@ -183,7 +222,7 @@ impl Runner<'_> {
         let why = chain(&error);
         // What a command says may be anything, and the command itself may hold a password: that is not told.
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
-        self.log.error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
         warn!(%pod, %when, hook = %name, error = why, "a hook failed");
         false
     }
@@ -194,15 +233,19 @@ impl Engine {
     ///
     /// # Errors
     /// When the Backup is not ours any more.
-    pub(super) async fn thaw(&self, record: &mut Record, log: &BackupLog) -> Result<(), WriteError> {
+    pub(super) async fn thaw(
+        &self,
+        record: &mut Record,
+        log: &BackupLog,
+        tally: &Tally,
+    ) -> Result<(), WriteError> {
         let Some(frozen) = record.frozen() else { return Ok(()) };
         let pods = berth_core::hook::read_frozen(frozen);
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
         // It was read when the backup began.
         let at = Field::root("spec").child("hooks");
         let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
-        let tally = Tally::default();
-        let runner = Runner { exec: self.exec.as_ref(), log, tally: &tally };
+        let runner = Runner { exec: self.exec.as_ref(), log, tally };
         let (runner, entries) = (&runner, entries.as_slice());
         let thaw = |pod: PodId| async move {
             info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
@@ -216,7 +259,7 @@ impl Engine {
                 Err(error) => {
                     let why = chain(&error);
                     let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
-                    log.error(&About::Namespace(&pod.namespace), "pods", &message);
+                    log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
                     warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
                     return;
                 }
@@ -226,8 +269,7 @@ impl Engine {
             }
         };
         futures::stream::iter(pods).for_each_concurrent(self.workers, thaw).await;
-        let thawed = json!({"metadata": {"annotations": {keys::FROZEN: null}}});
-        match record.merge(&thawed, BackupPhase::InProgress, OPENING).await {
+        match record.thawed(OPENING).await {
             // Its end takes it off as well.
             Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
                 warn!(error = chain(&error), "what was frozen could not be taken off the record");
@@ -287,7 +329,8 @@ mod tests {
     #[tokio::test]
     async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
         let log = BackupLog::new(String::new());
-        let (holder, mut held) = Holder::new(&[], &log);
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&[], &log, &tally);
         let command = json!({"pre.hook.backup.velero.io/command": "true"});
         let odd =
             json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
@@ -299,7 +342,7 @@ mod tests {
             ("podtemplates", pod("no-pod", command, "Running"), false),
         ] {
             let name = found.name.clone();
-            let given_back = holder.hold(&kind(resource), found).await.unwrap();
+            let given_back = holder.hold(&kind(resource), PageId::default(), found).await.unwrap();
             assert_eq!(given_back.is_none(), is_held, "{name}");
         }
         let db = held.try_recv().unwrap();
@@ -307,8 +350,8 @@ mod tests {
         assert!(held.try_recv().is_err());
         assert_eq!(log.counts().errors, 1, "the odd one is told");
         drop(held);
-        let nobody =
-            holder.hold(&kind("pods"), pod("db", json!({"hook.backup.velero.io/command": "x"}), "")).await;
+        let hooked = pod("db", json!({"hook.backup.velero.io/command": "x"}), "");
+        let nobody = holder.hold(&kind("pods"), PageId::default(), hooked).await;
         assert!(matches!(nobody, Err(ListError::NobodyTakes)));
     }
 
@@ -329,8 +372,10 @@ mod tests {
             pre: vec![Arc::new(hook)],
             post: Vec::new(),
         }];
-        let (holder, mut held) = Holder::new(&entries, &log);
-        assert!(holder.hold(&kind("pods"), pod("db", Value::Null, "Running")).await.unwrap().is_none());
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&entries, &log, &tally);
+        let found = pod("db", Value::Null, "Running");
+        assert!(holder.hold(&kind("pods"), PageId::default(), found).await.unwrap().is_none());
         assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
     }
 }

@@ -154,6 +154,16 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of a list that another process has read so far.
+    pub fn behind(token: &str) -> Self {
+        Self { begun: true, continue_token: token.to_owned(), ..Self::default() }
+    }
+
+    /// For going on. Empty at the end.
+    pub fn token(&self) -> &str {
+        &self.continue_token
+    }
+
     pub fn is_done(&self) -> bool {
         self.begun && self.continue_token.is_empty()
     }

@@ -1,13 +1,13 @@
 //! The log of one backup: lines as Velero's, counted, and gathered into its results file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Messages of a level that the results hold. The log has all of them, in a few bytes each.
 const TOLD: u32 = 5000;
@@ -21,7 +21,8 @@ pub enum About<'a> {
     Namespace(&'a str),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 enum Level {
     Info,
     Warning,
@@ -39,19 +40,85 @@ impl Level {
 }
 
 #[derive(Default, Serialize)]
-struct Messages {
+struct Messages<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     velero: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cluster: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    namespaces: BTreeMap<String, Vec<String>>,
+    namespaces: BTreeMap<&'a str, Vec<String>>,
 }
 
 #[derive(Default, Serialize)]
-struct Results {
-    errors: Messages,
-    warnings: Messages,
+struct Results<'a> {
+    errors: Messages<'a>,
+    warnings: Messages<'a>,
+}
+
+impl<'a> Results<'a> {
+    fn of(told: &'a [Told], counts: Counts) -> Self {
+        let mut results = Self::default();
+        for one in told {
+            let messages = match one.level {
+                Level::Info => continue,
+                Level::Warning => &mut results.warnings,
+                Level::Error => &mut results.errors,
+            };
+            let resource = match one.resource.as_str() {
+                "" => String::new(),
+                resource => format!(" resource: /{resource}"),
+            };
+            let text = format!("{resource} message: /{}", one.message);
+            match one.about() {
+                About::Velero => messages.velero.push(text),
+                About::Cluster => messages.cluster.push(text),
+                About::Namespace(name) => messages.namespaces.entry(name).or_default().push(text),
+            }
+        }
+        for (count, messages) in
+            [(counts.warnings, &mut results.warnings), (counts.errors, &mut results.errors)]
+        {
+            if count > TOLD {
+                messages.velero.push(" message: /there are more, which only the log has".to_owned());
+            }
+        }
+        results
+    }
+}
+
+/// A warning or an error.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Told {
+    level: Level,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_of_cluster: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    pub resource: String,
+    /// Of what is done once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lasts: bool,
+    message: String,
+}
+
+impl Told {
+    fn about(&self) -> About<'_> {
+        match &self.namespace {
+            Some(namespace) => About::Namespace(namespace),
+            None if self.is_of_cluster => About::Cluster,
+            None => About::Velero,
+        }
+    }
+}
+
+impl Counts {
+    fn of(told: &[Told]) -> Self {
+        let count = |level| {
+            let count = told.iter().filter(|told| told.level == level).count();
+            u32::try_from(count).unwrap_or(u32::MAX)
+        };
+        Self { warnings: count(Level::Warning), errors: count(Level::Error) }
+    }
 }
 
 /// Written to by everybody who works for the backup.
@@ -64,9 +131,12 @@ struct State {
     /// Gzip members that are whole, and one that is not.
     whole: Vec<u8>,
     lines: GzEncoder<Vec<u8>>,
-    results: Results,
-    warnings: u32,
-    errors: u32,
+    /// So many of each level.
+    told: Vec<Told>,
+    /// All of them.
+    counts: Counts,
+    /// What an earlier run told: a run that goes on may find the same once more.
+    known: HashSet<Told>,
 }
 
 /// Lines of a level.
@@ -79,33 +149,45 @@ pub struct Counts {
 impl BackupLog {
     /// `backup`: namespace/name.
     pub fn new(backup: String) -> Self {
+        Self::again(backup, Vec::new(), Vec::new())
+    }
+
+    /// Of a run that goes on: with what an earlier one told, and the lines that it wrote, gzip.
+    pub fn again(backup: String, told: Vec<Told>, whole: Vec<u8>) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
-        Self {
-            backup,
-            state: Mutex::new(State {
-                whole: Vec::new(),
-                lines,
-                results: Results::default(),
-                warnings: 0,
-                errors: 0,
-            }),
-        }
+        let counts = Counts::of(&told);
+        let known = told.iter().cloned().collect();
+        Self { backup, state: Mutex::new(State { whole, lines, told, counts, known }) }
+    }
+
+    /// The same behind what an earlier run told, and the lines that it wrote, gzip.
+    #[must_use]
+    pub fn behind(&self, mut told: Vec<Told>, mut lines: Vec<u8>) -> Self {
+        told.extend(self.told());
+        // Memory does not refuse writes.
+        lines.extend(self.lines().unwrap_or_default());
+        Self::again(self.backup.clone(), told, lines)
     }
 
     pub fn info(&self, message: &str) {
-        self.write(Level::Info, &About::Velero, "", message);
+        self.write(Level::Info, &About::Velero, "", false, message);
     }
 
     /// `resource`: `configmaps`, `deployments.apps`, or empty.
     pub fn warning(&self, about: &About<'_>, resource: &str, message: &str) {
-        self.write(Level::Warning, about, resource, message);
+        self.write(Level::Warning, about, resource, false, message);
     }
 
     pub fn error(&self, about: &About<'_>, resource: &str, message: &str) {
-        self.write(Level::Error, about, resource, message);
+        self.write(Level::Error, about, resource, false, message);
     }
 
-    fn write(&self, level: Level, about: &About<'_>, resource: &str, message: &str) {
+    /// An error of what is done once: a run that goes on does not find it again.
+    pub fn lasting_error(&self, about: &About<'_>, resource: &str, message: &str) {
+        self.write(Level::Error, about, resource, true, message);
+    }
+
+    fn write(&self, level: Level, about: &About<'_>, resource: &str, lasts: bool, message: &str) {
         let time = format!("{:.0}", Timestamp::now());
         let message_quoted = serde_json::Value::from(message);
         let mut line =
@@ -117,48 +199,63 @@ impl BackupLog {
             line.push_str(&format!(" namespace={namespace}"));
         }
         line.push('\n');
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
         // Writing to memory does not fail.
         let _ = state.lines.write_all(line.as_bytes());
-        let (count, messages) = match level {
+        let count = match level {
             Level::Info => return,
-            Level::Warning => {
-                state.warnings += 1;
-                (state.warnings, &mut state.results.warnings)
-            }
-            Level::Error => {
-                state.errors += 1;
-                (state.errors, &mut state.results.errors)
-            }
+            Level::Warning => &mut state.counts.warnings,
+            Level::Error => &mut state.counts.errors,
         };
-        if count > TOLD {
-            if count == TOLD + 1 {
-                messages.velero.push(" message: /there are more, which only the log has".to_owned());
-            }
+        let namespace = if let About::Namespace(name) = about { Some((*name).to_owned()) } else { None };
+        let told = Told {
+            level,
+            is_of_cluster: *about == About::Cluster,
+            namespace,
+            resource: resource.to_owned(),
+            lasts,
+            message: message.to_owned(),
+        };
+        if state.known.contains(&told) {
             return;
         }
-        let resource = if resource.is_empty() { String::new() } else { format!(" resource: /{resource}") };
-        let text = format!("{resource} message: /{message}");
-        match about {
-            About::Velero => messages.velero.push(text),
-            About::Cluster => messages.cluster.push(text),
-            About::Namespace(name) => messages.namespaces.entry((*name).to_owned()).or_default().push(text),
+        *count += 1;
+        if *count <= TOLD {
+            state.told.push(told);
         }
     }
 
     pub fn counts(&self) -> Counts {
-        let state = self.state.lock();
-        Counts { warnings: state.warnings, errors: state.errors }
+        self.state.lock().counts
+    }
+
+    /// Warnings and errors so far, in their order.
+    pub fn told(&self) -> Vec<Told> {
+        self.state.lock().told.clone()
+    }
+
+    /// Lines so far, gzip.
+    ///
+    /// # Errors
+    /// Never in practice: memory does not refuse writes.
+    pub fn lines(&self) -> std::io::Result<Vec<u8>> {
+        self.state.lock().lines()
     }
 
     /// The two files, as they are so far: log lines, and results, gzip.
     pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         let mut state = self.state.lock();
-        let results = gzip_json(&state.results)?;
-        let lines =
-            std::mem::replace(&mut state.lines, GzEncoder::new(Vec::new(), Compression::fast())).finish()?;
-        state.whole.extend(lines);
-        Ok((state.whole.clone(), results))
+        let results = gzip_json(&Results::of(&state.told, state.counts))?;
+        Ok((state.lines()?, results))
+    }
+}
+
+impl State {
+    fn lines(&mut self) -> std::io::Result<Vec<u8>> {
+        let begun = GzEncoder::new(Vec::new(), Compression::fast());
+        let lines = std::mem::replace(&mut self.lines, begun).finish()?;
+        self.whole.extend(lines);
+        Ok(self.whole.clone())
     }
 }
 
@@ -211,6 +308,11 @@ mod tests {
             lines.contains(r#"level=error msg="gone" backup=velero/b resource=configmaps namespace=ns1"#),
             "{lines}"
         );
+        let again = BackupLog::again("velero/b".into(), log.told(), log.lines().unwrap());
+        again.error(&About::Velero, "", "bad");
+        again.error(&About::Velero, "", "worse");
+        assert_eq!(again.counts(), Counts { warnings: 1, errors: 3 }, "what is told twice counts once");
+        assert!(again.lines().unwrap().len() > log.lines().unwrap().len());
         log.info("later");
         let (whole, _) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
         let mut both = String::new();

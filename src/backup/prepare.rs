@@ -55,6 +55,8 @@ pub struct Prepared {
     pub filters: Filters,
     /// What it says of volumes.
     pub volumes: Vec<VolumePolicy>,
+    /// Digest of all that it says.
+    pub policy: String,
     pub location: BackupStorageLocation,
     /// Namespaces that it takes, as they exist now.
     pub resolved: HashSet<String>,
@@ -171,6 +173,7 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         selection,
         filters,
         volumes: policies.volumes.clone(),
+        policy: digest(&format!("{policies:?}")),
         location: location.clone(),
         missing,
         idle,
@@ -248,14 +251,16 @@ fn patch(
     patch
 }
 
+fn digest(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What every Backup has once it has ended, however it did: without these nobody finds out which format it is of, where it is, and
 /// when it is to go.
 fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
     let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
-    let label = label_value(location, |name| {
-        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-    });
+    let label = label_value(location, digest);
     json!({
         "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
         "status": {"version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time)},

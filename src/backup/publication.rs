@@ -2,7 +2,7 @@
 //!
 //! 1. The claim. Whatever a run stores, it stores under its own, and what it did not write it neither overwrites nor removes.
 //! 2. All files but the last one.
-//! 3. Leave to publish: one write to the Backup. A leader that is gone does not get it, because whoever settled its run has taken
+//! 3. Leave to publish: one write to the Backup. A leader that is gone does not get it, because whoever took its run up has taken
 //!    the Backup over before. From here on the backup is whole: nothing ends it, and whoever finds it publishes it.
 //! 4. `velero-backup.json`, where there is none.
 
@@ -126,7 +126,7 @@ impl Engine {
     /// Of dead runs, below a folder that is ours. Nobody sees them, and they are paid for; a store that does not let us look at
     /// them is left alone.
     pub(super) async fn abort_uploads(&self, location: &BackupStorageLocation, layout: &Layout) {
-        for key in [layout.archive(), layout.claim_path()] {
+        for key in [layout.archive(), layout.claim_path(), layout.checkpoint_path()] {
             if let Err(error) = self.opener.abort_uploads(location, &key).await {
                 warn!(%key, error = format!("{error:#}"), "uploads that a dead run has begun could not be aborted: the bucket may keep their parts");
             }
@@ -261,7 +261,7 @@ impl Engine {
     /// Removes what the run has stored, and leaves the log of one that failed, with the claim on it.
     pub(super) async fn give_up(&self, layout: &Layout, claim: &Claim, log: &BackupLog, failure: &Failure) {
         let is_unwanted = match failure {
-            // Whoever has it now settles it, or may have had leave to publish written that we know nothing of.
+            // Whoever has it now takes it up, or may have had leave to publish written that we know nothing of.
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
             Failure::Canceled | Failure::Deleted | Failure::Write(WriteError::Gone) => true,
             // Whoever deletes it removes its folder, and may have listed what is in there.

@@ -44,6 +44,8 @@ pub async fn aggregated(
 /// Shared by all lists of a run.
 pub struct Revision {
     version: String,
+    /// The run that began the backup is another one: this one has taken it up.
+    is_taken_up: bool,
     aggregated: HashSet<String>,
     /// By the qualified name of a type.
     apart: Mutex<BTreeMap<String, Apart>>,
@@ -53,7 +55,14 @@ impl Revision {
     /// `version`: of a write to the API server's own store. `None`: that says nothing, or nobody knows what is kept elsewhere.
     pub fn new(version: Option<String>, aggregated: Option<HashSet<String>>) -> Option<Self> {
         let version = version.filter(|version| is_revision(version))?;
-        Some(Self { version, aggregated: aggregated?, apart: Mutex::default() })
+        Some(Self { version, is_taken_up: false, aggregated: aggregated?, apart: Mutex::default() })
+    }
+
+    /// Of a run that goes on with what an earlier one has stored: that is as of another revision, and the write by which this one took
+    /// it up is the one of all that it still lists.
+    #[must_use]
+    pub fn taken_up(self, is_taken_up: bool) -> Self {
+        Self { is_taken_up, ..self }
     }
 
     /// What a list of this type is to be asked for, and to say that it is as of.
@@ -66,7 +75,9 @@ impl Revision {
     /// A page has come that says it is as of `version`. `apart`: why it could not be had as of the revision.
     pub fn came(&self, kind: &ResourceType, apart: Option<Apart>, version: &str) {
         let apart = Apart::of_type(kind, &self.aggregated).or(apart);
-        let another = || self.of(kind).filter(|asked| *asked != version).map(|_| Apart::Another);
+        let goes_on = || self.apart.lock().get(&kind.qualified()) == Some(&Apart::Earlier);
+        let is_another = |asked: &&str| *asked != version && !goes_on();
+        let another = || self.of(kind).filter(is_another).map(|_| Apart::Another);
         if let Some(apart) = apart.or_else(another) {
             self.note(kind, apart);
         }
@@ -80,13 +91,27 @@ impl Revision {
 
     /// What is meant to be apart is a word in the log, what is not a warning.
     pub fn tell(revision: Option<&Self>, log: &BackupLog) {
-        let Some(Self { version, apart, .. }) = revision else {
-            log.info("each list is as of the moment at which it was read: nobody could tell which types other servers keep, or the API server has no revisions");
-            return;
+        for (is_warning, sentence) in Self::sentences(revision) {
+            if is_warning {
+                log.warning(&About::Cluster, "", &sentence);
+            } else {
+                log.info(&sentence);
+            }
+        }
+    }
+
+    /// The same as sentences, and whether they are warnings.
+    pub fn sentences(revision: Option<&Self>) -> Vec<(bool, String)> {
+        let Some(Self { version, is_taken_up, apart, .. }) = revision else {
+            let unknown = "each list is as of the moment at which it was read: nobody could tell which types other servers keep, or the API server has no revisions";
+            return vec![(false, unknown.to_owned())];
         };
-        log.info(&format!(
-            "objects are as of resourceVersion {version}, the moment at which the backup began"
-        ));
+        let moment = if *is_taken_up {
+            "the moment at which an interrupted backup was taken up, but for what was stored by then"
+        } else {
+            "the moment at which the backup began"
+        };
+        let mut sentences = vec![(false, format!("objects are as of resourceVersion {version}, {moment}"))];
         let mut types: BTreeMap<Apart, Vec<String>> = BTreeMap::new();
         for (name, apart) in apart.lock().iter() {
             types.entry(*apart).or_default().push(name.clone());
@@ -97,12 +122,9 @@ impl Revision {
                 few(&names),
                 apart.words()
             );
-            if apart.is_meant() {
-                log.info(&message);
-            } else {
-                log.warning(&About::Cluster, "", &message);
-            }
+            sentences.push((!apart.is_meant(), message));
         }
+        sentences
     }
 }
 
@@ -160,6 +182,22 @@ mod tests {
         assert_eq!(revision.of(&kind("", "events")), None);
         assert_eq!(revision.of(&kind("far.example.com", "orders")), None);
         assert_eq!(revision.apart.lock().get("pods"), Some(&Apart::Expired));
+    }
+
+    #[test]
+    fn a_list_that_goes_on_by_the_token_of_an_earlier_run_is_as_of_that_one_and_nothing_is_wrong_with_it() {
+        let (revision, pods) = (revision().taken_up(true), kind("", "pods"));
+        revision.note(&pods, Apart::Earlier);
+        revision.came(&pods, None, "3");
+        // The next namespace is asked for anew.
+        assert_eq!(revision.of(&pods), Some("8"));
+        revision.came(&pods, None, "8");
+        let sentences = Revision::sentences(Some(&revision));
+        assert!(sentences.iter().all(|(is_warning, _)| !is_warning), "{sentences:?}");
+        assert!(sentences[0].1.contains("8, the moment at which an interrupted backup was taken up"));
+        assert!(sentences[1].1.contains("of pods") && sentences[1].1.contains("an earlier run"));
+        revision.came(&pods, Some(Apart::Expired), "9");
+        assert!(Revision::sentences(Some(&revision))[1].0, "what that one knew is gone");
     }
 
     #[test]

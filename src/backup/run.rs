@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
+use berth_core::run::AfterInterruption;
+use berth_core::violation::Violations;
 use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,12 +23,16 @@ use tracing::{info, warn};
 
 use super::archive::{self, ArchiveError};
 use super::asked::Asked;
+use super::begun::Site;
 use super::blocks::Blocks;
+use super::checkpoint::{Packed, Scope};
 use super::collect::{Collector, Counters, ResourceList};
 use super::discovery::Discovery;
 use super::exec::Exec;
 use super::frozen::Frozen;
 use super::hooks::{Holder, Runner, Tally};
+use super::keeper::{Keeper, Known};
+use super::ledger::Ledger;
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog};
 use super::metrics::BackupMetrics;
@@ -36,22 +42,24 @@ use super::publication::Stored;
 use super::revision::Revision;
 use super::status::{Record, WriteError, merge_into, run_id};
 use super::survey::Cluster;
-use super::upload::{Part, UploadError, upload};
+use super::upload::{Interrupted, Part, Upload, UploadError};
 use crate::client::list;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{ClaimError, Layout, OpenError, Opener};
+use crate::storage::{ClaimError, Layout, OpenError, Opened, Opener};
 use crate::telemetry::chain;
 
 /// How long the last file and the closing write are tried: everything else is stored already.
 pub(super) const CLOSING: Duration = Duration::from_secs(600);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
 /// How long a run that is told to end waits for what is on its way to the store.
-const LAST_PART: Duration = Duration::from_secs(20);
+pub(super) const LAST_PART: Duration = Duration::from_secs(20);
 const PROGRESS: Duration = Duration::from_secs(1);
 /// How long one write is tried for which hooks wait.
 const RECORD: Duration = Duration::from_secs(5);
 /// Gzip members between the workers and the store.
 const PARTS: usize = 4;
+/// What the upload has told and nobody has heard: some 500 MiB of it, if a checkpoint takes that long.
+const TOLD: usize = 64;
 
 /// What every run needs.
 #[derive(Clone)]
@@ -71,6 +79,9 @@ pub struct Engine {
     /// Requests of this process that read what is backed up, of all runs.
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
+    pub after_interruption: AfterInterruption,
+    /// Bytes of a part of an upload.
+    pub part_size: usize,
     pub metrics: BackupMetrics,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
@@ -81,6 +92,8 @@ pub struct Engine {
 pub(super) enum Failure {
     #[error("failed to read what the backup needs to know of the cluster")]
     Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("what the backup asks for is not valid any more")]
+    Invalid(#[source] Violations),
     #[error("the API server refused to let the backup begin")]
     Refused(#[source] kube::Error),
     #[error("failed to list what is to be backed up")]
@@ -120,9 +133,20 @@ impl Failure {
     }
 
     /// Is the API server gone as a whole? Nothing speaks against another attempt when it is back, then.
-    fn is_of_the_api_server(&self) -> bool {
-        let Self::Cluster(error) = self else { return false };
-        error.downcast_ref().is_some_and(ListError::is_gone)
+    pub(super) fn is_of_the_api_server(&self) -> bool {
+        match self {
+            Self::Cluster(error) => error.downcast_ref().is_some_and(ListError::is_gone),
+            Self::List(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+
+    /// Is it the store?
+    pub(super) fn is_of_the_store(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(_) | Self::Upload(UploadError::Store(_)) | Self::Claim(ClaimError::Store(_))
+        )
     }
 }
 
@@ -148,11 +172,26 @@ impl Signals {
         }
     }
 
-    async fn raise(&self) -> Failure {
+    pub(super) async fn raise(&self) -> Failure {
         tokio::select! {
             () = self.deleted.cancelled() => Failure::Deleted,
             () = self.canceled.cancelled() => Failure::Canceled,
             () = self.stop.cancelled() => Failure::Stopped,
+        }
+    }
+
+    /// A store that is away is waited for, and not for long by whoever is to end.
+    pub(super) async fn bound<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            done = &mut work => done,
+            ended = self.raise() => match tokio::time::timeout(LAST_PART, work).await {
+                Ok(Ok(done)) => Ok(done),
+                _ => Err(ended),
+            },
         }
     }
 }
@@ -210,53 +249,27 @@ impl Engine {
         }
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
-        let claimed = {
-            let claim = async {
-                let store = self.open(&prepared.location).await.map_err(Failure::Open)?;
-                let layout =
-                    Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-                let claim = self.claim(record, &prepared.location, &layout, &run).await?;
-                Ok((layout, claim))
-            };
-            let mut claim = std::pin::pin!(claim);
-            // A store that is away is waited for, and not for long by whoever is to end.
-            tokio::select! {
-                claimed = &mut claim => claimed,
-                ended = signals.raise() => match tokio::time::timeout(LAST_PART, claim).await {
-                    Ok(Ok(claimed)) => Ok(claimed),
-                    _ => Err(ended),
-                },
-            }
+        let claim = async {
+            let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
+            let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
+            let claim = self.claim(record, &prepared.location, &layout, &run).await?;
+            Ok(Site { layout, parts, claim, begun: None, is_resumable: false, tally: Tally::default() })
         };
-        let (layout, claim) = match claimed {
-            Ok(claimed) => claimed,
+        let site = match signals.bound(claim).await {
+            Ok(site) => site,
             Err(Failure::Deleted) => return Err(WriteError::Gone),
+            Err(failure) if self.is_left(&failure, record, false) => {
+                self.leave(record, &failure).await;
+                return Ok(());
+            }
             // What lies there is not of this run: it is neither removed nor added to.
             Err(failure) => return self.fail(record, &failure).await,
         };
-        let stored = match self.take(record, &layout, &cluster, &prepared, &log, signals).await {
-            Ok(stored) => self.publish(record, &layout, &claim, &log, &stored, signals).await,
-            Err(failure) => Err(failure),
-        };
-        match stored {
-            Ok(status) => {
-                info!(%name, phase = %status["phase"], items = %status["progress"]["itemsBackedUp"], "ended");
-                record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
-            }
-            Err(failure) => {
-                self.give_up(&layout, &claim, &log, &failure).await;
-                match failure {
-                    Failure::Deleted => Err(WriteError::Gone),
-                    // Somebody else has ended it, or will.
-                    Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
-                    failure => self.fail(record, &failure).await,
-                }
-            }
-        }
+        self.conduct(record, site, &cluster, &prepared, &log, signals).await
     }
 
     /// Ends one that runs.
-    async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+    pub(super) async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
         if matches!(failure, Failure::Claim(_)) {
             // Whoever removes what has expired removes the whole folder, and that is another one's.
@@ -289,34 +302,71 @@ impl Engine {
         Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
     }
 
-    /// Lists, packs and stores everything. When this returns nothing of it is on its way to the store any more.
-    async fn take(
+    /// Lists, packs and stores everything that is not stored yet. When this returns nothing of it is on its way to the store any more.
+    pub(super) async fn take(
         &self,
         record: &mut Record,
-        layout: &Layout,
+        site: &mut Site,
         cluster: &Cluster,
         prepared: &Prepared,
         log: &BackupLog,
         signals: &Signals,
     ) -> Result<Stored, Failure> {
-        let spec = &record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+        let spec = record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+        let layout = site.layout.clone();
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
         }
-        let asked = Asked::by(prepared.volumes.clone());
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked };
-        // The write by which it began is a moment that the API server's store knows.
+        let mut begun = site.begun.take();
+        let goes_on = begun.is_some();
+        let ledger = match &mut begun {
+            Some(begun) => std::mem::take(&mut begun.ledger),
+            None => Ledger::new(&cluster.types),
+        };
+        let stored = ledger.count();
+        let counters = Counters {
+            total: AtomicU64::new(stored),
+            done: Arc::new(AtomicU64::new(stored)),
+            asked: Asked::by(prepared.volumes.clone()),
+        };
+        // The write by which it began, or was taken up, is a moment that the API server's store knows.
         let version = record.object().resource_version();
-        let revision = Revision::new(version, cluster.aggregated.clone()).map(Arc::new);
+        let revision = Revision::new(version, cluster.aggregated.clone());
+        let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
+        let tally = std::mem::take(&mut site.tally);
+        let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
+        let mut keeper = match (self.after_interruption, &begun) {
+            (_, Some(begun)) => Some(Keeper::going_on(&layout, known, &site.claim.run, begun)),
+            (AfterInterruption::Resume, None) => {
+                let (selection, resolved) = (&prepared.selection, &prepared.resolved);
+                let scope = Scope::of(&cluster.types, selection, resolved, &prepared.policy);
+                let scope = Packed::new(&scope).map_err(Failure::File)?;
+                Some(Keeper::new(&layout, known, &site.claim.run, scope))
+            }
+            (AfterInterruption::Restart | AfterInterruption::Fail, None) => None,
+        };
+        if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper)
+            && keeper.write().await
+        {
+            begun.forget_before().await;
+        }
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
-        let uploading = upload(Arc::clone(layout.store()), layout.archive(), taken_parts);
+        let (telling, told) = mpsc::channel(TOLD);
+        let upload = Upload {
+            store: Arc::clone(layout.store()),
+            parts: site.parts.clone(),
+            path: layout.archive(),
+            part_size: self.part_size,
+            begun: begun.map(|begun| (begun.staged, begun.uploaded, begun.tail)),
+            progress: keeper.is_some().then_some(telling),
+        };
         // Whoever does not lead any more stores nothing either.
-        let uploading = AbortOnDropHandle::new(tokio::spawn(uploading));
+        let uploading = AbortOnDropHandle::new(tokio::spawn(upload.run(taken_parts)));
         let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
-        let (frozen, tally, ending) = (Frozen::default(), Tally::default(), CancellationToken::new());
-        let (holder, held) = Holder::new(&prepared.wanted.hooks, log);
+        let (frozen, ending) = (Frozen::default(), CancellationToken::new());
+        let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
             runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
             client: self.client.clone(),
@@ -329,8 +379,10 @@ impl Engine {
         };
         let mut blocks = pin!(maybe_done(blocks.run(held)));
         let pack = async {
-            let opening = archive::opening(mtime).map_err(Failure::Archive)?;
-            let _ = parts.send(Part::Bytes(opening.into())).await;
+            if !goes_on {
+                let opening = archive::opening(mtime).map_err(Failure::Archive)?;
+                let _ = parts.send(Part::Member(opening.into(), Vec::new())).await;
+            }
             let workers: Vec<_> = (0..self.packers)
                 .map(|_| {
                     let (waiting, parts, done) =
@@ -351,6 +403,7 @@ impl Engine {
                 resolved: &prepared.resolved,
                 log,
                 counters: &counters,
+                ledger: &ledger,
                 batches,
                 holder,
             };
@@ -361,51 +414,75 @@ impl Engine {
             for worker in try_join_all(workers).await.map_err(Failure::Worker)? {
                 worker.map_err(Failure::Archive)?;
             }
-            let list = collected.map_err(Failure::List)?;
+            let mut list = collected.map_err(Failure::List)?;
+            tally.correct(&mut list);
+            // Before the archive is whole: from then on nobody looks at the objects again.
+            Revision::tell(revision.as_deref(), log);
+            let decided = counters.asked.tell(&spec, log);
+            tell_claims_without_data(&spec, &list, decided, log);
             let closing = archive::closing().map_err(Failure::Archive)?;
-            let _ = parts.send(Part::Bytes(closing.into())).await;
-            let _ = parts.send(Part::End).await;
+            let _ = parts.send(Part::End(closing.into())).await;
             drop(parts);
             Ok(list)
         };
-        let packed = tokio::select! {
-            (packed, ()) = async { tokio::join!(pack, blocks.as_mut()) } => packed,
-            lost = keep_record(record, &counters, &frozen) => Err(lost),
-            ended = signals.raise() => Err(ended),
+        let storing = async {
+            let packed = tokio::select! {
+                (packed, ()) = async { tokio::join!(pack, blocks.as_mut()) } => packed,
+                lost = keep_record(record, &counters, &frozen) => Err(lost),
+                ended = signals.raise() => Err(ended),
+            };
+            // Whatever became of the backup: what was begun in a pod is undone in it.
+            ending.cancel();
+            blocks.as_mut().await;
+            // Whoever sent it anything has ended by now: so does the upload, whole or given up.
+            let uploaded = match &packed {
+                // It may be in the middle of a part, and as patient with its store as ever.
+                Err(failure) if failure.is_from_outside() => {
+                    let given_up = Interrupted { error: UploadError::GivenUp, begun: None };
+                    tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(Ok(Err(given_up)))
+                }
+                _ => uploading.await,
+            };
+            (packed, uploaded)
         };
-        // Whatever became of the backup: what was begun in a pod is undone in it.
-        ending.cancel();
-        blocks.as_mut().await;
-        // Whoever sent it anything has ended by now: so does the upload, whole or given up.
-        let uploaded = match &packed {
-            // It may be in the middle of a part, and as patient with its store as ever.
-            Err(failure) if failure.is_from_outside() => {
-                tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(Ok(Err(UploadError::GivenUp)))
+        let keeping = async {
+            // Whoever waits to be heard learns that nobody listens any more.
+            let mut told = told;
+            let Some(keeper) = &mut keeper else { return };
+            let hurry = async {
+                signals.raise().await;
+                tokio::time::sleep(LAST_PART).await;
+            };
+            tokio::select! {
+                () = keeper.run(&mut told) => {}
+                () = hurry => {}
             }
-            _ => uploading.await,
         };
-        let uploaded = uploaded.map_err(Failure::Worker)?;
-        match (packed, uploaded) {
-            (Ok(mut list), Ok(bytes)) => {
-                tally.correct(&mut list);
+        let ((packed, uploaded), ()) = tokio::join!(storing, keeping);
+        let (uploaded, begun) = match uploaded.map_err(Failure::Worker)? {
+            Ok(bytes) => (Ok(bytes), None),
+            Err(Interrupted { error, begun }) => (Err(error), begun),
+        };
+        let failure = match (packed, uploaded) {
+            (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
-                Revision::tell(revision.as_deref(), log);
-                let decided = counters.asked.tell(spec, log);
-                tell_claims_without_data(spec, &list, decided, log);
-                Ok(Stored { list, bytes, hooks: tally.status() })
+                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                return Ok(Stored { list, bytes, hooks: tally.status() });
             }
-            (Err(failure), _) if failure.is_from_outside() => Err(failure),
+            (Err(failure), _) if failure.is_from_outside() => failure,
             // The upload knows why, unless it ended because the packing did.
-            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Err(Failure::Upload(error)),
-            (Err(failure), _) => Err(failure),
-            (Ok(_), Err(error)) => Err(Failure::Upload(error)),
-        }
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Failure::Upload(error),
+            (Err(failure), _) => failure,
+            (Ok(_), Err(error)) => Failure::Upload(error),
+        };
+        self.part_with(record, site, keeper, begun, &failure).await;
+        Err(failure)
     }
 }
 
-fn schedule(record: &Record) -> Option<&str> {
+pub(super) fn schedule(record: &Record) -> Option<&str> {
     record.object().labels().get(keys::SCHEDULE).map(String::as_str)
 }
 
@@ -429,14 +506,16 @@ fn told(record: &Record, failure: &Failure) -> String {
 /// Writes the progress, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
 /// nothing has changed. Ends when the Backup is not this run's any more.
 async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) -> Failure {
-    let mut told = (0, 0);
+    // It does not go back, be it that an earlier run had come further.
+    let before = record.progress();
+    let mut told = before;
     loop {
         tokio::select! {
             () = tokio::time::sleep(PROGRESS) => {}
             () = frozen.wanted() => {}
         }
-        let done = counters.done.load(Ordering::Relaxed);
-        let now = (counters.total.load(Ordering::Relaxed).max(done), done);
+        let done = counters.done.load(Ordering::Relaxed).max(before.1);
+        let now = (counters.total.load(Ordering::Relaxed).max(done).max(before.0), done);
         let asked = frozen.asked();
         if now != told || asked.is_some() {
             let mut patch = json!({});

@@ -1,5 +1,5 @@
 //! Writes to the Backup that runs: each on the version last seen, repeated until it stands or the object is
-//! not ours any more. An annotation names the run that has it: whoever settles what a dead leader left takes it over by that,
+//! not ours any more. An annotation names the run that has it: whoever takes up what a dead leader left takes it over by that,
 //! and the dead one, should it wake, writes nothing more.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -114,6 +114,22 @@ impl Record {
         self.annotation(keys::FROZEN)
     }
 
+    /// Has a run of this engine begun it?
+    pub fn is_begun(&self) -> bool {
+        self.annotation(keys::RUN).is_some()
+    }
+
+    /// How often it was run so far. Anybody who may patch Backups may write the annotation, and gets another run or none by that.
+    pub fn runs(&self) -> u32 {
+        self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or(1)
+    }
+
+    /// Objects that it was said to have, and of these the ones that were said to be stored.
+    pub fn progress(&self) -> (u64, u64) {
+        let progress = |key: &str| self.object.data["status"]["progress"][key].as_u64().unwrap_or(0);
+        (progress("totalItems"), progress("itemsBackedUp"))
+    }
+
     /// Begins it, by a patch that makes it InProgress: `run` has it then.
     ///
     /// # Errors
@@ -121,7 +137,8 @@ impl Record {
     pub async fn begin(&mut self, patch: &Value, run: &str, patience: Duration) -> Result<(), WriteError> {
         let mut patch = patch.clone();
         // What its maker wrote there while nobody looked is not ours.
-        let mark = json!({"metadata": {"annotations": {keys::RUN: run, keys::PUBLISHING: null, keys::FROZEN: null}}});
+        let marks = json!({keys::RUN: run, keys::RUNS: "1", keys::PUBLISHING: null, keys::FROZEN: null});
+        let mark = json!({"metadata": {"annotations": marks}});
         merge_into(&mut patch, mark);
         self.run = Some(run.to_owned());
         self.merge(&patch, BackupPhase::ReadyToStart, patience).await
@@ -137,6 +154,40 @@ impl Record {
         self.merge(&patch, BackupPhase::InProgress, patience).await?;
         self.run = Some(run.to_owned());
         Ok(())
+    }
+
+    /// Counts the run that is about to go on or to begin anew: nothing but this, because whoever has taken it over meanwhile would find
+    /// its claim replaced. What an earlier run said of its end goes, and what it had frozen was thawed.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn run_again(&mut self, patience: Duration) -> Result<(), WriteError> {
+        let runs = self.runs().saturating_add(1).to_string();
+        let patch = json!({
+            "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
+            "status": {"completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null},
+        });
+        self.merge(&patch, BackupPhase::InProgress, patience).await
+    }
+
+    /// Leaves it to whoever leads next. A run that ends so says nothing against another one, and does not count. Hooks of all pods on
+    /// record were tried.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn hand_over(&mut self, patience: Duration) -> Result<(), WriteError> {
+        let runs = self.runs().saturating_sub(1).to_string();
+        let patch = json!({"metadata": {"annotations": {keys::RUNS: runs, keys::FROZEN: null}}});
+        self.merge(&patch, BackupPhase::InProgress, patience).await
+    }
+
+    /// Hooks of all pods on record were tried.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn thawed(&mut self, patience: Duration) -> Result<(), WriteError> {
+        let patch = json!({"metadata": {"annotations": {keys::FROZEN: null}}});
+        self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
     /// Asks for leave to publish, with the status that it will have but for its phase: once this stands, the backup is whole, and
@@ -221,7 +272,7 @@ impl Record {
 
     /// Ends the Backup, by a patch with its last status; hooks of all pods on record were tried. Where that is too large, or a failure
     /// that the API server refuses, with its phase alone, by a write that leaves the object smaller than it was: a Backup that nobody
-    /// can end keeps its slot. What else is refused of a backup that is stored is tried again by whoever settles it, with all that is
+    /// can end keeps its slot. What else is refused of a backup that is stored is tried again by whoever takes it up, with all that is
     /// known of it.
     ///
     /// # Errors

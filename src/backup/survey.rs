@@ -1,7 +1,6 @@
 //! What a backup must know of the cluster before it begins: types, namespaces, its location.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
@@ -12,7 +11,6 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
-use object_store::DynObjectStore;
 
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
@@ -24,7 +22,7 @@ use super::revision::aggregated;
 use super::run::{Engine, Failure};
 use super::status::Record;
 use crate::client::list;
-use crate::storage::OpenError;
+use crate::storage::{OpenError, Opened};
 
 /// As it was when the backup began.
 pub struct Cluster {
@@ -79,14 +77,11 @@ impl Engine {
     }
 
     /// Opens a location. As patient as any other read with that of its Secret.
-    pub(super) async fn open(
-        &self,
-        location: &BackupStorageLocation,
-    ) -> Result<Arc<DynObjectStore>, OpenError> {
+    pub(super) async fn open(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
         let mut patience = Patience::new(self.list_retry);
         let opener = self.opener.patient();
         loop {
-            match opener.open(location).await {
+            match opener.open_with_parts(location).await {
                 Err(OpenError::ReadSecret(name, error)) => {
                     let Some(pause) = patience.pause_after(&error) else {
                         return Err(OpenError::ReadSecret(name, error));

@@ -1,5 +1,5 @@
 //! The archive on its way to the store: one request if it is small, parts if it is not. Nothing is visible
-//! under its key until all of it is there.
+//! under its key until all of it is there. What is stored of it is told as it goes on, so that another process can go on with it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,24 +7,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{DynObjectStore, MultipartUpload, ObjectStoreExt, PutPayload};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::checkpoint::Uploaded;
+use super::keeper::Progress;
+use super::ledger::Contents;
+use crate::storage::{Parts, Receipt, Staged};
 
 /// Size of every part but the last. S3 wants 5 MiB or more, and Cloudflare's R2 wants all of one size: a part ends where it is
 /// full, be that in the middle of a gzip member.
-const PART: usize = 8 * 1024 * 1024;
+pub const PART: usize = 8 * 1024 * 1024;
 /// S3 takes 10,000 parts. Behind this one (39 GiB) they are larger, so that an archive may have 350 GiB, though not in R2.
 const LARGE_AFTER: usize = 5000;
-const LARGE_PART: usize = 64 * 1024 * 1024;
+const LARGER: usize = 8;
 const PARTS_AT_ONCE: usize = 2;
 const ABORT: Duration = Duration::from_secs(60);
 
 /// What the archive's makers send.
 pub enum Part {
-    Bytes(Bytes),
-    /// The archive is whole. Without it the upload is given up.
-    End,
+    /// A gzip member, and what is in it.
+    Member(Bytes, Vec<Contents>),
+    /// The last one: the archive is whole. Without it the upload is given up.
+    End(Bytes),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -37,189 +43,295 @@ pub enum UploadError {
     GivenUp,
 }
 
-/// Returns the archive's size once it is stored.
-///
-/// # Errors
-/// When the store refuses, or the archive ends without [`Part::End`]. Nothing is left behind then.
-pub async fn upload(
-    store: Arc<DynObjectStore>,
-    path: Path,
-    mut parts: mpsc::Receiver<Part>,
-) -> Result<u64, UploadError> {
-    let mut waiting = Waiting::default();
-    let mut size = 0;
-    let mut multipart: Option<Multipart> = None;
-    let result = loop {
-        match parts.recv().await {
-            Some(Part::Bytes(bytes)) => {
-                size += bytes.len() as u64;
-                waiting.push(bytes);
-                if let Err(error) = put_full(&store, &path, &mut waiting, &mut multipart).await {
-                    break Err(error);
+/// An upload that ended before the archive was stored, and what was begun of it: to be aborted, or to be gone on with.
+pub struct Interrupted {
+    pub error: UploadError,
+    pub begun: Option<Staged>,
+}
+
+/// Where the archive goes, and from where on.
+pub struct Upload {
+    pub store: Arc<DynObjectStore>,
+    pub parts: Parts,
+    pub path: Path,
+    /// Usually [`PART`].
+    pub part_size: usize,
+    /// What another process has stored of it, and the bytes behind that.
+    pub begun: Option<(Staged, Uploaded, Bytes)>,
+    /// Who wants to know what is stored.
+    pub progress: Option<mpsc::Sender<Progress>>,
+}
+
+impl Upload {
+    /// Returns the archive's size once it is stored.
+    ///
+    /// # Errors
+    /// When the store refuses, or the archive ends without [`Part::End`]. Nothing of it is on its way then.
+    pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, Interrupted> {
+        let Self { store, parts, path, part_size, begun, progress } = self;
+        let teller = Teller(progress);
+        let mut waiting = Waiting::default();
+        let mut staged = None;
+        if let Some((begun, uploaded, tail)) = begun {
+            waiting.push(tail, Vec::new());
+            staged = Some(Multipart::new(begun, uploaded.parts, part_size));
+        }
+        let received = receive(&parts, &path, &mut members, &mut waiting, &mut staged, &teller, part_size);
+        let received = received.await;
+        // Whoever still makes members learns that nobody takes them.
+        drop(members);
+        let ended = match (received, &mut staged) {
+            (Ok(()), None) => {
+                let size = waiting.size as u64;
+                store.put(&path, waiting.take_rest().bytes).await.map(|_| size).map_err(UploadError::Store)
+            }
+            (Ok(()), Some(staged)) => staged.complete(waiting, &teller).await,
+            (Err(error), staged) => {
+                if let Some(staged) = staged {
+                    staged.come_to_rest(&teller).await;
+                }
+                Err(error)
+            }
+        };
+        ended.map_err(|error| Interrupted { error, begun: staged.map(|staged| staged.staged) })
+    }
+}
+
+/// Not for as long as a store is tried otherwise, because it may be what failed.
+pub async fn abort(begun: &Staged) {
+    let _ = tokio::time::timeout(ABORT, begun.abort()).await;
+}
+
+/// Until the archive is whole, with every part on its way that is full.
+async fn receive(
+    parts: &Parts,
+    path: &Path,
+    members: &mut mpsc::Receiver<Part>,
+    waiting: &mut Waiting,
+    staged: &mut Option<Multipart>,
+    teller: &Teller,
+    part_size: usize,
+) -> Result<(), UploadError> {
+    loop {
+        let received = match staged {
+            // What is stored is told as soon as it is, however long the next member takes.
+            Some(open) if !open.under_way.is_empty() => {
+                let settled = tokio::select! {
+                    received = members.recv() => Err(received),
+                    settled = open.oldest() => Ok(settled),
+                };
+                match settled {
+                    Ok(settled) => {
+                        open.note(settled, teller).await?;
+                        continue;
+                    }
+                    Err(received) => received,
                 }
             }
-            Some(Part::End) => break Ok(()),
-            None => break Err(UploadError::GivenUp),
-        }
-    };
-    // Whoever still makes members learns that nobody takes them.
-    drop(parts);
-    match (result, multipart) {
-        (Ok(()), None) => {
-            store.put(&path, waiting.rest.into_iter().collect()).await.map_err(UploadError::Store)?
-        }
-        (Ok(()), Some(multipart)) => multipart.complete(waiting.rest).await?,
-        (Err(error), multipart) => {
-            if let Some(multipart) = multipart {
-                multipart.give_up().await;
+            _ => members.recv().await,
+        };
+        match received {
+            Some(Part::Member(bytes, contents)) => waiting.push(bytes, contents),
+            Some(Part::End(bytes)) => {
+                waiting.push(bytes, Vec::new());
+                return Ok(());
             }
-            return Err(error);
+            None => return Err(UploadError::GivenUp),
         }
-    };
-    Ok(size)
+        while let Some(full) = waiting.take(staged.as_ref().map_or(part_size, Multipart::part_size)) {
+            let open = match staged.take() {
+                Some(open) => open,
+                None => {
+                    let begun = parts.begin(path).await.map_err(UploadError::Store)?;
+                    Multipart::new(begun, Vec::new(), part_size)
+                }
+            };
+            staged.insert(open).put(full, teller).await?;
+        }
+    }
 }
 
 /// What no part holds yet.
 #[derive(Default)]
 struct Waiting {
-    rest: VecDeque<Bytes>,
+    rest: VecDeque<Member>,
     size: usize,
 }
 
+struct Member {
+    bytes: Bytes,
+    /// Taken along by the part in which it begins.
+    contents: Vec<Contents>,
+}
+
+/// A part.
+#[derive(Default)]
+struct Full {
+    bytes: PutPayload,
+    /// Of the members that begin in it.
+    contents: Vec<Contents>,
+    /// The rest of the one that ends behind it.
+    tail: Bytes,
+}
+
 impl Waiting {
-    fn push(&mut self, bytes: Bytes) {
+    fn push(&mut self, bytes: Bytes, contents: Vec<Contents>) {
         if !bytes.is_empty() {
             self.size += bytes.len();
-            self.rest.push_back(bytes);
+            self.rest.push_back(Member { bytes, contents });
         }
     }
 
     /// Exactly so many bytes, once they are there.
-    fn take(&mut self, size: usize) -> Option<VecDeque<Bytes>> {
-        if self.size < size {
+    fn take(&mut self, size: usize) -> Option<Full> {
+        if self.size < size || size == 0 {
             return None;
         }
-        let (mut part, mut lacking) = (VecDeque::new(), size);
-        while let Some(mut bytes) = self.rest.pop_front() {
-            if bytes.len() > lacking {
-                self.rest.push_front(bytes.split_off(lacking));
+        let (mut bytes, mut full, mut lacking) = (Vec::new(), Full::default(), size);
+        while lacking > 0 {
+            let Some(mut member) = self.rest.pop_front() else { break };
+            full.contents.append(&mut member.contents);
+            if member.bytes.len() > lacking {
+                full.tail = member.bytes.split_off(lacking);
+                self.rest.push_front(Member { bytes: full.tail.clone(), contents: Vec::new() });
             }
-            lacking -= bytes.len();
-            part.push_back(bytes);
-            if lacking == 0 {
-                break;
-            }
+            lacking -= member.bytes.len();
+            bytes.push(member.bytes);
         }
         self.size -= size;
-        Some(part)
+        full.bytes = bytes.into_iter().collect();
+        Some(full)
+    }
+
+    /// All that is there.
+    fn take_rest(self) -> Full {
+        let mut full = Full::default();
+        let take = |mut member: Member| {
+            full.contents.append(&mut member.contents);
+            member.bytes
+        };
+        full.bytes = self.rest.into_iter().map(take).collect();
+        full
     }
 }
 
-/// Every part that is full goes.
-async fn put_full(
-    store: &Arc<DynObjectStore>,
-    path: &Path,
-    waiting: &mut Waiting,
-    multipart: &mut Option<Multipart>,
-) -> Result<(), UploadError> {
-    while let Some(part) = waiting.take(multipart.as_ref().map_or(PART, Multipart::part_size)) {
-        let open = match multipart.take() {
-            Some(open) => open,
-            None => Multipart::start(store, path).await?,
-        };
-        multipart.insert(open).put(part).await?;
+struct Teller(Option<mpsc::Sender<Progress>>);
+
+impl Teller {
+    async fn tell(&self, progress: Progress) {
+        if let Some(teller) = &self.0 {
+            // Whoever wanted to know may be gone.
+            let _ = teller.send(progress).await;
+        }
     }
-    Ok(())
 }
 
 struct Multipart {
-    upload: Box<dyn MultipartUpload>,
-    under_way: VecDeque<JoinHandle<object_store::Result<()>>>,
-    parts: usize,
+    staged: Staged,
+    receipts: Vec<Receipt>,
+    /// Bytes of all parts, those under way included.
+    offset: u64,
+    under_way: VecDeque<Sending>,
+    part_size: usize,
+}
+
+struct Sending {
+    task: AbortOnDropHandle<object_store::Result<Receipt>>,
+    contents: Vec<Contents>,
+    tail: Bytes,
 }
 
 impl Multipart {
-    async fn start(store: &Arc<DynObjectStore>, path: &Path) -> Result<Self, UploadError> {
-        let upload = store.put_multipart(path).await.map_err(UploadError::Store)?;
-        Ok(Self { upload, under_way: VecDeque::new(), parts: 0 })
+    fn new(staged: Staged, receipts: Vec<Receipt>, part_size: usize) -> Self {
+        let offset = receipts.iter().map(|receipt| receipt.size).sum();
+        Self { staged, receipts, offset, under_way: VecDeque::new(), part_size }
+    }
+
+    fn index(&self) -> usize {
+        self.receipts.len() + self.under_way.len()
     }
 
     fn part_size(&self) -> usize {
-        if self.parts < LARGE_AFTER { PART } else { LARGE_PART }
+        if self.index() < LARGE_AFTER { self.part_size } else { self.part_size * LARGER }
     }
 
-    async fn put(&mut self, bytes: VecDeque<Bytes>) -> Result<(), UploadError> {
+    async fn put(&mut self, full: Full, teller: &Teller) -> Result<(), UploadError> {
         while self.under_way.len() >= PARTS_AT_ONCE {
-            self.settle().await?;
+            self.settle(teller).await?;
         }
-        self.parts += 1;
-        let payload: PutPayload = bytes.into_iter().collect();
-        self.under_way.push_back(tokio::spawn(self.upload.put_part(payload)));
+        self.send(full);
         Ok(())
     }
 
-    async fn settle(&mut self) -> Result<(), UploadError> {
-        match self.under_way.pop_front() {
-            Some(part) => part.await.map_err(UploadError::Task)?.map_err(UploadError::Store),
-            None => Ok(()),
-        }
+    fn send(&mut self, full: Full) {
+        let Full { bytes, contents, tail } = full;
+        let (staged, index, offset) = (self.staged.clone(), self.index(), self.offset);
+        self.offset += bytes.content_length() as u64;
+        let task = tokio::spawn(async move { staged.put(index, offset, bytes).await });
+        self.under_way.push_back(Sending { task: AbortOnDropHandle::new(task), contents, tail });
     }
 
-    async fn complete(mut self, rest: VecDeque<Bytes>) -> Result<object_store::PutResult, UploadError> {
-        let finished = async {
-            if !rest.is_empty() {
-                self.put(rest).await?;
-            }
-            while !self.under_way.is_empty() {
-                self.settle().await?;
-            }
-            self.upload.complete().await.map_err(UploadError::Store)
-        };
-        let result = finished.await;
-        if result.is_err() {
-            self.give_up().await;
-        }
-        result
+    async fn settle(&mut self, teller: &Teller) -> Result<(), UploadError> {
+        let settled = self.oldest().await;
+        self.note(settled, teller).await
     }
 
-    /// Once no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it. Not for as
+    /// Waits for the oldest part on its way, if there is one. Whoever waits may give up and wait again.
+    async fn oldest(&mut self) -> Result<Receipt, UploadError> {
+        let Some(oldest) = self.under_way.front_mut() else { return Err(UploadError::GivenUp) };
+        (&mut oldest.task).await.map_err(UploadError::Task)?.map_err(UploadError::Store)
+    }
+
+    /// What became of that one. Not to be given up: somebody counts on being told.
+    async fn note(
+        &mut self,
+        settled: Result<Receipt, UploadError>,
+        teller: &Teller,
+    ) -> Result<(), UploadError> {
+        let sent = self.under_way.pop_front();
+        let receipt = settled?;
+        let (contents, tail) = sent.map(|sent| (sent.contents, sent.tail)).unwrap_or_default();
+        self.receipts.push(receipt.clone());
+        let upload = self.staged.id().to_owned();
+        teller.tell(Progress::Part { upload, receipt, contents, tail }).await;
+        Ok(())
+    }
+
+    /// What is behind the parts becomes the last one. It holds the end of the archive, so nobody may go on behind it.
+    async fn complete(&mut self, waiting: Waiting, teller: &Teller) -> Result<u64, UploadError> {
+        while !self.under_way.is_empty() {
+            self.settle(teller).await?;
+        }
+        let full = waiting.take_rest();
+        let stored = self.staged.put(self.index(), self.offset, full.bytes).await;
+        let last = stored.map_err(UploadError::Store)?;
+        self.offset += last.size;
+        self.receipts.push(last.clone());
+        let (kept, is_kept) = oneshot::channel();
+        teller.tell(Progress::Whole { receipts: vec![last], contents: full.contents, kept }).await;
+        // An error says that nobody keeps anything.
+        let _ = is_kept.await;
+        self.staged.complete(&self.receipts).await.map_err(UploadError::Store)?;
+        Ok(self.offset)
+    }
+
+    /// Until no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it. Not for as
     /// long as the store is tried otherwise, because it may be what failed.
-    async fn give_up(mut self) {
-        let parts = std::mem::take(&mut self.under_way);
+    async fn come_to_rest(&mut self, teller: &Teller) {
         let all = async {
-            for part in parts {
-                let _ = part.await;
+            while !self.under_way.is_empty() {
+                // Behind one that failed none counts.
+                if self.settle(teller).await.is_err() {
+                    break;
+                }
             }
-            let _ = self.upload.abort().await;
+            while let Some(sending) = self.under_way.pop_front() {
+                let _ = sending.task.await;
+            }
         };
         let _ = tokio::time::timeout(ABORT, all).await;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_of_one_size_whatever_arrives() {
-        let mut waiting = Waiting::default();
-        let (mut parts, mut sent, mut next) = (Vec::new(), Vec::new(), 0_u8);
-        for length in [3, 10, 0, 1, 29, 7, 4] {
-            let bytes: Vec<u8> = (0..length)
-                .map(|_| {
-                    next += 1;
-                    next
-                })
-                .collect();
-            sent.extend_from_slice(&bytes);
-            waiting.push(bytes.into());
-            while let Some(part) = waiting.take(8) {
-                parts.push(part.iter().map(Bytes::len).sum::<usize>());
-                sent.drain(..8).zip(part.iter().flatten()).for_each(|(a, b)| assert_eq!(a, *b));
-            }
-        }
-        assert_eq!(parts, [8; 6]);
-        assert_eq!(waiting.size, 6);
-        assert!(waiting.rest.iter().flatten().eq(sent.iter()));
-    }
-}
+mod tests;

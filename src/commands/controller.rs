@@ -16,6 +16,7 @@ use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::run::Engine;
+use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
@@ -91,7 +92,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 
 type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics);
 
-/// Everything that only one may do. Ends after `stop`, when the running backups have ended; dropped at once
+/// Everything that only one may do. Ends after `stop`, when the running backups have ended or are handed over; dropped at once
 /// when leadership is lost. Nothing survives it: the next leader begins from one list.
 async fn lead(
     args: &ControllerArgs,
@@ -235,6 +236,8 @@ async fn execute(
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
+        after_interruption: args.after_interruption.into(),
+        part_size: PART,
         metrics: metrics.clone(),
         cluster: Arc::default(),
     };

@@ -13,6 +13,13 @@ pub struct Claim {
     pub run: String,
 }
 
+impl Claim {
+    /// Is it by whichever run of the same Backup?
+    pub fn is_of_backup_of(&self, other: &Self) -> bool {
+        self.cluster == other.cluster && self.backup == other.backup
+    }
+}
+
 /// What lies in the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folder {
@@ -52,34 +59,6 @@ pub fn judge(ours: &Claim, folder: &Folder) -> Verdict {
     }
 }
 
-/// What is to be done about a folder whose run is dead, and can publish nothing any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// It holds a backup: maybe that one.
-    Published,
-    /// All but the last file of it is there, and the run had got leave to write that: whoever settles it does so.
-    Whole,
-    /// What is there is of a run of this Backup, and goes.
-    Ours,
-    /// What is there, if anything, is not of this Backup, and stays.
-    Strange,
-}
-
-/// `whole`: the run had leave to publish, and had stored everything before it asked for that.
-pub fn settle(cluster: &str, backup: &str, folder: &Folder, whole: bool) -> Rest {
-    match &folder.claim {
-        _ if folder.published => Rest::Published,
-        Some(claim) if claim.cluster == cluster && claim.backup == backup => {
-            if whole {
-                Rest::Whole
-            } else {
-                Rest::Ours
-            }
-        }
-        Some(_) | None => Rest::Strange,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,23 +88,6 @@ mod tests {
             assert_eq!(judge(&ours, &folder), verdict, "{folder:?}");
             folder.published = true;
             assert_eq!(judge(&ours, &folder), Verdict::Published, "{folder:?}");
-        }
-    }
-
-    #[test]
-    fn a_dead_run_leaves_what_it_published_and_what_it_did_not_write() {
-        for (found, rest) in [
-            (Some(claim("here", "b", "whichever")), Rest::Ours),
-            (Some(claim("here", "another", "r")), Rest::Strange),
-            (Some(claim("elsewhere", "b", "r")), Rest::Strange),
-            (None, Rest::Strange),
-        ] {
-            let mut folder = folder(found, true);
-            assert_eq!(settle("here", "b", &folder, false), rest, "{folder:?}");
-            let whole = if rest == Rest::Ours { Rest::Whole } else { Rest::Strange };
-            assert_eq!(settle("here", "b", &folder, true), whole, "{folder:?}");
-            folder.published = true;
-            assert_eq!(settle("here", "b", &folder, true), Rest::Published, "{folder:?}");
         }
     }
 }

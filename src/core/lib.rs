@@ -13,6 +13,7 @@
 //! - [`guard`]: who may change what of a Backup.
 //! - [`limits`]: how much a Backup may ask for.
 //! - [`claim`]: whose a backup's folder in a store is.
+//! - [`run`]: what becomes of a backup whose run ended before it did.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
@@ -34,5 +35,6 @@ pub mod policy;
 pub mod queue;
 pub mod reading;
 pub mod revision;
+pub mod run;
 pub mod selection;
 pub mod violation;

@@ -22,6 +22,8 @@ pub enum Apart {
     OwnStore,
     /// A server behind the API server keeps them, whose revisions are other ones.
     Aggregated,
+    /// Their list goes on from where an earlier run had come to, as of the revision of that one.
+    Earlier,
     /// The answer was as of another revision.
     Another,
     /// Asked for the revision it fails, asked for what is there it does not.
@@ -47,7 +49,7 @@ impl Apart {
 
     /// Is that so by design, and nothing that anybody could do something about?
     pub fn is_meant(self) -> bool {
-        self <= Self::Aggregated
+        self <= Self::Earlier
     }
 
     /// In a sentence after the names of types.
@@ -57,6 +59,7 @@ impl Apart {
             Self::ByName => "others need them, and some were got one by one",
             Self::OwnStore => "API servers often keep them in an etcd of their own",
             Self::Aggregated => "other servers keep them, as `kubectl get apiservices` says",
+            Self::Earlier => "their lists go on from where an earlier run had come to, as of its moment",
             Self::Another => "their server answered as of another one",
             Self::Refused => "their server fails when it is asked for one",
             Self::Behind => "the API server that was asked lags behind: it did not know that one yet",
@@ -157,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_nobody_can_help_is_not_what_is_warned_of() {
-        let meant = [Apart::Before, Apart::ByName, Apart::OwnStore, Apart::Aggregated];
+        let meant = [Apart::Before, Apart::ByName, Apart::OwnStore, Apart::Aggregated, Apart::Earlier];
         assert!(meant.iter().all(|apart| apart.is_meant()));
         let others = [Apart::Another, Apart::Refused, Apart::Behind, Apart::Expired];
         assert!(!others.iter().any(|apart| apart.is_meant()));

@@ -104,6 +104,11 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// One that was settled before, by the qualified names of the types.
+    pub fn of(fates: impl IntoIterator<Item = (String, Fate)>, all_namespaces: bool) -> Self {
+        Self { fates: fates.into_iter().collect(), all_namespaces, idle: Vec::new() }
+    }
+
     pub fn fate(&self, kind: &ResourceType) -> Fate {
         self.fates.get(&kind.qualified()).copied().unwrap_or(Fate::Excluded)
     }

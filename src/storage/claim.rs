@@ -9,6 +9,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint;
 use super::conditional::put_if;
 use super::layout::{Layout, METADATA};
 
@@ -63,6 +64,10 @@ pub struct Found {
 }
 
 impl Found {
+    pub fn has_checkpoint(&self) -> bool {
+        self.files.contains(checkpoint::FILE)
+    }
+
     /// Is everything there that a run stores before it asks for leave to publish?
     pub fn is_whole(&self, layout: &Layout) -> bool {
         layout.names().all(|name| self.files.contains(&name))
@@ -168,7 +173,9 @@ impl Layout {
             return Ok(false);
         }
         let mut failed = None;
-        for name in self.names().filter(|name| found.files.contains(name)) {
+        // First of all what says that the rest is of use.
+        let names = std::iter::once(checkpoint::FILE.to_owned()).chain(self.names());
+        for name in names.filter(|name| found.files.contains(name)) {
             if let Err(error) = self.delete(&self.folder().join(name)).await {
                 failed.get_or_insert(error);
             }

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::RetryConfig;
+use object_store::azure::{MicrosoftAzure, MicrosoftAzureBuilder};
 use object_store::client::ClientOptions;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::{DynObjectStore, RetryConfig};
+use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 
 use super::credentials::variables;
 use super::open::{CloudFile, OpenError};
 
 type Settings = BTreeMap<String, String>;
-type Opened = Result<Arc<DynObjectStore>, OpenError>;
+type Built<S> = Result<Arc<S>, OpenError>;
 
 fn get<'a>(config: &'a Settings, key: &str) -> Option<&'a str> {
     config.get(key).map(String::as_str).filter(|value| !value.is_empty())
@@ -25,7 +25,7 @@ pub fn azure(
     file: Option<CloudFile>,
     options: ClientOptions,
     retry: RetryConfig,
-) -> Opened {
+) -> Built<MicrosoftAzure> {
     let account = get(config, "storageAccount");
     let account = account.ok_or(OpenError::Config("storageAccount", "the account that has the container"))?;
     let mut builder = match &file {
@@ -83,7 +83,7 @@ pub fn google(
     file: Option<CloudFile>,
     options: ClientOptions,
     retry: RetryConfig,
-) -> Opened {
+) -> Built<GoogleCloudStorage> {
     if get(config, "kmsKeyName").is_some() {
         return Err(OpenError::NotServed(
             "kmsKeyName",
@@ -126,8 +126,8 @@ mod tests {
         Some(CloudFile { name: "s".into(), key: "cloud".into(), text: text.into() })
     }
 
-    fn said(opened: Opened) -> String {
-        opened.map_or_else(|error| error.to_string(), |store| store.to_string())
+    fn said<S: std::fmt::Display>(built: Built<S>) -> String {
+        built.map_or_else(|error| error.to_string(), |store| store.to_string())
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 mod uploads;
 
+pub(super) use uploads::remove_staged;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +16,13 @@ use berth_api::velero::backup_storage_location::SecretKey;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, Keys};
+use super::parts::Opened;
 use super::rotation::Rotating;
 use super::{Roots, clouds};
 
@@ -98,20 +101,30 @@ impl Opener {
     /// # Errors
     /// When the location's settings or Secrets are not usable. The store itself is not asked anything.
     pub async fn open(&self, location: &BackupStorageLocation) -> Result<Arc<DynObjectStore>, OpenError> {
+        Ok(self.open_with_parts(location).await?.store)
+    }
+
+    /// As [`Self::open`], for whoever uploads in parts.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_with_parts(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
-            "aws" | "velero.io/aws" => self.s3(location, config).await,
+            "aws" | "velero.io/aws" => self.s3(location, config).await.map(Opened::bucket),
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, self.retry.clone())
+                clouds::azure(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
             }
             "gcp" | "velero.io/gcp" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, self.retry.clone())
+                clouds::google(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
             }
-            FILESYSTEM_PROVIDER => folder(&self.folder_path(config, bucket)?, is_new(location)),
+            FILESYSTEM_PROVIDER => {
+                folder(&self.folder_path(config, bucket)?, is_new(location)).map(Opened::folder)
+            }
             other => Err(OpenError::Provider(other.to_owned())),
         }
     }
@@ -145,7 +158,7 @@ impl Opener {
         &self,
         location: &BackupStorageLocation,
         config: &BTreeMap<String, String>,
-    ) -> Result<Arc<DynObjectStore>, OpenError> {
+    ) -> Result<Arc<AmazonS3>, OpenError> {
         let get = |key: &str| config.get(key).map(String::as_str).filter(|v| !v.is_empty());
         let is = |key: &str| get(key).map(|v| v.eq_ignore_ascii_case("true"));
         if let Some((key, way_out)) = NOT_SERVED.into_iter().find(|one| get(one.0).is_some()) {
@@ -289,7 +302,7 @@ fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {
 }
 
 /// It is made where `is_new` says that it cannot be there. Later, what is missing is what it lay on.
-fn folder(folder: &Path, is_new: bool) -> Result<Arc<DynObjectStore>, OpenError> {
+fn folder(folder: &Path, is_new: bool) -> Result<Arc<LocalFileSystem>, OpenError> {
     let cannot = |error| OpenError::Folder(folder.display().to_string(), error);
     if is_new {
         std::fs::create_dir_all(folder).map_err(cannot)?;

@@ -11,10 +11,12 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use serde_json::{Value, json};
 
+use crate::admission::program;
 use crate::queue::{ended, start};
 use crate::support::PATIENCE;
+use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
-use crate::support::{Berth, backup, wait_for};
+use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 const LOCATION: &str = "away";
 
@@ -113,25 +115,99 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// A namespace of large ConfigMaps, by name.
+fn fill(berth: &Berth, namespace: &str, count: u64) -> BTreeMap<String, String> {
+    let kubectl = berth.kubectl();
+    kubectl.run(&["create", "namespace", namespace]).unwrap();
+    let mut made = BTreeMap::new();
+    for i in 0..count {
+        let bytes = STANDARD.encode(noise(i + 1, 700_000));
+        let name = format!("noise-{i}");
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace}, "binaryData": {"bytes": bytes},
+        });
+        let answer = kubectl.create(namespace, &[object]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+        made.insert(name, bytes);
+    }
+    made
+}
+
+/// Each of them, as it is, in both of its places, and once in each.
+fn holds_all(archive: &[u8], made: &BTreeMap<String, String>) {
+    let mut tar = tar::Archive::new(MultiGzDecoder::new(archive));
+    let mut copies: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in tar.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+        if !path.contains("configmaps") {
+            continue;
+        }
+        let mut text = Vec::new();
+        entry.read_to_end(&mut text).unwrap();
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        assert!(object["binaryData"]["bytes"] == json!(made[&name]), "{path} is not what was stored");
+        *copies.entry(name).or_default() += 1;
+    }
+    let names: Vec<&String> = made.keys().collect();
+    assert_eq!(copies.keys().collect::<Vec<_>>(), names);
+    assert!(copies.values().all(|copies| *copies == 2), "{copies:?}");
+}
+
+/// The first time its controller is killed, the second time it is asked to stop.
+#[test]
+fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
+    let mut options = Options::new(program(), "s3-goes-on");
+    options.controller_args = vec![SHORT_LEASE.into(), "--client-page-size=1".into()];
+    let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
+    let s3 = with_s3(&berth, "large");
+    becomes(&berth, "Available");
+    let made = fill(&berth, "goes-on", 60);
+    let ns = berth.namespace().to_owned();
+    let spec = json!({"includedNamespaces": ["goes-on"], "storageLocation": LOCATION});
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (name, is_killed, runs) in [("killed", true, "2"), ("drained", false, "1")] {
+        let folder = s3.file(&format!("large/backups/{name}"));
+        let answer = berth.kubectl().create(&ns, &[backup(name, spec.clone())]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+        wait_for("a checkpoint", PATIENCE, || Ok(folder.join("berth-checkpoint").exists().then_some(())))
+            .unwrap();
+        if is_killed {
+            berth.controller.process.kill().unwrap();
+        } else {
+            berth.controller.process.terminate(PATIENCE).unwrap();
+        }
+        let left = berth.kubectl().backup(&ns, name).unwrap();
+        assert_eq!(left.phase(), BackupPhase::InProgress, "{:?}", left.status);
+        assert!(!folder.join(format!("{name}.tar.gz")).exists(), "visible before it is whole");
+        berth.controller.process.restart().unwrap();
+        let done = ended(&berth, &[name]).remove(name).unwrap();
+        assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+        assert_eq!(done.metadata.annotations.unwrap()["berth.dev/runs"], runs);
+        let path = Path::from(format!("large/backups/{name}/{name}.tar.gz"));
+        let archive =
+            runtime.block_on(async { s3.store().unwrap().get(&path).await.unwrap().bytes().await.unwrap() });
+        holds_all(&archive, &made);
+        let progress = done.status.unwrap().progress.unwrap();
+        assert_eq!(progress.total_items, progress.items_backed_up);
+        assert!(!folder.join("berth-checkpoint").exists(), "nobody needs it any more");
+        let mut log = String::new();
+        let lines = std::fs::read(folder.join(format!("{name}-logs.gz"))).unwrap();
+        MultiGzDecoder::new(&lines[..]).read_to_string(&mut log).unwrap();
+        assert!(log.contains("it goes on from a checkpoint, with"), "{log}");
+        assert_eq!(log.matches("backup begins").count(), 1, "the log of the run before is in it: {log}");
+    }
+}
+
 #[test]
 fn an_archive_of_several_parts_arrives_whole() {
     let berth = start("s3-parts", 1);
     let s3 = with_s3(&berth, "large");
     becomes(&berth, "Available");
     let kubectl = berth.kubectl();
-    kubectl.run(&["create", "namespace", "noise"]).unwrap();
-    let mut made = BTreeMap::new();
-    for i in 0..20_u64 {
-        let bytes = STANDARD.encode(noise(i + 1, 700_000));
-        let name = format!("noise-{i}");
-        let object = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": "noise"}, "binaryData": {"bytes": bytes},
-        });
-        let answer = kubectl.create("noise", &[object]).unwrap();
-        assert!(answer.status.success(), "{}", answer.stderr);
-        made.insert(name, bytes);
-    }
+    let made = fill(&berth, "noise", 20);
     let spec = json!({"includedNamespaces": ["noise"], "storageLocation": LOCATION});
     let answer = kubectl.create(berth.namespace(), &[backup("parts", spec)]).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
@@ -150,24 +226,7 @@ fn an_archive_of_several_parts_arrives_whole() {
     // All of one size but the last, as R2 wants them.
     assert_eq!(parts, u32::try_from(archive.len().div_ceil(8 << 20)).ok(), "{} bytes", archive.len());
     assert!(archive.len() > 20_000_000, "{}", archive.len());
-    let mut tar = tar::Archive::new(MultiGzDecoder::new(&archive[..]));
-    let mut copies: BTreeMap<String, usize> = BTreeMap::new();
-    for entry in tar.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        let path = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
-        if !path.contains("configmaps") {
-            continue;
-        }
-        let mut text = Vec::new();
-        entry.read_to_end(&mut text).unwrap();
-        let object: Value = serde_json::from_slice(&text).unwrap();
-        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        assert!(object["binaryData"]["bytes"] == json!(made[&name]), "{path} is not what was stored");
-        *copies.entry(name).or_default() += 1;
-    }
-    let names: Vec<&String> = made.keys().collect();
-    assert_eq!(copies.keys().collect::<Vec<_>>(), names);
-    assert!(copies.values().all(|copies| *copies == 2), "{copies:?}");
+    holds_all(&archive, &made);
 
     // What a dead run has begun is never put in place of what a later one stores: whoever takes its folder over aborts it.
     let cluster =

@@ -14,6 +14,7 @@ use crate::backup::archive::Item;
 use crate::backup::asked::Asked;
 use crate::backup::exec::played::Played;
 use crate::backup::hooks::Tally;
+use crate::backup::ledger::PageId;
 use crate::backup::log::{BackupLog, Counts};
 use crate::backup::names::Names;
 
@@ -75,6 +76,7 @@ impl Site {
         let (namespace, json) = (Some("shop".to_owned()), Bytes::from_static(b"{}"));
         Held {
             kind: Arc::new(kind),
+            page: PageId::default(),
             item: Item { namespace, name: name.to_owned(), json, lacks_type: true },
             id: PodId { namespace: "shop".to_owned(), name: name.to_owned(), uid: "u".to_owned() },
             hooks: Hooks { pre: pre.to_vec(), post: post.to_vec() },

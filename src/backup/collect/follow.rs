@@ -12,6 +12,7 @@ use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Collector, FEW_NAMESPACES, Pending, Taken};
+use crate::backup::ledger::{Earlier, tells_of_others};
 use crate::backup::list::{Found, ListError, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
@@ -63,11 +64,20 @@ impl<F: FnMut(&Found) -> Option<Origin> + Send> Taker for Wanting<'_, '_, F> {
 }
 
 impl Collector<'_> {
-    /// Nothing of a type yet.
+    /// Nothing of a type yet, but what an earlier run has stored: what tells of others is looked at once more.
     pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
         let named = Related::of(kind).map_or(&[] as &[Related], Related::names).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
-        Taken::of(kind, References::of(kind, followed, &self.wanted.group_key))
+        let mut taken = Taken::of(kind, References::of(kind, followed, &self.wanted.group_key));
+        let Earlier { extent, names } = self.ledger.earlier(kind);
+        if tells_of_others(kind) {
+            taken.stored = names;
+            return taken;
+        }
+        taken.names = names;
+        taken.position = extent.at;
+        (taken.is_through, taken.forbidden) = (extent.is_whole, extent.is_forbidden);
+        taken
     }
 
     /// # Errors
@@ -147,12 +157,12 @@ impl Collector<'_> {
         let mut pods = self.take_out(kind, taken);
         if let Some(claims) = taken.iter().find(|one| Related::Claim.is(&one.kind)) {
             let uses = |found: &Found| {
-                let claim = |name: &String| claims.names.contains(&key(found.namespace.as_deref(), name));
+                let claim = |name: &String| claims.holds(&key(found.namespace.as_deref(), name));
                 // What is no pod is told when it is listed.
                 let pod = Pod::parse(&found.json).ok()?;
                 (pod.is_running && pod.claims.iter().any(claim)).then_some(Origin::Needed)
             };
-            let read = self.take_wanted(kind, &claims.names.namespaces(), "", &mut pods, uses).await;
+            let read = self.take_wanted(kind, &claims.namespaces(), "", &mut pods, uses).await;
             self.tell(kind, read)?;
         }
         taken.push(pods);
@@ -182,10 +192,10 @@ impl Collector<'_> {
         let mut held = self.take_out(&kind, taken);
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
-        if let Some(accounts) = accounts.filter(|one| !one.names.is_empty()) {
+        if let Some(accounts) = accounts.filter(|one| !one.is_empty()) {
             let wants = |found: &Found| match Binding::parse(&found.json) {
                 Ok(binding) => {
-                    let of = binding.accounts.iter().filter(|account| accounts.names.contains(*account));
+                    let of = binding.accounts.iter().filter(|account| accounts.holds(account));
                     let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
                     let origin = of.map(origin).max()?;
                     if roles.is_some() || origin == Origin::Required {
@@ -222,7 +232,7 @@ impl Collector<'_> {
         let is_custom = |one: &&Taken| {
             let group = one.kind.group.as_str();
             // The group of a definition has a dot.
-            !one.names.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
+            !one.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
         };
         let names =
             taken.iter().filter(is_custom).map(|one| (one.kind.qualified(), Origin::Needed)).collect();
@@ -244,7 +254,7 @@ impl Collector<'_> {
         let mut holding = HashSet::new();
         if self.selection.all_namespaces && !selectors.is_empty() {
             let namespaced = taken.iter().filter(|one| one.kind.namespaced);
-            holding.extend(namespaced.flat_map(|one| one.names.namespaces()));
+            holding.extend(namespaced.flat_map(Taken::namespaces));
         }
         for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
             let is_chosen = !self.selection.all_namespaces
@@ -289,13 +299,15 @@ impl Collector<'_> {
         names.retain(|name, _| !held.names.contains(name));
         // Few Secrets are named, and all of a namespace are many.
         let are_many = names.len() > FEW_NAMES || (kind.namespaced && !Related::Secret.is(kind));
-        let gone = if names.is_empty() {
+        let mut gone = if names.is_empty() {
             Vec::new()
         } else if are_many {
             self.take_from_list(kind, names, &mut held).await?
         } else {
             self.take_one_by_one(kind, names, &mut held).await?
         };
+        // An earlier run has stored it before it went.
+        gone.retain(|name| !held.stored.contains(name));
         taken.push(held);
         Ok(gone)
     }

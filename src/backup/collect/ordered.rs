@@ -44,10 +44,12 @@ impl Collector<'_> {
                     if is_chosen {
                         pending.add(found).await?;
                     }
-                    if !pending.taken.names.contains(&name) {
+                    if !pending.taken.holds(&name) {
                         gone.push(name);
                     }
                 }
+                // What an earlier run has stored stands first, too.
+                Ok(None) if pending.taken.holds(&name) => {}
                 Ok(None) => gone.push(name),
                 Err(error) if error.is_about_type() => {
                     let message = format!(

@@ -10,8 +10,10 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backup::exec::played::Played;
+use crate::backup::upload::PART;
 use crate::storage::Roots;
 
+mod again;
 mod hooked;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
@@ -38,7 +40,7 @@ fn location(folder: &Path) -> Value {
     })
 }
 
-fn engine(api: &Scripted, folder: &TempDir) -> Engine {
+fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engine {
     let client = api.client("velero");
     Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
@@ -53,6 +55,8 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         list_retry: Duration::ZERO,
         requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
+        after_interruption: setting,
+        part_size: PART,
         metrics: BackupMetrics::default(),
         cluster: Arc::default(),
     }
@@ -98,6 +102,7 @@ const METADATA: &str = "velero-backup.json";
 struct Site {
     api: Scripted,
     folder: TempDir,
+    setting: AfterInterruption,
 }
 
 impl Site {
@@ -134,7 +139,7 @@ impl Site {
             .always(get("/api/v1/namespaces/app").answers(namespace))
             .always(cluster())
             .next(get(ONE).answers(ready));
-        Self { api, folder }
+        Self { api, folder, setting: AfterInterruption::Resume }
     }
 
     /// The second page of the only list is what `last` says.
@@ -145,11 +150,8 @@ impl Site {
     }
 
     async fn run(&self, signals: Signals) -> Option<Backup> {
-        tokio::time::timeout(LONG, engine(&self.api, &self.folder).run("one", "u", signals))
-            .await
-            .unwrap()
-            .ok()
-            .flatten()
+        let engine = engine(&self.api, &self.folder, self.setting);
+        tokio::time::timeout(LONG, engine.run("one", "u", signals)).await.unwrap().ok().flatten()
     }
 
     fn stored(&self) -> Vec<String> {
@@ -250,11 +252,12 @@ async fn lists_are_as_of_the_moment_at_which_the_backup_began_and_what_is_not_is
 }
 
 #[tokio::test]
-async fn a_run_that_is_stopped_while_it_lists_leaves_its_log_and_a_canceled_one_nothing() {
+async fn a_run_that_is_stopped_where_runs_are_to_fail_leaves_its_log_and_a_canceled_one_nothing() {
     let stopped = json!("the controller was stopped while the backup ran");
     for (end, reason, left) in [(false, stopped, &LOG[..]), (true, json!(CANCELED), &LOG[..0])] {
         let never = Hold::new();
-        let site = Site::new().with_pages(get(MAPS).page("more").never_answers().held(&never));
+        let mut site = Site::new().with_pages(get(MAPS).page("more").never_answers().held(&never));
+        site.setting = AfterInterruption::Fail;
         site.api.next(begins()).next(ends_in("Failed"));
         let signals = Signals::default();
         let story = async {
@@ -305,7 +308,7 @@ async fn one_that_is_canceled_or_stopped_or_deleted_when_it_has_leave_to_publish
     }
 }
 
-/// It was silent for so long that another one settles its run, and it does not know.
+/// It was silent for so long that another one takes its run up, and it does not know.
 #[tokio::test]
 async fn a_run_that_somebody_has_taken_over_publishes_nothing_and_leaves_the_rest_to_that_one() {
     let site = Site::new().with_pages(get(MAPS).page("more").answers(list("5", &[map("b")])));
@@ -593,7 +596,8 @@ impl Dead {
                 stands
             }))
             .next(ends_in("Failed"));
-        engine(&self.api, &self.folder).settle("one", "u", &CancellationToken::new()).await.unwrap();
+        let engine = engine(&self.api, &self.folder, AfterInterruption::Fail);
+        engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap();
         self.api.writes()[1].body["status"]["phase"].clone()
     }
 }
@@ -621,7 +625,7 @@ async fn a_run_that_died_before_it_might_publish_ends_failed_and_only_its_log_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_died_when_it_might_publish_is_published_by_whoever_settles_it() {
+async fn a_run_that_died_when_it_might_publish_is_published_by_whoever_takes_it_up() {
     let dead = Dead::new(&ALL).claimed("here", "u");
     assert_eq!(dead.settled(true).await, "PartiallyFailed");
     let metadata = std::fs::read(dead.folder.path().join("bucket/backups/one/velero-backup.json")).unwrap();
@@ -739,6 +743,7 @@ async fn what_nobody_runs_ends_as_it_is_stored_once_its_location_can_be_read() {
         .next(get(LOCATION).refuses(503))
         .next(get(LOCATION).answers(location(folder.path())))
         .next(ends_in("Completed"));
-    engine(&api, &folder).settle("one", "u", &CancellationToken::new()).await.unwrap();
+    let engine = engine(&api, &folder, AfterInterruption::Resume);
+    engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap();
     assert_eq!(api.writes()[1].body["status"]["phase"], "Completed");
 }

@@ -111,7 +111,7 @@ async fn an_end_that_is_refused_is_written_smaller_with_the_same_phase() {
     }
 }
 
-/// Who settles it writes all of it, from what is stored.
+/// Who takes it up writes all of it, from what is stored.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_stored_backup_that_is_refused_for_another_reason_loses_nothing_of_its_status() {
     let api = Scripted::new().next(patch(ONE).refuses(403));

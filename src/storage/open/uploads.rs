@@ -95,7 +95,7 @@ fn secret(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Secret {
 }
 
 /// What is not whole yet lies beside its file, as `FILE#NUMBER`.
-fn remove_staged(file: &Path) -> anyhow::Result<()> {
+pub(in crate::storage) fn remove_staged(file: &Path) -> anyhow::Result<()> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return Ok(());
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
@@ -61,7 +62,7 @@ impl Hooked {
 
     async fn run(&self, signals: Signals) -> Option<Backup> {
         let exec: Arc<dyn Exec> = Arc::new(self.played.clone());
-        let engine = Engine { exec, ..engine(&self.site.api, &self.site.folder) };
+        let engine = Engine { exec, ..engine(&self.site.api, &self.site.folder, self.site.setting) };
         tokio::time::timeout(LONG, engine.run("one", "u", signals)).await.unwrap().ok().flatten()
     }
 
@@ -161,7 +162,7 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_settles_a_dead_run_undoes_what_is_on_record_in_the_pods_that_are_still_the_same() {
+async fn whoever_takes_up_a_dead_run_undoes_what_is_on_record_in_the_pods_that_are_still_the_same() {
     let dead = Dead::new(&ALL[7..]).claimed("here", "u");
     let mut stands = backup("7", "InProgress");
     stands["metadata"]["annotations"] =
@@ -178,8 +179,8 @@ async fn whoever_settles_a_dead_run_undoes_what_is_on_record_in_the_pods_that_ar
     dead.api.once(at("anew").answers(pod("anew", "of another", "ok"))).once(at("gone").refuses(404));
     let played = Played::default();
     let exec: Arc<dyn Exec> = Arc::new(played.clone());
-    let engine = Engine { exec, ..engine(&dead.api, &dead.folder) };
-    engine.settle("one", "u", &CancellationToken::new()).await.unwrap();
+    let engine = Engine { exec, ..engine(&dead.api, &dead.folder, AfterInterruption::Fail) };
+    engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap();
     let happened: BTreeSet<String> = played.happened().into_iter().collect();
     assert_eq!(happened, [THAWS, "thaw in web/main"].map(str::to_owned).into());
     assert_eq!(stands.lock()["status"]["phase"], "Failed");
@@ -195,4 +196,54 @@ async fn whoever_settles_a_dead_run_undoes_what_is_on_record_in_the_pods_that_ar
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
+}
+
+/// One pod is stored, with its hooks, and one is left out by its own.
+#[tokio::test]
+async fn a_run_that_goes_on_tries_no_hooks_again_of_pods_that_are_stored_or_left_out() {
+    let never = Hold::new();
+    let hooked = Hooked::new("ok");
+    let api = &hooked.site.api;
+    let mut db = pod("db", "u", "ok");
+    // Of many parts.
+    db["noise"] = json!(noise("db"));
+    let mut out = pod("out", "v", "fail");
+    out["metadata"]["annotations"]["pre.hook.backup.velero.io/on-error"] = json!("Fail");
+    let mut web = pod("web", "w", "ok");
+    web["metadata"]["annotations"] = json!({});
+    api.always(get(&format!("{PODS}/out")).answers(out.clone()));
+    let first = page("5", "more", &[db, out]);
+    api.once(get(PODS).answers(first.clone())).once(get(PODS).page("more").never_answers().held(&never));
+    let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
+    let engine = engine(api, &hooked.site.folder, AfterInterruption::Resume);
+    let engine = Engine { exec, part_size: SMALL, ..engine };
+    let signals = Signals::default();
+    let story = async {
+        never.asked().await;
+        let has_checkpoint = || hooked.site.stored().contains(&CHECKPOINT.to_owned());
+        while hooked.played.happened().len() < 4 || !has_checkpoint() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        signals.stop.cancel();
+    };
+    let (ran, ()) = tokio::join!(engine.run("one", "u", signals.clone()), story);
+    assert_eq!(ran.unwrap().unwrap().phase(), BackupPhase::InProgress);
+    let annotations = hooked.stands.lock()["metadata"]["annotations"].clone();
+    assert!(annotations[keys::RUNS] == "0" && annotations.get(keys::FROZEN).is_none(), "{annotations}");
+    api.once(get(PODS).answers(first)).once(get(PODS).page("more").answers(list("5", &[web])));
+    let mut told = String::new();
+    let recovered = engine.recover("one", "u", Signals::default(), |note| told.push_str(note));
+    let ended = tokio::time::timeout(LONG, recovered).await.unwrap().unwrap().unwrap();
+    assert!(told.contains("with 1 objects stored already (run 1 of 3)"), "{told}");
+    assert_eq!(ended.phase(), BackupPhase::PartiallyFailed, "{:?}", ended.status);
+    assert_eq!(hooked.played.happened().len(), 4, "{:?}", hooked.played.happened());
+    let status = ended.status.unwrap();
+    let (hooks, progress) = (status.hook_status.unwrap(), status.progress.unwrap());
+    assert_eq!((hooks.hooks_attempted, hooks.hooks_failed, status.errors), (Some(4), Some(1), Some(1)));
+    assert_eq!((progress.total_items, progress.items_backed_up), (Some(2), Some(2)));
+    assert!(hooked.site.told().contains("the pod is not stored"), "{}", hooked.site.told());
+    let list = std::fs::read(hooked.site.folder.path().join("bucket/backups/one/one-resource-list.json.gz"));
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&list.unwrap()[..]).read_to_string(&mut text).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!({"v1/Pod": ["app/db", "app/web"]}));
 }

@@ -1,0 +1,246 @@
+//! Keeps the checkpoint of a run, as its upload says what is stored. It is written seldom enough to cost little, and often enough
+//! that little of the work is done twice.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::{Error, UpdateVersion};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::warn;
+
+use super::begun::Begun;
+use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
+use super::hooks::Tally;
+use super::ledger::{Contents, Extents, Ledger};
+use super::log::{BackupLog, Told};
+use super::revision::Revision;
+use crate::storage::{Layout, Receipt};
+use crate::telemetry::chain;
+
+/// Between two checkpoints, at least. And as a share of the time that the run has taken: so much of its work is done twice at
+/// most, and a long run writes some hundred of them.
+const PAUSE: Duration = Duration::from_secs(5);
+const SHARE: u32 = 20;
+/// A slow store is not kept busy: so many times what the last one took.
+const REST: u32 = 10;
+/// Bytes of the log's lines. Without them a run that goes on writes a log of its own.
+const MOST_LINES: usize = 4 << 20;
+
+/// What the upload says as it goes on.
+pub enum Progress {
+    /// A part is stored, and so are all before it.
+    Part {
+        upload: String,
+        receipt: Receipt,
+        /// What is in the gzip members that end in it, and in the one that ends behind it.
+        contents: Vec<Contents>,
+        /// The rest of that one.
+        tail: Bytes,
+    },
+    /// So is the last part of the archive. Answered when that is written down: it is put together then.
+    Whole { receipts: Vec<Receipt>, contents: Vec<Contents>, kept: oneshot::Sender<()> },
+}
+
+/// What a run knows as it goes on.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    pub log: &'a BackupLog,
+    pub ledger: &'a Ledger,
+    pub tally: &'a Tally,
+    pub revision: Option<&'a Revision>,
+}
+
+/// Keeps the checkpoint of one run.
+pub struct Keeper<'a> {
+    layout: &'a Layout,
+    known: Known<'a>,
+    run: String,
+    scope: Packed,
+    uploaded: Uploaded,
+    tail: Bytes,
+    is_whole: bool,
+    /// Of the one that stands in the store.
+    version: Option<UpdateVersion>,
+    /// How many were told before the first list.
+    told_before: usize,
+    begun: Instant,
+    /// More is stored than the one in the store says.
+    is_behind: bool,
+    /// This run has stored some of it.
+    has_stored: bool,
+    /// Another run has written one, or this one cannot be.
+    is_over: bool,
+}
+
+impl<'a> Keeper<'a> {
+    /// Of a run that begins.
+    pub fn new(layout: &'a Layout, known: Known<'a>, run: &str, scope: Packed) -> Self {
+        Self {
+            layout,
+            known,
+            run: run.to_owned(),
+            scope,
+            uploaded: Uploaded::default(),
+            tail: Bytes::new(),
+            is_whole: false,
+            version: None,
+            told_before: known.log.told().len(),
+            begun: Instant::now(),
+            is_behind: false,
+            has_stored: false,
+            is_over: false,
+        }
+    }
+
+    /// Goes on from one: what it says is to be written down as this run's, before anything else is stored.
+    pub fn going_on(layout: &'a Layout, known: Known<'a>, run: &str, begun: &Begun) -> Self {
+        Self {
+            uploaded: begun.uploaded.clone(),
+            tail: begun.tail.clone(),
+            is_whole: begun.is_whole,
+            version: Some(begun.version.clone()),
+            is_behind: true,
+            ..Self::new(layout, known, run, begun.scope.clone())
+        }
+    }
+
+    /// Does one of this run stand in the store?
+    pub fn has_one(&self) -> bool {
+        self.version.is_some() && !self.is_over
+    }
+
+    /// Has this run stored more than it began with?
+    pub fn has_stored(&self) -> bool {
+        self.has_stored
+    }
+
+    /// Until the upload has ended. May be given up; whoever ends the run says whether the last one is to be written.
+    pub async fn run(&mut self, progress: &mut mpsc::Receiver<Progress>) {
+        let mut due = Instant::now();
+        loop {
+            let next = if self.is_behind && !self.is_over {
+                timeout_at(due, progress.recv()).await
+            } else {
+                Ok(progress.recv().await)
+            };
+            match next {
+                Ok(Some(progress)) => {
+                    if let Some(kept) = self.note(progress) {
+                        self.write().await;
+                        // Nobody waits any more where that fails.
+                        let _ = kept.send(());
+                    }
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    let took = Instant::now();
+                    self.write().await;
+                    let pause = PAUSE.max(self.begun.elapsed() / SHARE).max(took.elapsed() * REST);
+                    due = Instant::now() + pause;
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, progress: Progress) -> Option<oneshot::Sender<()>> {
+        (self.is_behind, self.has_stored) = (true, true);
+        match progress {
+            Progress::Part { upload, receipt, contents, tail } => {
+                self.uploaded.upload = upload;
+                self.uploaded.parts.push(receipt);
+                self.known.ledger.stored(contents);
+                self.tail = tail;
+                None
+            }
+            Progress::Whole { receipts, contents, kept } => {
+                self.uploaded.parts.extend(receipts);
+                self.known.ledger.stored(contents);
+                self.tail = Bytes::new();
+                self.is_whole = true;
+                Some(kept)
+            }
+        }
+    }
+
+    /// Before the run ends without having ended the backup: with what was told, and what became of hooks, since the last one.
+    pub async fn finish(&mut self, patience: Duration) {
+        if (self.is_behind || self.has_one()) && timeout(patience, self.write()).await.is_err() {
+            warn!(name = self.layout.backup(), "the last checkpoint could not be written in time");
+        }
+    }
+
+    /// Writes it down, and says whether it stands. What fails is tried again with the next one.
+    pub async fn write(&mut self) -> bool {
+        if self.is_over {
+            return false;
+        }
+        let written = match self.checkpoint().and_then(Checkpoint::content) {
+            Ok(content) => self.layout.put_checkpoint(content, self.version.clone()).await,
+            Err(error) => Err(Error::Generic { store: "checkpoint", source: error.into() }),
+        };
+        let error = match written {
+            Ok(version) => {
+                (self.version, self.is_behind) = (Some(version), false);
+                return true;
+            }
+            // The first answer to this very write may have been lost.
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => match self.standing().await {
+                Ok(Some(version)) => {
+                    self.version = Some(version);
+                    return true;
+                }
+                Ok(None) => {
+                    self.is_over = true;
+                    let name = self.layout.backup();
+                    warn!(%name, "another run has written a checkpoint: this one writes none any more");
+                    return false;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        warn!(name = self.layout.backup(), error = chain(&error), "a checkpoint could not be written");
+        false
+    }
+
+    /// The version of the one that stands there, if this run wrote it.
+    async fn standing(&self) -> object_store::Result<Option<UpdateVersion>> {
+        let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
+        let is_ours = Checkpoint::read(content).is_ok_and(|found| found.run == self.run);
+        Ok(is_ours.then_some(version))
+    }
+
+    fn checkpoint(&self) -> std::io::Result<Checkpoint> {
+        // First the lists and then what was told: of a list that is through all is told.
+        let balance = self.known.ledger.balance()?;
+        let remembered = Remembered {
+            told: self.told(&balance.extents),
+            hooks: self.known.tally.tried(),
+            moment: Revision::sentences(self.known.revision),
+        };
+        let lines = Bytes::from(self.known.log.lines()?);
+        Ok(Checkpoint {
+            run: self.run.clone(),
+            scope: self.scope.clone(),
+            uploaded: self.uploaded.clone(),
+            tail: self.tail.clone(),
+            is_whole: self.is_whole,
+            balance,
+            remembered,
+            lines: if lines.len() > MOST_LINES { Bytes::new() } else { lines },
+        })
+    }
+
+    /// What a run that goes on does not find again: what was told before the first list, of lists that are not read again, and of what
+    /// is done once.
+    fn told(&self, extents: &Extents) -> Vec<Told> {
+        let told = self.known.log.told();
+        if self.is_whole {
+            return told;
+        }
+        let is_kept = |told: &Told| told.lasts || self.known.ledger.is_through(&told.resource, extents);
+        let kept = told.into_iter().enumerate();
+        kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
+    }
+}

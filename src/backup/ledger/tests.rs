@@ -1,0 +1,159 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn kind(resource: &str) -> ResourceType {
+    ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: resource.to_uppercase(),
+        resource: resource.into(),
+        singular: resource.into(),
+        short_names: Vec::new(),
+        namespaced: true,
+    }
+}
+
+fn types() -> Vec<ResourceType> {
+    vec![kind("pods"), kind("configmaps"), kind("secrets")]
+}
+
+fn at(token: &str) -> Position {
+    Position { selector: 0, namespace: None, token: token.to_owned() }
+}
+
+fn contents(page: PageId, names: &[&str]) -> Vec<Contents> {
+    vec![Contents { page, names: names.iter().map(|name| (*name).to_owned()).collect() }]
+}
+
+fn extent(ledger: &Ledger, place: usize) -> Extent {
+    ledger.balance().unwrap().extents.remove(&place).unwrap_or_default()
+}
+
+#[test]
+fn a_page_counts_when_all_of_it_and_of_those_before_it_is_stored() {
+    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let pages: Vec<PageId> = ["1", "2", "3"]
+        .iter()
+        .map(|token| {
+            let page = ledger.open(&maps);
+            ledger.handed(page, 2);
+            ledger.close(page, Some(at(token)));
+            page
+        })
+        .collect();
+    ledger.stored(contents(pages[1], &["c", "d"]));
+    ledger.stored(contents(pages[0], &["a"]));
+    assert_eq!(extent(&ledger, 1), Extent::default(), "the second page alone says nothing");
+    ledger.stored(contents(pages[0], &["b"]));
+    assert_eq!(extent(&ledger, 1).at, Some(at("2")));
+    ledger.whole(&maps, false);
+    assert!(!extent(&ledger, 1).is_whole);
+    ledger.stored(contents(pages[2], &["e", "f"]));
+    assert_eq!(extent(&ledger, 1), Extent { is_whole: true, ..Extent::default() });
+    assert_eq!(ledger.count(), 6);
+    // What is taken besides, because others need it, changes nothing about that.
+    let more = ledger.beside(&maps);
+    ledger.handed(more, 1);
+    ledger.stored(contents(more, &["g"]));
+    assert!(extent(&ledger, 1).is_whole && ledger.count() == 7);
+}
+
+#[test]
+fn a_page_that_has_to_be_read_again_keeps_the_list_where_it_is() {
+    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    for end in [Some(at("1")), None, Some(at("3"))] {
+        let page = ledger.open(&maps);
+        ledger.close(page, end);
+    }
+    assert_eq!(extent(&ledger, 1).at, Some(at("1")));
+    ledger.whole(&maps, true);
+    assert_eq!(extent(&ledger, 1), Extent { at: None, is_whole: true, is_forbidden: true });
+}
+
+#[test]
+fn a_later_run_knows_what_is_stored_and_lists_again_what_tells_of_others() {
+    let ledger = Ledger::new(&types());
+    for (resource, names) in [("pods", ["a/p", "a/q"]), ("configmaps", ["a/c", "b/c"])] {
+        let page = ledger.open(&kind(resource));
+        ledger.handed(page, 2);
+        ledger.close(page, Some(at("more")));
+        ledger.stored(contents(page, &names[..1]));
+        // Twice, as at two checkpoints.
+        ledger.balance().unwrap();
+        ledger.stored(contents(page, &names[1..]));
+    }
+    let again = Ledger::again(&types(), ledger.balance().unwrap()).unwrap();
+    assert_eq!(again.count(), 4);
+    let pods = again.earlier(&kind("pods"));
+    assert_eq!((pods.extent, pods.names.len()), (Extent::default(), 2));
+    let maps = again.earlier(&kind("configmaps"));
+    assert_eq!(maps.extent, Extent { at: Some(at("more")), ..Extent::default() });
+    assert!(maps.names.iter().eq(["a/c", "b/c"]));
+    assert!(again.earlier(&kind("configmaps")).names.is_empty(), "it was asked for");
+    assert!(again.rest().is_empty());
+    // A third one knows as much.
+    let third = Ledger::again(&types(), again.balance().unwrap()).unwrap();
+    assert_eq!(third.rest().values().map(Names::len).sum::<usize>(), 4);
+}
+
+/// A pod that is held back for its hooks comes when they let it.
+#[test]
+fn what_is_beside_the_pages_of_a_list_holds_none_of_them_up() {
+    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let page = ledger.open(&maps);
+    let held = page.beside();
+    ledger.handed(held, 1);
+    ledger.handed(page, 1);
+    ledger.close(page, Some(at("1")));
+    ledger.stored(contents(held, &["held"]));
+    assert_eq!(extent(&ledger, 1), Extent::default(), "what the page itself brought is not stored yet");
+    ledger.stored(contents(page, &["a"]));
+    assert_eq!((extent(&ledger, 1).at, ledger.count()), (Some(at("1")), 2));
+}
+
+#[test]
+fn what_is_no_balance_is_refused() {
+    let of = |names: Vec<Bytes>, count| {
+        Ledger::again(&types(), Balance { extents: Extents::new(), names, count }).is_err()
+    };
+    let names = |place: usize| Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a"])])).unwrap());
+    assert!(!of(vec![names(2)], 1));
+    assert!(of(vec![names(2)], 2) && of(vec![names(3)], 1) && of(vec![Bytes::from_static(b"no gzip")], 0));
+    let mut cut = names(2);
+    cut.truncate(cut.len() - 9);
+    assert!(of(vec![cut], 1));
+}
+
+proptest! {
+    /// Whatever order the workers finish in: no position lies behind a page of which something is not stored.
+    #[test]
+    fn nothing_before_a_position_is_missing(order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(), stop in 0..12_usize) {
+        let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+        let mut objects = Vec::new();
+        for page in 0..4 {
+            let id = ledger.open(&maps);
+            for object in 0..3 {
+                ledger.handed(id, 1);
+                objects.push((id, page, object));
+            }
+            ledger.close(id, Some(at(&page.to_string())));
+        }
+        let mut stored = BTreeSet::new();
+        for i in order.into_iter().take(stop) {
+            let (id, page, object) = objects[i];
+            ledger.stored(contents(id, &[&format!("{page}-{object}")]));
+            stored.insert((page, object));
+        }
+        if let Some(at) = extent(&ledger, 1).at {
+            let reached: usize = at.token.parse().unwrap();
+            for page in 0..=reached {
+                prop_assert!((0..3).all(|object| stored.contains(&(page, object))), "page {page} of {reached}");
+            }
+        }
+        let names = read_names(&ledger.balance().unwrap().names).unwrap();
+        prop_assert_eq!(names.values().map(Names::len).sum::<usize>(), stored.len());
+    }
+}

@@ -1,0 +1,392 @@
+//! What becomes of a backup that nobody runs any more: its leader is gone or was asked to go, or its store failed. What is decided is
+//! in `berth_core::run`.
+
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_core::claim::Claim;
+use berth_core::run::{AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::api::Api;
+use object_store::UpdateVersion;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::begun::{Begun, Site};
+use super::checkpoint::Checkpoint;
+use super::conduct::forget_checkpoint;
+use super::hooks::Tally;
+use super::log::BackupLog;
+use super::prepare::Prepared;
+use super::publication::{Shown, unsettled};
+use super::run::{Engine, Failure, OPENING, Signals, failed};
+use super::status::{Record, WriteError, run_id};
+use super::survey::Cluster;
+use crate::queue::cycle::CANCELED;
+use crate::storage::{Found, Layout, Opened};
+use crate::telemetry::chain;
+
+/// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
+/// as a run waits for its store.
+const LOCATION: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What was found of it.
+struct Scene {
+    location: BackupStorageLocation,
+    layout: Layout,
+    found: Found,
+    checkpoint: Option<(Checkpoint, UpdateVersion)>,
+    /// The claim of the run that has taken it over.
+    ours: Claim,
+    recovery: Recovery,
+}
+
+impl Scene {
+    /// The claim of the run that died.
+    fn earlier(&self) -> Option<&Claim> {
+        self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
+    }
+}
+
+/// What was undone that the run which died had begun in pods.
+struct Thawed {
+    log: BackupLog,
+    tally: Tally,
+}
+
+/// How it goes on, or ends.
+enum Next {
+    Nothing,
+    /// With this status.
+    End(Value),
+    Run(Box<Scene>),
+}
+
+impl Engine {
+    /// Takes up a backup that somebody else was running: nobody runs it now. It is taken over first, so that a leader that is not
+    /// as dead as it seems can neither publish nor end it. Then those of its hooks are run that are still to come in pods, whatever
+    /// becomes of it: people wait for what is frozen. If its run had leave to publish, it ended well, and what is missing is
+    /// written; else it is run to its end, from what is stored or anew, as the setting says and as it was not run too often. Left to
+    /// the next leader when it is to stop. `tell` hears when it runs again.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn recover(
+        &self,
+        name: &str,
+        uid: &str,
+        signals: Signals,
+        tell: impl FnOnce(&str) + Send,
+    ) -> Result<Option<Backup>, WriteError> {
+        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        if record.phase() != BackupPhase::InProgress.as_str() {
+            return Ok(None);
+        }
+        let (run, is_begun) = (run_id(), record.is_begun());
+        let is_held = match record.take_over(&run, OPENING).await {
+            Ok(()) => true,
+            // There is no room for that. Its end needs less, and keeps everybody else from writing it as well; but until then its
+            // files may be in use.
+            Err(WriteError::Refused(_)) => false,
+            Err(error) => return Err(error),
+        };
+        let log = BackupLog::new(format!("{}/{name}", self.namespace));
+        let thawed = Thawed { log, tally: Tally::default() };
+        self.thaw(&mut record, &thawed.log, &thawed.tally).await?;
+        let begun = Instant::now();
+        loop {
+            let next = match self.scene(&record, name, &run, is_held, is_begun).await {
+                Ok(scene) => self.next(&record, scene, &thawed.log).await,
+                Err(error) => Err(error),
+            };
+            // What is stored is published all the same.
+            let is_canceled = signals.canceled.is_cancelled() && !record.is_publishing();
+            let status = match next {
+                Ok(Next::Nothing) => return Ok(None),
+                Ok(Next::Run(scene)) => {
+                    self.run_again(&mut record, *scene, thawed, &signals, tell).await?;
+                    break;
+                }
+                Ok(Next::End(status)) => status,
+                Err(error) if begun.elapsed() < LOCATION && !is_canceled => {
+                    warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
+                    tokio::select! {
+                        () = sleep(PAUSE) => {}
+                        () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+                        () = signals.stop.cancelled() => return Ok(None),
+                    }
+                    continue;
+                }
+                // It is stored, and is to be published, however long its location is away; people may cancel or delete it.
+                Err(error) if record.is_publishing() && !record.is_canceled() => {
+                    warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
+                    return Ok(None);
+                }
+                Err(_) if is_canceled => failed(CANCELED, Timestamp::now()),
+                Err(error) => {
+                    let reason = format!("{}, and its location cannot be read: {error:#}", Why::Ended);
+                    failed(&reason, Timestamp::now())
+                }
+            };
+            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
+            break;
+        }
+        let backup = record.backup().ok();
+        if let Some(ended) = &backup {
+            self.metrics.ended(ended, Timestamp::now());
+        }
+        Ok(backup)
+    }
+
+    /// Opens its location, looks, and decides.
+    async fn scene(
+        &self,
+        record: &Record,
+        name: &str,
+        run: &str,
+        is_held: bool,
+        is_begun: bool,
+    ) -> anyhow::Result<Scene> {
+        let location = record.backup()?.spec.storage_location.unwrap_or_default();
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let location = api.get(&location).await?;
+        let store = self.opener.open(&location).await?;
+        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let found = layout.look().await?;
+        let ours = Claim {
+            cluster: self.cluster_uid().await?.to_owned(),
+            namespace: self.namespace.clone(),
+            backup: record.uid().to_owned(),
+            run: run.to_owned(),
+        };
+        let checkpoint = match self.after_interruption {
+            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint().await?,
+            _ => None,
+        };
+        let checkpoint = checkpoint.and_then(|(content, version)| match Checkpoint::read(content) {
+            Ok(checkpoint) => Some((checkpoint, version)),
+            Err(error) => {
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                None
+            }
+        });
+        let recovery = recover(&Interrupted {
+            phase: record.phase(),
+            is_canceled: record.is_canceled(),
+            is_begun,
+            is_held,
+            is_whole: record.is_publishing() && found.is_whole(&layout),
+            runs: record.runs(),
+            ours: &ours,
+            folder: &found.folder,
+            checkpoint: checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.run.as_str()),
+            setting: self.after_interruption,
+        });
+        Ok(Scene { location, layout, found, checkpoint, ours, recovery })
+    }
+
+    /// Does what does not take a run.
+    async fn next(&self, record: &Record, mut scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
+        let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
+        Ok(match scene.recovery {
+            Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
+            Recovery::Adopt | Recovery::Publish => {
+                if scene.recovery == Recovery::Publish {
+                    self.publish_again(record, &scene).await?;
+                }
+                let status = self.ended_as(&scene.layout, record).await?;
+                if scene.found.has_checkpoint() && status.is_some() {
+                    forget_checkpoint(&scene.layout).await;
+                }
+                Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
+            }
+            Recovery::Fail(why) => {
+                let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
+                let checkpoint = scene.checkpoint.take();
+                if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
+                    self.abort_uploads(&scene.location, &scene.layout).await;
+                    let is_canceled = why == Why::Canceled;
+                    if scene.layout.remove(claim, is_canceled).await? && !is_canceled {
+                        let earlier = checkpoint.map(|(found, _)| (found.remembered.told, found.lines));
+                        let (told, lines) = earlier.unwrap_or_default();
+                        let log = thawed.behind(told, lines.to_vec());
+                        self.keep_log(&scene.layout, &log, &reason).await?;
+                    }
+                }
+                Next::End(failed(&reason, Timestamp::now()))
+            }
+            Recovery::NotOurs => Next::Nothing,
+        })
+    }
+
+    /// `None`: what is stored there is another one's.
+    async fn ended_as(&self, layout: &Layout, record: &Record) -> anyhow::Result<Option<Value>> {
+        match self.shown(layout, record.uid()).await? {
+            Shown::Ours(status) => Ok(Some(status)),
+            Shown::Strange => Ok(None),
+            Shown::Nothing => Err(unsettled().into()),
+        }
+    }
+
+    /// Writes the file that makes it visible.
+    async fn publish_again(&self, record: &Record, scene: &Scene) -> anyhow::Result<()> {
+        let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
+        if let (Some(status), Some(known)) =
+            (status.as_object_mut(), record.object().data["status"].as_object())
+        {
+            status
+                .extend(known.iter().filter(|(key, _)| *key != "phase").map(|(k, v)| (k.clone(), v.clone())));
+        }
+        if let Some(claim) = &scene.found.folder.claim {
+            scene.layout.confirm(claim).await?;
+        }
+        self.show(record, &scene.layout, &status).await?;
+        Ok(())
+    }
+
+    /// Runs it to its end, from what is stored or anew.
+    async fn run_again(
+        &self,
+        record: &mut Record,
+        mut scene: Scene,
+        thawed: Thawed,
+        signals: &Signals,
+        tell: impl FnOnce(&str) + Send,
+    ) -> Result<(), WriteError> {
+        let name = scene.layout.backup().to_owned();
+        let Opened { store, parts } = match self.open(&scene.location).await {
+            Ok(opened) => opened,
+            Err(error) => return self.fail(record, &Failure::Open(error)).await,
+        };
+        let prefix = scene.location.spec.object_storage.prefix.as_deref();
+        let layout = Layout::new(store, prefix, &name);
+        let checkpoint = scene.checkpoint.take().filter(|_| scene.recovery == Recovery::Resume);
+        let claim = scene.earlier().unwrap_or(&scene.ours).clone();
+        let Thawed { log: thawed, tally } = thawed;
+        let is_resumable = checkpoint.is_some();
+        let mut site = Site { layout, parts, claim, begun: None, is_resumable, tally };
+        let heard = thawed.behind(Vec::new(), Vec::new());
+        let surveyed = tokio::select! {
+            surveyed = self.survey(record, &heard) => surveyed,
+            ended = signals.raise() => Err(ended),
+        };
+        let (mut cluster, mut prepared) = match surveyed.and_then(|known| known.map_err(Failure::Invalid)) {
+            Ok(known) => known,
+            // Whoever leads next runs it, or this process when the API server is back.
+            Err(Failure::Stopped) => return Ok(()),
+            Err(failure) if failure.is_of_the_api_server() => {
+                warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
+                return Ok(());
+            }
+            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
+        };
+        match record.run_again(OPENING).await {
+            Ok(()) => {}
+            Err(WriteError::Refused(error)) => {
+                return self.end_again(record, &scene, &site, &heard, Failure::Refused(error)).await;
+            }
+            Err(error) => return Err(error),
+        }
+        let entered = self.enter(record, &scene, &mut site, checkpoint, &thawed, &prepared.policy);
+        let entered = signals.bound(entered).await;
+        let log = match entered {
+            Ok(log) => log.unwrap_or(heard),
+            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
+        };
+        if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
+            return self.end_again(record, &scene, &site, &log, failure).await;
+        }
+        let how = match &site.begun {
+            Some(begun) => {
+                format!("it goes on from a checkpoint, with {} objects stored already", begun.ledger.count())
+            }
+            None => "it begins anew".to_owned(),
+        };
+        let note = format!("the run before it ended early: {how} (run {} of {MOST_RUNS})", record.runs());
+        info!(%name, runs = record.runs(), is_resumed = site.begun.is_some(), "running again");
+        log.info(&note);
+        tell(&note);
+        self.conduct(record, site, &cluster, &prepared, &log, signals).await
+    }
+
+    /// Makes the folder this run's, with what it goes on with and without the rest. Gives the log of the run before, with what was
+    /// told since. `policy`: digest of its resource policy.
+    async fn enter(
+        &self,
+        record: &Record,
+        scene: &Scene,
+        site: &mut Site,
+        checkpoint: Option<(Checkpoint, UpdateVersion)>,
+        thawed: &BackupLog,
+        policy: &str,
+    ) -> Result<Option<BackupLog>, Failure> {
+        let mut log = None;
+        if let Some((checkpoint, version)) = checkpoint {
+            match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
+                Ok((mut begun, known)) => {
+                    site.tally.add(std::mem::take(&mut begun.tried));
+                    (site.begun, log) = (Some(begun), Some(known));
+                }
+                Err(error) => {
+                    let name = site.layout.backup();
+                    warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
+                }
+            }
+            site.is_resumable = site.begun.is_some();
+        }
+        if scene.earlier().is_none() {
+            site.claim = self.claim(record, &scene.location, &site.layout, &scene.ours.run).await?;
+            return Ok(log);
+        }
+        site.layout.claim(&scene.ours, scene.found.version.clone()).await?;
+        site.claim = scene.ours.clone();
+        if site.begun.is_none() {
+            self.abort_uploads(&scene.location, &site.layout).await;
+            site.layout.remove(&site.claim, false).await?;
+        }
+        Ok(log)
+    }
+
+    /// Ends one that was to be run again.
+    async fn end_again(
+        &self,
+        record: &mut Record,
+        scene: &Scene,
+        site: &Site,
+        log: &BackupLog,
+        failure: Failure,
+    ) -> Result<(), WriteError> {
+        // What the run before has begun, unless somebody else goes on with it.
+        if !self.is_left(&failure, record, site.is_resumable) && !matches!(failure, Failure::Claim(_)) {
+            self.abort_uploads(&scene.location, &site.layout).await;
+        }
+        self.conclude(record, site, log, failure).await
+    }
+}
+
+/// What a backup takes that goes on is what it took when it began. One that begins anew takes nothing that others may hold.
+fn limit(
+    record: &Record,
+    site: &Site,
+    cluster: &mut Cluster,
+    prepared: &mut Prepared,
+) -> Result<(), Failure> {
+    if let Some(begun) = &site.begun {
+        let scope = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?;
+        cluster.types = scope.types();
+        prepared.selection = scope.selection();
+        prepared.resolved = scope.resolved();
+        // That was said.
+        prepared.missing.clear();
+    } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {
+        // By these others were let in beside it.
+        prepared.resolved.retain(|name| pinned.split(',').any(|pinned| pinned == name));
+    }
+    Ok(())
+}

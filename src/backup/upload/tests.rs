@@ -1,0 +1,127 @@
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+
+use super::*;
+use crate::backup::ledger::PageId;
+
+fn contents(name: &str) -> Vec<Contents> {
+    vec![Contents { page: PageId::default(), names: vec![name.to_owned()] }]
+}
+
+#[test]
+fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
+    let mut waiting = Waiting::default();
+    let (mut parts, mut sent, mut next) = (Vec::new(), Vec::new(), 0_u8);
+    for length in [3, 10, 0, 1, 29, 7, 4] {
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| {
+                next += 1;
+                next
+            })
+            .collect();
+        sent.extend_from_slice(&bytes);
+        waiting.push(bytes.into(), contents(&length.to_string()));
+        while let Some(full) = waiting.take(8) {
+            sent.drain(..8).zip(full.bytes.iter().flatten()).for_each(|(a, b)| assert_eq!(a, *b));
+            let names = full.contents.into_iter().flat_map(|contents| contents.names).collect::<Vec<_>>();
+            parts.push((full.bytes.content_length(), names.join(" "), full.tail.len()));
+        }
+    }
+    // The member of 29 bytes begins behind 14 others, in the second part.
+    let expected = [(8, "3 10", 5), (8, "1 29", 27), (8, "", 19), (8, "", 11), (8, "", 3), (8, "7", 2)];
+    assert_eq!(parts, expected.map(|(size, names, tail)| (size, names.to_owned(), tail)));
+    assert_eq!(waiting.size, 6);
+    let rest = waiting.take_rest();
+    assert!(rest.bytes.iter().flatten().eq(sent.iter()));
+    assert_eq!(rest.contents, contents("4"));
+}
+
+/// Stores that another process can go on with: a bucket and a folder.
+fn stores() -> (tempfile::TempDir, [(Arc<DynObjectStore>, Parts); 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Arc::new(InMemory::new());
+    let local = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
+    let bucket: (Arc<DynObjectStore>, Parts) = (memory.clone(), Parts::Bucket(memory));
+    (folder, [bucket, (local.clone(), Parts::Folder(local))])
+}
+
+fn member(i: usize) -> Bytes {
+    vec![u8::try_from(i).unwrap(); 3 + 5 * i].into()
+}
+
+/// Whatever was stored when it was cut off: with what was told of that, another one makes the whole of it, and nothing is in there twice.
+#[tokio::test]
+async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
+    let whole: Vec<u8> = (0..9).flat_map(member).chain(*b"the end").collect();
+    for cut in 1..9 {
+        let (_folder, stores) = stores();
+        for (store, parts) in stores {
+            let path = Path::from("b.tar.gz");
+            let upload = |begun, progress| Upload {
+                store: Arc::clone(&store),
+                parts: parts.clone(),
+                path: path.clone(),
+                part_size: 16,
+                begun,
+                progress: Some(progress),
+            };
+            let (progress, mut told) = mpsc::channel(64);
+            let (members, received) = mpsc::channel(64);
+            for i in 0..cut {
+                members.send(Part::Member(member(i), contents(&i.to_string()))).await.unwrap();
+            }
+            drop(members);
+            let interrupted = upload(None, progress).run(received).await.err().unwrap();
+            assert!(matches!(interrupted.error, UploadError::GivenUp), "{}", interrupted.error);
+            let (mut stored, mut tail, mut names) = (Uploaded::default(), Bytes::new(), Vec::new());
+            while let Some(Progress::Part { upload, receipt, contents, tail: behind }) = told.recv().await {
+                stored.upload = upload;
+                stored.parts.push(receipt);
+                names.extend(contents.into_iter().flat_map(|contents| contents.names));
+                tail = behind;
+            }
+            assert_eq!(interrupted.begun.is_some(), !stored.parts.is_empty());
+            let begun = match interrupted.begun {
+                Some(begun) => {
+                    let known = parts.known(&path, begun.id()).unwrap();
+                    Some((known.for_another(stored.size()).await.unwrap(), stored, tail))
+                }
+                None => None,
+            };
+            let (progress, mut told) = mpsc::channel(64);
+            let (members, received) = mpsc::channel(64);
+            for i in (0..9).filter(|i| !names.contains(&i.to_string())) {
+                members.send(Part::Member(member(i), contents(&i.to_string()))).await.unwrap();
+            }
+            members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
+            let mut is_told = false;
+            let listen = async {
+                while let Some(progress) = told.recv().await {
+                    // It waits until that is kept.
+                    is_told |= matches!(progress, Progress::Whole { .. });
+                    let (Progress::Part { contents, .. } | Progress::Whole { contents, .. }) = progress;
+                    names.extend(contents.into_iter().flat_map(|contents| contents.names));
+                }
+            };
+            let (size, ()) = tokio::join!(upload(begun, progress).run(received), listen);
+            assert_eq!(size.map_err(|interrupted| interrupted.error).unwrap(), whole.len() as u64);
+            let found = store.get(&path).await.unwrap().bytes().await.unwrap();
+            assert!(found == whole, "cut off after {cut}: {found:?}");
+            assert_eq!((names.len(), is_told), (9, true), "each is told once: {names:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_small_archive_is_stored_with_one_request() {
+    let (_folder, stores) = stores();
+    for (store, parts) in stores {
+        let path = Path::from("b.tar.gz");
+        let (members, received) = mpsc::channel(4);
+        members.send(Part::Member(member(1), contents("1"))).await.unwrap();
+        members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
+        let (store, progress) = (Arc::clone(&store), None);
+        let upload = Upload { store, parts, path, part_size: PART, begun: None, progress };
+        assert!(matches!(upload.run(received).await, Ok(15)));
+    }
+}

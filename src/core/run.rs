@@ -1,0 +1,249 @@
+//! What becomes of a Backup that is InProgress and that nobody runs: whoever led is gone or was asked to go, or the store failed.
+
+use std::fmt;
+
+use crate::claim::{Claim, Folder, Verdict, judge};
+
+/// Runs of one Backup that end before it does. One that kills its leader would do so for ever, and nothing else would ever run.
+/// A run that is handed over in peace does not count.
+pub const MOST_RUNS: u32 = 3;
+
+/// What people want of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterInterruption {
+    /// The next leader goes on from what is stored, where it can, or else begins it anew.
+    #[default]
+    Resume,
+    /// The next leader begins it anew.
+    Restart,
+    /// It is Failed.
+    Fail,
+}
+
+/// What is known of it.
+#[derive(Clone, Debug)]
+pub struct Interrupted<'a> {
+    pub phase: &'a str,
+    pub is_canceled: bool,
+    /// Some run of this engine has begun it.
+    pub is_begun: bool,
+    /// It has been taken over: whoever ran it gets no leave to publish any more. Until then its files may be in use.
+    pub is_held: bool,
+    /// Its run had leave to publish, and what is stored before a run asks for that is there.
+    pub is_whole: bool,
+    /// How often it was run so far.
+    pub runs: u32,
+    /// The claim of a run that would begin now.
+    pub ours: &'a Claim,
+    pub folder: &'a Folder,
+    /// The run that wrote the checkpoint, where there is one that can be read.
+    pub checkpoint: Option<&'a str>,
+    pub setting: AfterInterruption,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Nothing is to be done about it.
+    NotOurs,
+    /// A backup is stored there: maybe this one, and that says how it ended.
+    Adopt,
+    /// All but the last file of it is stored: whoever finds it writes that.
+    Publish,
+    /// It goes on from its checkpoint.
+    Resume,
+    /// It begins anew, and what its earlier runs have stored goes.
+    Restart,
+    Fail(Why),
+}
+
+/// Why it ends as Failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The setting says so, or nothing says that this engine ever ran it.
+    Ended,
+    /// Somebody asked for it.
+    Canceled,
+    /// Each of its runs ended before it did.
+    TooOften,
+    /// What lies in its folder is not provably of this Backup, and stays.
+    Strange,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended | Self::Strange => {
+                out.write_str("the controller that ran it ended before the backup did")
+            }
+            Self::Canceled => out.write_str("somebody asked for it"),
+            Self::TooOften => write!(
+                out,
+                "each of its {MOST_RUNS} runs ended before the backup did, because the controller was killed or its store failed: the \
+                 logs of the controller and the last state of its pods say why (its memory limit, above all); then create it anew"
+            ),
+        }
+    }
+}
+
+pub fn recover(found: &Interrupted<'_>) -> Recovery {
+    if found.phase != "InProgress" {
+        return Recovery::NotOurs;
+    }
+    if found.folder.published {
+        return Recovery::Adopt;
+    }
+    if !found.is_held {
+        return Recovery::Fail(Why::Strange);
+    }
+    let claim = found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(found.ours));
+    let may_claim = || matches!(judge(found.ours, found.folder), Verdict::Free | Verdict::IfGone);
+    match (claim, found.setting) {
+        (Some(_), _) if found.is_whole => Recovery::Publish,
+        (None, _) if !may_claim() => Recovery::Fail(Why::Strange),
+        _ if found.is_canceled => Recovery::Fail(Why::Canceled),
+        (_, AfterInterruption::Fail) => Recovery::Fail(Why::Ended),
+        // Maybe a Velero runs it.
+        (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
+        _ if found.runs >= MOST_RUNS => Recovery::Fail(Why::TooOften),
+        // One that another run has written says nothing of what lies under this claim.
+        (Some(claim), AfterInterruption::Resume) if found.checkpoint == Some(claim.run.as_str()) => {
+            Recovery::Resume
+        }
+        _ => Recovery::Restart,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
+        let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
+        Claim { cluster, backup, run, ..Claim::default() }
+    }
+
+    fn folder(claim: Option<Claim>, others: bool) -> Folder {
+        Folder { published: false, claim, others }
+    }
+
+    /// A leader died in the middle of the first run, and left a checkpoint.
+    fn usual<'a>(ours: &'a Claim, folder: &'a Folder) -> Interrupted<'a> {
+        Interrupted {
+            phase: "InProgress",
+            is_canceled: false,
+            is_begun: true,
+            is_held: true,
+            is_whole: false,
+            runs: 1,
+            ours,
+            folder,
+            checkpoint: Some("dead"),
+            setting: AfterInterruption::Resume,
+        }
+    }
+
+    #[test]
+    fn a_run_that_died_goes_on_begins_anew_or_fails_as_people_want_it() {
+        use AfterInterruption::{Fail, Restart, Resume};
+        let ours = claim("here", "b", "next");
+        let dead = folder(Some(claim("here", "b", "dead")), true);
+        for (setting, checkpoint, recovery) in [
+            (Resume, Some("dead"), Recovery::Resume),
+            (Resume, Some("an earlier one"), Recovery::Restart),
+            (Resume, None, Recovery::Restart),
+            (Restart, Some("dead"), Recovery::Restart),
+            (Restart, None, Recovery::Restart),
+            (Fail, Some("dead"), Recovery::Fail(Why::Ended)),
+            (Fail, None, Recovery::Fail(Why::Ended)),
+        ] {
+            let found = Interrupted { setting, checkpoint, ..usual(&ours, &dead) };
+            assert_eq!(recover(&found), recovery, "{found:?}");
+            let most = Interrupted { runs: MOST_RUNS, ..found.clone() };
+            let expected = if setting == Fail { recovery } else { Recovery::Fail(Why::TooOften) };
+            assert_eq!(recover(&most), expected, "{most:?}");
+            for (changed, expected) in [
+                (Interrupted { is_canceled: true, ..found.clone() }, Recovery::Fail(Why::Canceled)),
+                (Interrupted { is_held: false, ..found.clone() }, Recovery::Fail(Why::Strange)),
+                (Interrupted { is_whole: true, is_canceled: true, ..most }, Recovery::Publish),
+                (Interrupted { phase: "Completed", ..found.clone() }, Recovery::NotOurs),
+                (Interrupted { phase: "Deleting", ..found.clone() }, Recovery::NotOurs),
+                // The claim says so all the same.
+                (Interrupted { is_begun: false, ..found }, recovery),
+            ] {
+                assert_eq!(recover(&changed), expected, "{changed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_in_the_folder_decides_whether_it_may_be_touched() {
+        let ours = claim("here", "b", "next");
+        for (found, others, recovery) in [
+            // It died before it had claimed its folder, be it one that a Backup left which is gone, as far as anybody can tell yet.
+            (None, false, Recovery::Restart),
+            (Some(claim("here", "an earlier one", "dead")), true, Recovery::Restart),
+            (None, true, Recovery::Fail(Why::Strange)),
+            (Some(claim("elsewhere", "b", "dead")), true, Recovery::Fail(Why::Strange)),
+            (Some(claim("elsewhere", "c", "dead")), false, Recovery::Fail(Why::Strange)),
+        ] {
+            let mut folder = folder(found, others);
+            let begun = usual(&ours, &folder);
+            assert_eq!(recover(&begun), recovery, "{begun:?}");
+            let theirs = Interrupted { is_begun: false, ..begun };
+            assert!(matches!(recover(&theirs), Recovery::Fail(_)), "{theirs:?}");
+            folder.published = true;
+            for is_held in [false, true] {
+                let found = Interrupted { is_held, ..usual(&ours, &folder) };
+                assert_eq!(recover(&found), Recovery::Adopt);
+            }
+        }
+    }
+
+    fn claims() -> impl Strategy<Value = Option<Claim>> {
+        let one = ("here|elsewhere", "b|c", "dead|next|other").prop_map(|(c, b, r)| claim(&c, &b, &r));
+        proptest::option::of(one)
+    }
+
+    proptest! {
+        /// Whatever is known: what is not of this Backup is neither gone on with nor published, a Backup that was run often enough
+        /// is not run again, and what is stored is never thrown away.
+        #[test]
+        fn nothing_is_touched_that_is_not_provably_ours(
+            phase in "InProgress|Completed|Queued",
+            flags in prop::array::uniform4(any::<bool>()),
+            (published, others) in any::<(bool, bool)>(),
+            found in claims(),
+            runs in 0_u32..6,
+            checkpoint in proptest::option::of("dead|next|other"),
+            setting in prop::sample::select(vec![
+                AfterInterruption::Resume, AfterInterruption::Restart, AfterInterruption::Fail,
+            ]),
+        ) {
+            let ours = claim("here", "b", "next");
+            let [is_canceled, is_begun, is_held, is_whole] = flags;
+            let folder = Folder { published, claim: found, others };
+            let situation = Interrupted {
+                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours, folder: &folder,
+                checkpoint: checkpoint.as_deref(), setting,
+            };
+            let recovery = recover(&situation);
+            let is_ours = folder.claim.as_ref().is_some_and(|claim| claim.cluster == "here" && claim.backup == "b");
+            let runs_again = matches!(recovery, Recovery::Resume | Recovery::Restart);
+            if matches!(recovery, Recovery::Resume | Recovery::Publish) {
+                prop_assert!(is_ours && is_held && !published);
+            }
+            if runs_again {
+                prop_assert!(runs < MOST_RUNS && setting != AfterInterruption::Fail && !is_canceled && is_held);
+                let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
+                prop_assert!(!published && !is_of_another_cluster && !(is_ours && is_whole));
+                prop_assert!(folder.claim.is_some() || !others);
+            }
+            if recovery == Recovery::Resume {
+                prop_assert_eq!(checkpoint.as_ref(), folder.claim.as_ref().map(|claim| &claim.run));
+            }
+            prop_assert_eq!(recovery == Recovery::NotOurs, phase != "InProgress");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Uploads in parts with which another process can go on. [`object_store`] has that for buckets. For folders it is here: one file
+//! beside the one that it becomes, under a name (`FILE#NUMBER`) that no reader takes for an object.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{DynObjectStore, Error, MultipartId, ObjectStore, PutPayload, Result};
+use serde::{Deserialize, Serialize};
+
+use super::open::remove_staged;
+
+/// A location, opened.
+pub struct Opened {
+    pub store: Arc<DynObjectStore>,
+    pub parts: Parts,
+}
+
+impl Opened {
+    pub(super) fn bucket<S: ObjectStore + MultipartStore>(store: Arc<S>) -> Self {
+        Self { store: store.clone(), parts: Parts::Bucket(store) }
+    }
+
+    pub(super) fn folder(store: Arc<LocalFileSystem>) -> Self {
+        Self { store: store.clone(), parts: Parts::Folder(store) }
+    }
+}
+
+/// Where uploads in parts go.
+#[derive(Clone)]
+pub enum Parts {
+    Bucket(Arc<dyn MultipartStore>),
+    Folder(Arc<LocalFileSystem>),
+}
+
+/// A part that is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// As the store knows it.
+    pub id: String,
+    pub size: u64,
+}
+
+/// An upload that was begun and is not complete.
+#[derive(Clone)]
+pub struct Staged {
+    parts: Parts,
+    path: Path,
+    id: MultipartId,
+}
+
+impl Parts {
+    /// # Errors
+    /// When the store refuses.
+    pub async fn begin(&self, path: &Path) -> Result<Staged> {
+        let id = match self {
+            Self::Bucket(store) => store.create_multipart(path).await?,
+            Self::Folder(folder) => {
+                let file = folder.path_to_filesystem(path)?;
+                blocking(move || create(&file)).await?
+            }
+        };
+        Ok(Staged { parts: self.clone(), path: path.clone(), id })
+    }
+
+    /// One of which `id` is known.
+    ///
+    /// # Errors
+    /// When no upload can have it.
+    pub fn known(&self, path: &Path, id: &str) -> Result<Staged> {
+        // It becomes a part of the name of a file.
+        let is_number = !id.is_empty() && id.len() <= 20 && id.bytes().all(|byte| byte.is_ascii_digit());
+        if matches!(self, Self::Folder(_)) && !is_number {
+            return Err(failed(format!("{id:?} is the number of no upload").into()));
+        }
+        Ok(Staged { parts: self.clone(), path: path.clone(), id: id.to_owned() })
+    }
+}
+
+impl Staged {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The same upload, for another process than the one that began it: with its first `size` bytes. A bucket knows by the
+    /// receipts if somebody puts a part in place of another; a folder does not, so there it is another file from now on, which whoever
+    /// wrote the first one does not know.
+    ///
+    /// # Errors
+    /// When it is not there any more.
+    pub async fn for_another(self, size: u64) -> Result<Self> {
+        let Parts::Folder(folder) = &self.parts else { return Ok(self) };
+        let (file, id) = (folder.path_to_filesystem(&self.path)?, self.id.clone());
+        let id = blocking(move || copy(&file, &id, size)).await?;
+        Ok(Self { id, ..self })
+    }
+
+    /// `index`: which part it is. `offset`: how many bytes are in those before it.
+    ///
+    /// # Errors
+    /// When the store refuses.
+    pub async fn put(&self, index: usize, offset: u64, bytes: PutPayload) -> Result<Receipt> {
+        let size = u64::try_from(bytes.content_length()).unwrap_or(u64::MAX);
+        let id = match &self.parts {
+            Parts::Bucket(store) => store.put_part(&self.path, &self.id, index, bytes).await?.content_id,
+            Parts::Folder(folder) => {
+                let staged = staged(&folder.path_to_filesystem(&self.path)?, &self.id);
+                blocking(move || write(&staged, offset, &bytes)).await?;
+                String::new()
+            }
+        };
+        Ok(Receipt { id, size })
+    }
+
+    /// Puts the parts together: readers see it from then on.
+    ///
+    /// # Errors
+    /// When a part is missing or is another one, or the store fails.
+    pub async fn complete(&self, receipts: &[Receipt]) -> Result<()> {
+        match &self.parts {
+            Parts::Bucket(store) => {
+                let id = |receipt: &Receipt| PartId { content_id: receipt.id.clone() };
+                let parts = receipts.iter().map(id).collect();
+                store.complete_multipart(&self.path, &self.id, parts).await.map(drop)
+            }
+            Parts::Folder(folder) => {
+                let (file, id) = (folder.path_to_filesystem(&self.path)?, self.id.clone());
+                let size = receipts.iter().map(|receipt| receipt.size).sum();
+                blocking(move || finish(&file, &id, size)).await
+            }
+        }
+    }
+
+    /// # Errors
+    /// When the store refuses.
+    pub async fn abort(&self) -> Result<()> {
+        match &self.parts {
+            Parts::Bucket(store) => store.abort_multipart(&self.path, &self.id).await,
+            Parts::Folder(folder) => {
+                let staged = staged(&folder.path_to_filesystem(&self.path)?, &self.id);
+                blocking(move || match fs::remove_file(&staged) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                })
+                .await
+            }
+        }
+    }
+}
+
+fn failed(source: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    Error::Generic { store: "folder", source }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| failed(error.into())),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn staged(file: &FilePath, id: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("#");
+    name.push(id);
+    name.into()
+}
+
+/// Gives its number.
+fn create(file: &FilePath) -> io::Result<String> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let id = RandomState::new().build_hasher().finish().to_string();
+    OpenOptions::new().write(true).create_new(true).open(staged(file, &id))?;
+    Ok(id)
+}
+
+fn copy(file: &FilePath, id: &str, size: u64) -> io::Result<String> {
+    let from = staged(file, id);
+    // Whoever may write there might have it lead elsewhere.
+    if !fs::symlink_metadata(&from)?.is_file() {
+        return Err(io::Error::other("what was begun of the archive is no file"));
+    }
+    let mut read = File::open(&from)?.take(size);
+    let id = create(file)?;
+    let to = staged(file, &id);
+    let copied = OpenOptions::new().write(true).open(&to).and_then(|mut write| {
+        let copied = io::copy(&mut read, &mut write)?;
+        write.sync_all()?;
+        Ok(copied)
+    });
+    match copied {
+        Ok(copied) if copied == size => Ok(id),
+        copied => {
+            let _ = fs::remove_file(&to);
+            Err(copied.err().unwrap_or_else(|| ErrorKind::UnexpectedEof.into()))
+        }
+    }
+}
+
+fn write(staged: &FilePath, offset: u64, bytes: &PutPayload) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(staged)?;
+    file.seek(SeekFrom::Start(offset))?;
+    for chunk in bytes {
+        file.write_all(chunk)?;
+    }
+    // What counts as stored survives a loss of power.
+    file.sync_data()
+}
+
+fn finish(file: &FilePath, id: &str, size: u64) -> io::Result<()> {
+    let staged = staged(file, id);
+    let whole = OpenOptions::new().write(true).open(&staged)?;
+    if whole.metadata()?.len() < size {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    whole.set_len(size)?;
+    whole.sync_all()?;
+    fs::rename(&staged, file)?;
+    if let Some(folder) = file.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    // Of runs that are dead. Nobody sees it, and it takes room.
+    let _ = remove_staged(file);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Parts, Path) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+        (folder, Parts::Folder(Arc::new(store)), Path::from("backups/b/b.tar.gz"))
+    }
+
+    #[tokio::test]
+    async fn another_process_goes_on_with_what_is_stored_and_not_with_what_a_dead_one_still_writes() {
+        let (folder, parts, path) = folder();
+        let first = parts.begin(&path).await.unwrap();
+        let begun = first.put(0, 0, "first ".into()).await.unwrap();
+        // On its way when its process is taken for dead.
+        first.put(1, 6, "of the dead one".into()).await.unwrap();
+        let known = parts.known(&path, first.id()).unwrap();
+        let next = known.for_another(begun.size).await.unwrap();
+        let rest = next.put(1, 6, "second".into()).await.unwrap();
+        first.put(0, 0, "too late, too late".into()).await.unwrap();
+        next.complete(&[begun, rest]).await.unwrap();
+        let place = folder.path().join("backups/b");
+        assert_eq!(fs::read_to_string(place.join("b.tar.gz")).unwrap(), "first second");
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "nothing is left of what was begun");
+        assert!(first.put(1, 6, "later still".into()).await.is_err());
+        assert!(first.complete(&[]).await.is_err());
+        first.abort().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_or_leads_elsewhere_is_not_gone_on_with() {
+        let (folder, parts, path) = folder();
+        let begun = parts.begin(&path).await.unwrap();
+        let receipt = begun.put(0, 0, "short".into()).await.unwrap();
+        assert!(begun.clone().for_another(receipt.size + 1).await.is_err());
+        assert!(begun.complete(&[receipt.clone(), receipt]).await.is_err(), "it would have a hole");
+        for id in ["", "../../elsewhere", "1a", "123456789012345678901"] {
+            assert!(parts.known(&path, id).is_err(), "{id}");
+        }
+        std::os::unix::fs::symlink("/proc/self/status", folder.path().join("backups/b/b.tar.gz#7")).unwrap();
+        for id in ["7", "8"] {
+            assert!(parts.known(&path, id).unwrap().for_another(1).await.is_err(), "{id}");
+        }
+    }
+}
