@@ -185,7 +185,7 @@ impl Collector<'_> {
         if let Some(accounts) = accounts.filter(|one| !one.names.is_empty()) {
             let wants = |found: &Found| match Binding::parse(&found.json) {
                 Ok(binding) => {
-                    let of = binding.accounts.iter().filter(|account| accounts.names.contains(*account));
+                    let of = binding.accounts.iter().filter(|account| accounts.names.contains(account));
                     let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
                     let origin = of.map(origin).max()?;
                     if roles.is_some() || origin == Origin::Required {
