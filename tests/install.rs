@@ -155,6 +155,7 @@ fn missing_rights_are_named(plane: &ControlPlane) {
     let (role, account) = ("--clusterrole=reader", "--serviceaccount=default:reader");
     kubectl.run(&["create", "clusterrole", "reader", "--verb=get,list", "--resource=*.*"]).unwrap();
     kubectl.run(&["create", "clusterrolebinding", "reader", role, account]).unwrap();
+    kubectl.await_right("system:serviceaccount:default:reader", "default", "list", "secrets").unwrap();
     let reader = plane.service_account_kubeconfig("default", "reader").unwrap();
     let output = berth(&reader, &["install"]);
     let text = said(&output);

@@ -182,6 +182,7 @@ fn foreign_queue(berth: &Berth) {
     let velero = format!("system:serviceaccount:{namespace}:velero");
     let (role, user) = ("--role=berth-user", format!("--user={velero}"));
     kubectl.run(&["create", "rolebinding", "velero", "-n", namespace, role, &user]).unwrap();
+    kubectl.await_right(&velero, namespace, "patch", "backups.velero.io").unwrap();
     let patch = json!({"status": {"phase": "ReadyToStart", "queuePosition": 0}}).to_string();
     let who = format!("--as={velero}");
     let args = ["patch", "backups.velero.io", "moved", "-n", namespace, &who, "--type=merge", "-p", &patch];
@@ -429,6 +430,10 @@ fn viewers_look_and_users_make_and_move() {
         let account = format!("--serviceaccount={namespace}:{name}");
         let role = format!("--role={bound}");
         kubectl.run(&["create", "rolebinding", &name, "-n", namespace, &role, &account]).unwrap();
+        if without.is_none() {
+            let user = format!("system:serviceaccount:{namespace}:{name}");
+            kubectl.await_right(&user, namespace, "list", "backups.velero.io").unwrap();
+        }
         berth.plane().service_account_kubeconfig(namespace, &name).unwrap()
     };
     let queue = |kubeconfig: &std::path::Path, args: &[&str]| {

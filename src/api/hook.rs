@@ -197,8 +197,7 @@ fn annotated(
         let value = annotations.get(&key).filter(|value| !value.is_empty());
         (value, at.key(&key), key)
     };
-    let (prefix, command) =
-        prefixes.iter().find_map(|prefix| Some((*prefix, read(*prefix, "command").0?)))?;
+    let (prefix, command) = prefixes.iter().find_map(|prefix| Some((*prefix, read(prefix, "command").0?)))?;
     let (_, field, name) = read(prefix, "command");
     // No shell takes it to pieces.
     let command = match command.starts_with('[') {

@@ -145,7 +145,7 @@ mod tests {
             "csi.storage.k8s.io/snapshotter-list-secret-namespace": "ns",
         }));
         let secret = (Related::Secret, Some("ns".to_owned()), "s".to_owned());
-        assert_eq!(of(Related::SnapshotClass, &list), [secret.clone()]);
+        assert_eq!(of(Related::SnapshotClass, &list), std::slice::from_ref(&secret));
         assert!(of(Related::SnapshotContent, &list).is_empty() && of(Related::Pod, &list).is_empty());
         for prefix in
             ["csi.storage.k8s.io/snapshotter-secret", "snapshot.storage.kubernetes.io/deletion-secret"]
@@ -154,7 +154,7 @@ mod tests {
             both[format!("{prefix}-name")] = json!("s");
             assert!(of(Related::SnapshotContent, &annotated(both.clone())).is_empty());
             both[format!("{prefix}-namespace")] = json!("ns");
-            assert_eq!(of(Related::SnapshotContent, &annotated(both)), [secret.clone()]);
+            assert_eq!(of(Related::SnapshotContent, &annotated(both)), std::slice::from_ref(&secret));
         }
     }
 

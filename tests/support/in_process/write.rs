@@ -214,8 +214,12 @@ impl Connection {
         for (kind, _) in &delete.targets {
             kinds.push(self.kind(kind).await?);
         }
-        let dry = if common.is_dry { "?dryRun=All" } else { "" };
-        let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+        let mut body =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+        if common.is_dry {
+            // Beside a body the API server reads no parameters.
+            body["dryRun"] = json!(["All"]);
+        }
         let mut said = Said::new(common);
         let mut going = Vec::new();
         for (kind, (_, name)) in kinds.iter().zip(&delete.targets) {
@@ -228,7 +232,7 @@ impl Connection {
             }
             let path = format!("{}/{name}", kind.path(Some(common.namespace())));
             let body = body.to_string().into_bytes();
-            let request = request(Method::DELETE, &format!("{path}{dry}"), common, JSON, body)?;
+            let request = request(Method::DELETE, &path, common, JSON, body)?;
             let reply = self.send(&request).await;
             if delete.may_be_absent && reply.as_ref().is_ok_and(|reply| reply.code == 404) {
                 continue;
