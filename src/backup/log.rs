@@ -11,6 +11,8 @@ use serde::Serialize;
 
 /// Messages of a level that the results hold. The log has all of them, in a few bytes each.
 const TOLD: u32 = 5000;
+/// Of these, of one namespace: whoever has that fills no more of them.
+const OF_NAMESPACE: usize = 500;
 
 /// Under which heading of the results file a line stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +42,42 @@ impl Level {
 
 #[derive(Default, Serialize)]
 struct Messages {
+    #[serde(skip)]
+    told: u32,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     velero: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cluster: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     namespaces: BTreeMap<String, Vec<String>>,
+}
+
+impl Messages {
+    /// The first one that is too many is told as that.
+    fn add(&mut self, about: &About<'_>, resource: &str, message: &str) {
+        let of_namespace = match about {
+            About::Namespace(name) => self.namespaces.get(*name).map_or(0, Vec::len),
+            About::Velero | About::Cluster => 0,
+        };
+        if of_namespace > OF_NAMESPACE || self.told > TOLD {
+            return;
+        }
+        self.told += 1;
+        if self.told > TOLD {
+            self.velero.push(" message: /there are more, which only the log has".to_owned());
+            return;
+        }
+        let resource = if resource.is_empty() { String::new() } else { format!(" resource: /{resource}") };
+        let text = match of_namespace {
+            OF_NAMESPACE => " message: /there are more of this namespace, which only the log has".to_owned(),
+            _ => format!("{resource} message: /{message}"),
+        };
+        match about {
+            About::Velero => self.velero.push(text),
+            About::Cluster => self.cluster.push(text),
+            About::Namespace(name) => self.namespaces.entry((*name).to_owned()).or_default().push(text),
+        }
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -120,30 +152,18 @@ impl BackupLog {
         let mut state = self.state.lock();
         // Writing to memory does not fail.
         let _ = state.lines.write_all(line.as_bytes());
-        let (count, messages) = match level {
+        let messages = match level {
             Level::Info => return,
             Level::Warning => {
                 state.warnings += 1;
-                (state.warnings, &mut state.results.warnings)
+                &mut state.results.warnings
             }
             Level::Error => {
                 state.errors += 1;
-                (state.errors, &mut state.results.errors)
+                &mut state.results.errors
             }
         };
-        if count > TOLD {
-            if count == TOLD + 1 {
-                messages.velero.push(" message: /there are more, which only the log has".to_owned());
-            }
-            return;
-        }
-        let resource = if resource.is_empty() { String::new() } else { format!(" resource: /{resource}") };
-        let text = format!("{resource} message: /{message}");
-        match about {
-            About::Velero => messages.velero.push(text),
-            About::Cluster => messages.cluster.push(text),
-            About::Namespace(name) => messages.namespaces.entry((*name).to_owned()).or_default().push(text),
-        }
+        messages.add(about, resource, message);
     }
 
     pub fn counts(&self) -> Counts {
@@ -188,6 +208,23 @@ mod tests {
         let results = text(&results);
         assert!(!results.contains(&format!("warning {TOLD}\"")) && results.contains("an error"));
         assert_eq!(results.matches("which only the log has").count(), 1);
+    }
+
+    #[test]
+    fn one_namespace_does_not_take_the_room_of_the_others() {
+        let log = BackupLog::new("velero/b".into());
+        for i in 0..TOLD + 2 {
+            log.error(&About::Namespace("loud"), "pods", &format!("error {i}"));
+        }
+        log.error(&About::Namespace("quiet"), "pods", "an error");
+        assert_eq!(log.counts(), Counts { warnings: 0, errors: TOLD + 3 });
+        let (_, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
+        let results: serde_json::Value = serde_json::from_str(&text(&results)).unwrap_or_default();
+        let of = |namespace: &str| results["errors"]["namespaces"][namespace].as_array().map(Vec::len);
+        assert_eq!((of("loud"), of("quiet")), (Some(OF_NAMESPACE + 1), Some(1)));
+        let last = &results["errors"]["namespaces"]["loud"][OF_NAMESPACE];
+        assert!(last.as_str().is_some_and(|last| last.contains("which only the log has")), "{last}");
+        assert!(results["errors"].get("velero").is_none(), "{results}");
     }
 
     fn text(gzip: &[u8]) -> String {
