@@ -355,7 +355,7 @@ pub struct InstallArgs {
     /// Backups that may run at the same time. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: Option<u16>,
-    /// Workers of each running backup. Default: as it is installed.
+    /// Pods of each running backup in which hooks run at one time. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: Option<u16>,
     #[command(flatten)]

@@ -2,13 +2,18 @@
 
 use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::LogFormat;
 
 /// # Errors
 /// When `level` is no filter.
 pub fn init(format: LogFormat, level: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
+    let mut filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
+    // Below that it tells addresses, and in those of exec are the commands of hooks, with whatever passwords they hold.
+    if filter.max_level_hint() > Some(LevelFilter::INFO) && !level.contains("kube_client") {
+        filter = filter.add_directive("kube_client=info".parse()?);
+    }
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),

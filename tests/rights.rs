@@ -303,7 +303,7 @@ fn breaks(need: &Need, index: usize) {
             Symptom::NoHooks => {
                 // The API server does not say whom it refuses that.
                 let why = hook_fails_for(&berth);
-                assert!(why.contains("berth may not run commands in pods"), "{what}: {why}");
+                assert!(why.contains("whether the ClusterRole berth-hooks is missing"), "{what}: {why}");
                 return;
             }
             Symptom::Blind(kind) => tells(&format!("the watch was interrupted kind={kind} ")),

@@ -1,9 +1,10 @@
 //! A Backup's resource policy: YAML under the only key of a ConfigMap in the Backup's namespace, as Velero reads it.
 //!
-//! Its size, depth and aliases are bounded before any of it is used. What is no YAML of this form is told with line and column,
-//! and everything else that is wrong with its field path.
+//! Its size, depth and aliases are bounded before any of it is used. What is no YAML of this form is told with line and column
+//! and nothing of what stands there, and everything else that is wrong with its field path.
 
 mod document;
+mod fault;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use berth_core::policy::filters::{Names, NamespacePolicy, Rule};
 use berth_core::policy::volume::{Action, Conditions, Csi, KINDS, Nfs, VolumePolicy};
 use berth_core::selection::{Filter, Lists};
 use berth_core::violation::{Field, Violations};
-use serde_saphyr::{Options, UserMessageFormatter};
+use serde_saphyr::Options;
 
 use crate::parse::{check_lists, parse_selector};
 use crate::quantity::Quantity;
@@ -38,8 +39,9 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
     let mut found = Violations::default();
     let mut entries = data.iter();
     let (Some((key, text)), None) = (entries.next(), entries.next()) else {
+        let way_out = if data.is_empty() { "write one" } else { "leave one" };
         let message = format!(
-            "a resource policy stands under the only key of its ConfigMap, and here are {}",
+            "has {} keys, and a policy is the value of the only one: {way_out} (binaryData does not count)",
             data.len()
         );
         found.push(at.child("data"), message);
@@ -54,8 +56,7 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
     let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
-            let why = error.render_with_formatter(&UserMessageFormatter);
-            found.push(at, format!("is not YAML of a resource policy: {why}"));
+            found.push(at, format!("is not YAML of a resource policy: {}", fault::told(&error)));
             return Err(found);
         }
     };
@@ -161,13 +162,13 @@ fn rules(filters: Vec<ResourceFilter>, reach: Reach, at: &Field, found: &mut Vio
         let at = at.index(i);
         let rule = rule(filter, &at, found);
         if rule.kinds.is_empty() {
-            let message = "names no kinds, which the cluster's filters do not take: name them";
+            let message = "\"*\", or no kinds, is for namespacedFilterPolicies only: name kinds; those that you do not name are taken as ever";
             found.require(reach == Reach::Namespaces, &at.child("kinds"), message);
             if let Some(other) = rest.replace(i) {
                 let message = format!("resourceFilters[{other}] is for all other kinds already: remove one");
                 found.push(at.child("kinds"), message);
             }
-            let message = "go with kinds only: name them";
+            let message = "go with named kinds only, and \"*\" names none: write the kinds";
             for (field, names) in [("names", &rule.names), ("excludedNames", &rule.excluded)] {
                 found.require(names.is_empty(), &at.child(field), message);
             }
@@ -255,7 +256,9 @@ fn compare(policies: &[NamespacePolicy], at: &Field, found: &mut Violations) {
         let most = limits::PATTERNS;
         found.push(
             at.clone(),
-            format!("have {patterns} patterns of namespaces, and at most {most} are taken"),
+            format!(
+                "have {patterns} patterns of namespaces, and at most {most} are taken: use names, or fewer policies"
+            ),
         );
     }
 }
@@ -311,10 +314,13 @@ fn capacity(text: Option<&str>, at: &Field, found: &mut Violations) -> (i128, i1
     };
     let sides = text.split_once(',').and_then(|(least, most)| Some((side(least)?, side(most)?)));
     let Some((least, most)) = sides else {
-        found.push(at.clone(), format!("{text:?} is not two amounts: write 10Gi,100Gi or 10Gi, or ,100Gi"));
+        let message = format!(
+            "{text:?} is not two amounts: write \"10Gi,100Gi\", \"10Gi,\" (at least) or \",100Gi\" (at most)"
+        );
+        found.push(at.clone(), message);
         return (0, 0);
     };
-    let message = format!("{text:?} has more at least than at most: nothing is so large");
+    let message = format!("its first amount is above its second one ({text:?}): swap them");
     found.require(most == 0 || least <= most, at, message);
     (least, most)
 }

@@ -92,7 +92,7 @@ impl Asked {
         if pods.count > 0 {
             let who = pods.told();
             let message = format!(
-                "{who} asked for the data of their volumes (annotation {VOLUMES}): berth's engine stores objects, and not the data of volumes: {WAY_OUT}"
+                "{who} asked for the data of their volumes (annotation {VOLUMES}): berth's engine stores objects, and not the data of volumes: {WAY_OUT}; a volume policy `skip` outranks the annotation"
             );
             log.error(&About::Velero, "pods", &message);
         }

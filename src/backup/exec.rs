@@ -35,7 +35,7 @@ pub enum HookError {
     #[error("the backup ended early")]
     Ended,
     #[error(
-        "berth may not run commands in pods, which the ClusterRole berth-hooks lets it: `berth install` brings it, or remove what asks for hooks"
+        "the API server refuses it: `berth check` tells whether the ClusterRole berth-hooks is missing (`berth install` brings it, but not on an API server without ValidatingAdmissionPolicies, where only Velero can run hooks); else a policy of this cluster is in the way"
     )]
     Forbidden(#[source] kube::Error),
     #[error("it could not be run")]

@@ -219,8 +219,8 @@ impl Runner<'_> {
             (When::Pre, OnError::Continue) => "; the pod is stored all the same",
             (When::Post, _) => "; what it was to undo may be as it was",
         };
-        let why = chain(&error);
         // What a command says may be anything, and the command itself may hold a password: that is not told.
+        let why = hook.unquoted(&chain(&error));
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
         self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
         warn!(%pod, %when, hook = %name, error = why, "a hook failed");

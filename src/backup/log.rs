@@ -1,6 +1,6 @@
 //! The log of one backup: lines as Velero's, counted, and gathered into its results file.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
 use flate2::Compression;
@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Messages of a level that the results hold. The log has all of them, in a few bytes each.
 const TOLD: u32 = 5000;
+/// Of these, of one namespace: whoever has that fills no more of them.
+const OF_NAMESPACE: u32 = 500;
 
 /// Under which heading of the results file a line stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    fn of(told: &'a [Told], counts: Counts) -> Self {
+    fn of(told: &'a [Told]) -> Self {
         let mut results = Self::default();
         for one in told {
             let messages = match one.level {
@@ -73,13 +75,6 @@ impl<'a> Results<'a> {
                 About::Velero => messages.velero.push(text),
                 About::Cluster => messages.cluster.push(text),
                 About::Namespace(name) => messages.namespaces.entry(name).or_default().push(text),
-            }
-        }
-        for (count, messages) in
-            [(counts.warnings, &mut results.warnings), (counts.errors, &mut results.errors)]
-        {
-            if count > TOLD {
-                messages.velero.push(" message: /there are more, which only the log has".to_owned());
             }
         }
         results
@@ -111,6 +106,45 @@ impl Told {
     }
 }
 
+/// How many are told of each level, and of each namespace among them.
+#[derive(Default)]
+struct Room(HashMap<(Level, Option<String>), u32>);
+
+impl Room {
+    /// How many there were before this one.
+    fn count(&mut self, level: Level, namespace: Option<&str>) -> u32 {
+        let count = self.0.entry((level, namespace.map(str::to_owned))).or_default();
+        *count = count.saturating_add(1);
+        *count - 1
+    }
+
+    /// The first one that is too many is told as that, and later ones not at all.
+    fn admit(&mut self, told: Told) -> Option<Told> {
+        let more = |told: Told, message: &str| Told {
+            resource: String::new(),
+            lasts: false,
+            message: message.to_owned(),
+            ..told
+        };
+        let of_namespace = told.namespace.as_deref().map_or(0, |name| self.count(told.level, Some(name)));
+        if of_namespace > OF_NAMESPACE {
+            return None;
+        }
+        let told = match of_namespace {
+            OF_NAMESPACE => more(told, "there are more of this namespace, which only the log has"),
+            _ => told,
+        };
+        match self.count(told.level, None) {
+            before if before < TOLD => Some(told),
+            TOLD => {
+                let told = Told { namespace: None, is_of_cluster: false, ..told };
+                Some(more(told, "there are more, which only the log has"))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Counts {
     fn of(told: &[Told]) -> Self {
         let count = |level| {
@@ -133,6 +167,7 @@ struct State {
     lines: GzEncoder<Vec<u8>>,
     /// So many of each level.
     told: Vec<Told>,
+    room: Room,
     /// All of them.
     counts: Counts,
     /// What an earlier run told: a run that goes on may find the same once more.
@@ -157,7 +192,12 @@ impl BackupLog {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
         let counts = Counts::of(&told);
         let known = told.iter().cloned().collect();
-        Self { backup, state: Mutex::new(State { whole, lines, told, counts, known }) }
+        let mut room = Room::default();
+        for one in &told {
+            room.count(one.level, None);
+            room.count(one.level, one.namespace.as_deref());
+        }
+        Self { backup, state: Mutex::new(State { whole, lines, told, room, counts, known }) }
     }
 
     /// The same behind what an earlier run told, and the lines that it wrote, gzip.
@@ -220,7 +260,7 @@ impl BackupLog {
             return;
         }
         *count += 1;
-        if *count <= TOLD {
+        if let Some(told) = state.room.admit(told) {
             state.told.push(told);
         }
     }
@@ -245,7 +285,7 @@ impl BackupLog {
     /// The two files, as they are so far: log lines, and results, gzip.
     pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         let mut state = self.state.lock();
-        let results = gzip_json(&Results::of(&state.told, state.counts))?;
+        let results = gzip_json(&Results::of(&state.told))?;
         Ok((state.lines()?, results))
     }
 }
@@ -285,6 +325,24 @@ mod tests {
         let results = text(&results);
         assert!(!results.contains(&format!("warning {TOLD}\"")) && results.contains("an error"));
         assert_eq!(results.matches("which only the log has").count(), 1);
+    }
+
+    #[test]
+    fn one_namespace_does_not_take_the_room_of_the_others() {
+        let log = BackupLog::new("velero/b".into());
+        for i in 0..TOLD + 2 {
+            log.error(&About::Namespace("loud"), "pods", &format!("error {i}"));
+        }
+        log.error(&About::Namespace("quiet"), "pods", "an error");
+        assert_eq!(log.counts(), Counts { warnings: 0, errors: TOLD + 3 });
+        let (_, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
+        let results: serde_json::Value = serde_json::from_str(&text(&results)).unwrap_or_default();
+        let of = |namespace: &str| results["errors"]["namespaces"][namespace].as_array().map(Vec::len);
+        let of_namespace = usize::try_from(OF_NAMESPACE).unwrap_or_default();
+        assert_eq!((of("loud"), of("quiet")), (Some(of_namespace + 1), Some(1)));
+        let last = &results["errors"]["namespaces"]["loud"][of_namespace];
+        assert!(last.as_str().is_some_and(|last| last.contains("which only the log has")), "{last}");
+        assert!(results["errors"].get("velero").is_none(), "{results}");
     }
 
     fn text(gzip: &[u8]) -> String {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 
 use super::list::{ListError, Lister};
+use super::log::BackupLog;
 use super::run::Engine;
 
 impl Engine {
@@ -17,6 +18,7 @@ impl Engine {
         &self,
         backup: &Backup,
         lister: &Lister,
+        log: &BackupLog,
     ) -> Result<Result<Policies, Violations>, ListError> {
         // One that cannot be asked for is a fault of the spec, which is told with the others.
         let Some(name) = parse::resource_policy(&backup.spec) else { return Ok(Ok(Policies::default())) };
@@ -29,6 +31,12 @@ impl Engine {
             violations.push(at, format!("{called} does not exist: create it, or name another one"));
             return Ok(Err(violations));
         };
+        let (uid, version) = (found.metadata.uid.as_deref(), found.metadata.resource_version.as_deref());
+        log.info(&format!(
+            "the resource policy is that of {called}, UID {}, resourceVersion {}",
+            uid.unwrap_or_default(),
+            version.unwrap_or_default()
+        ));
         Ok(policy::parse(&found.data.unwrap_or_default(), &Field::root(&called)))
     }
 }

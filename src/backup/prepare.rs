@@ -10,7 +10,7 @@ use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::policy::Policies;
-use berth_core::policy::filters::Filters;
+use berth_core::policy::filters::{CLUSTER, Filters};
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
@@ -87,21 +87,27 @@ impl Prepared {
             log.warning(&About::Velero, "", &message);
         }
         for (section, kinds) in &self.filters.idle {
+            let scope = if *section == CLUSTER { "kinds without namespaces" } else { "kinds in namespaces" };
             let message = format!(
-                "{section} names kinds that this cluster does not have there, or that another one of its rules has: {}",
+                "{section} names kinds that this cluster does not have, or not in that scope ({scope}), or that another one of its rules has: {}",
                 few(kinds)
             );
             log.warning(&About::Velero, "", &message);
         }
-        for (types, message) in [
+        for (types, message, way_out) in [
             (
                 &self.left_out,
                 "namespacedFilterPolicies has rules for types that the backup leaves out, and they say nothing",
+                ": include these types in the Backup, or remove the rules",
             ),
-            (&self.idle_order, "spec.orderedResources names types of which the backup takes none"),
+            (
+                &self.idle_order,
+                "spec.orderedResources names no type by its plural (pods, deployments.apps), or one of which the backup takes none",
+                "",
+            ),
         ] {
             if !types.is_empty() {
-                log.warning(&About::Velero, "", &format!("{message}: {}", few(types)));
+                log.warning(&About::Velero, "", &format!("{message}: {}{way_out}", few(types)));
             }
         }
     }

@@ -49,7 +49,7 @@ impl Engine {
             )
         };
         let (ask, namespaces, policies) =
-            tokio::join!(ask, self.namespaces(&backup, &lister), self.policies(&backup, &lister));
+            tokio::join!(ask, self.namespaces(&backup, &lister), self.policies(&backup, &lister, log));
         let (locations, server, served) = ask.map_err(|e| Failure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(|e| Failure::Cluster(e.into()))?;
         let policies = policies.map_err(|e| Failure::Cluster(e.into()))?;

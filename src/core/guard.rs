@@ -73,7 +73,7 @@ const FINISHED: Refusal = Refusal {
 };
 const HOOKS: Refusal = Refusal {
     field: "spec.hooks",
-    message: "hooks run in pods with the rights of whoever runs the backup: only those who may update backups, not patch alone, may write them",
+    message: "hooks run in pods with the rights of whoever runs the backup, so they want the verb update on backups, which none of berth's roles gives: annotate the pods instead, or have an administrator create this Backup",
 };
 
 fn is_new(phase: &str) -> bool {

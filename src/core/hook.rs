@@ -4,6 +4,7 @@
 //! A pod whose hooks have begun is on record on its Backup until those after it were tried: whoever settles what a dead run
 //! left finds there what may still be frozen.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use crate::namespace::NamespaceSet;
 
 /// Of a hook that does not say.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Characters of the shortest word of a command that is kept out of messages. Shorter ones are parts of everything.
+const SECRET: usize = 4;
 
 /// What the failure of a hook before a pod means for that pod. One after it comes too late to mean anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,24 @@ pub struct Hook {
     pub command: Vec<String>,
     pub on_error: OnError,
     pub timeout: Duration,
+}
+
+impl Hook {
+    /// What is said of it, without the words of its command, which may be passwords: shells, and those who run containers, quote
+    /// what they cannot run.
+    pub fn unquoted(&self, text: &str) -> String {
+        // As it stands there, line by line, and as it is written between quotes.
+        let quoted = self.command.iter().filter_map(|word| {
+            let quoted = format!("{word:?}");
+            quoted.strip_prefix('"').and_then(|word| word.strip_suffix('"')).map(str::to_owned)
+        });
+        let lines = self.command.iter().flat_map(|word| word.lines()).map(|line| line.trim().to_owned());
+        let mut words: Vec<String> =
+            quoted.chain(lines).filter(|word| word.chars().count() >= SECRET).collect();
+        // One that has another one in it goes first.
+        words.sort_unstable_by_key(|word| Reverse(word.len()));
+        words.iter().fold(text.to_owned(), |text, word| text.replace(word.as_str(), "…"))
+    }
 }
 
 /// An entry of a Backup's spec: hooks for the pods that it is for.
@@ -102,7 +123,10 @@ impl Hooks {
 
 /// Nobody can have meant that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it has more than {} hooks: put some of them into one command", limits::HOOKS)]
+#[error(
+    "it has more than {} hooks, before and after it together, from all entries of spec.hooks that fit it: put some of them into one command",
+    limits::HOOKS
+)]
 pub struct TooMany;
 
 /// # Errors
@@ -242,6 +266,32 @@ mod tests {
         }
         let many = vec![of(100, 100); 100];
         assert_eq!(hooks(&pod, &many), Err(TooMany));
+    }
+
+    #[test]
+    fn what_is_said_of_a_hook_has_none_of_the_words_of_its_command() {
+        for (command, said, expected) in [
+            (
+                &["/bin/dump", "-p", "s3cret"][..],
+                "exec: \"/bin/dump\": no such file",
+                "exec: \"…\": no such file",
+            ),
+            (&["dump", "-ps3cret", "s3cret"], "usage of dump: -ps3cret s3cret", "usage of …: … …"),
+            (
+                &["sh", "-c", "set -e\ndump s3cret\nend"],
+                "sh: 2: dump s3cret : not found",
+                "sh: 2: … : not found",
+            ),
+            (&["sh", "-c", "echo \"s3cret\""], "[sh -c echo \\\"s3cret\\\"]", "[sh -c …]"),
+            (&["a", "of", "the"], "the end of a", "the end of a"),
+            (&["", "    ", "\n\n"], "a    b", "a…b"),
+            (&["s3crét"], "s3crét s3cr", "… s3cr"),
+            (&[], "it failed", "it failed"),
+        ] {
+            let command = command.iter().map(|word| (*word).to_owned()).collect();
+            let hook = Hook { command, ..Hook::clone(&hook("x")) };
+            assert_eq!(hook.unquoted(said), expected, "{:?}", hook.command);
+        }
     }
 
     #[test]

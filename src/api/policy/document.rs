@@ -7,6 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+/// What is wrong with a selector of both forms.
+pub const BESIDE: &str = "labels do not stand beside matchLabels: move them into it";
+
 /// `null` is an empty list.
 type List<T = String> = Option<Vec<T>>;
 
@@ -146,7 +149,7 @@ impl<'de> Visitor<'de> for Entries {
             }
         }
         if is_selector && !labels.is_empty() {
-            return Err(A::Error::custom("labels do not stand beside matchLabels: move them into it"));
+            return Err(A::Error::custom(BESIDE));
         }
         if !is_selector {
             selector.match_labels = Some(labels);

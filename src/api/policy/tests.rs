@@ -82,6 +82,20 @@ includeExcludePolicy:
 }
 
 #[test]
+fn the_sample_is_a_policy_and_a_backup_that_has_it() {
+    let sample = include_str!("../../../manifests/samples/backup-policy-accepted.yaml");
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(sample).unwrap();
+    let [map, backup] = documents.as_slice() else { panic!("{documents:?}") };
+    let policies = read(map["data"]["policy"].as_str().unwrap());
+    assert!(policies.chooses() && policies.volumes.len() == 1);
+    let spec = serde_json::from_value(backup["spec"].clone()).unwrap();
+    let wanted = crate::parse::backup(&spec).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((wanted.hooks.len(), wanted.ordered.len()), (1, 1));
+    assert!(crate::unserved::unserved(&spec).is_empty());
+    assert_eq!(backup["spec"]["resourcePolicy"]["name"], map["metadata"]["name"]);
+}
+
+#[test]
 fn filters_are_read_with_both_forms_of_selectors() {
     let policies = read(
         r#"
@@ -124,9 +138,9 @@ namespacedFilterPolicies:
 fn a_config_map_has_one_key() {
     let (none, mut two) = (BTreeMap::new(), data("version: v1"));
     two.insert("other".to_owned(), "version: v1".to_owned());
-    for (data, count) in [(none, "0"), (two, "2")] {
+    for (data, words) in [(none, "has 0 keys, "), (two, "has 2 keys, ")] {
         let faults = parse(&data, &Field::root(AT)).err().unwrap_or_default().to_string();
-        assert!(faults.starts_with("ConfigMap velero/p.data: ") && faults.ends_with(count), "{faults}");
+        assert!(faults.starts_with(&format!("ConfigMap velero/p.data: {words}")), "{faults}");
     }
 }
 
@@ -148,6 +162,40 @@ fn what_is_no_policy_is_told_with_its_line() {
         assert_eq!(faults.len(), 1, "{text}: {faults:?}");
         assert!(faults[0].starts_with("ConfigMap velero/p.data[policy]"), "{faults:?}");
         assert!(faults[0].contains(words), "{words}: {faults:?}");
+    }
+}
+
+/// Whoever makes a Backup names any ConfigMap of its namespace, and may not be allowed to read that.
+#[test]
+fn nothing_is_told_of_what_stands_in_a_config_map_that_is_no_policy() {
+    for text in [
+        "hunter2",
+        "- hunter2",
+        "'hunter2",
+        "[hunter2",
+        "*hunter2",
+        "!hunter2 x",
+        "db: user: hunter2",
+        "password is hunter2: x",
+        "version: [hunter2]",
+        "version: {hunter2: hunter2}",
+        "version: *hunter2",
+        "version: v1\nhunter2 hunter2",
+        "version: v1\nvolumePolicies: hunter2",
+        "version: v1\nvolumePolicies: [hunter2]",
+        "version: v1\nvolumePolicies: [{conditions: {pvcLabels: hunter2}}]",
+        "version: v1\nvolumePolicies: [{conditions: {pvcLabels: {hunter2: a, hunter2: b}}}]",
+        "version: v1\nnamespacedFilterPolicies: [{resourceFilters: [{labelSelector: hunter2}]}]",
+        "version: v1\nnamespacedFilterPolicies: [{resourceFilters: [{labelSelector: {matchLabels: {}, hunter2: x}}]}]",
+        "version: v1\n---\nhunter2",
+    ] {
+        let faults = faults(text);
+        assert_eq!(faults.len(), 1, "{text}: {faults:?}");
+        assert!(!faults[0].contains("hunter2"), "{text}: {faults:?}");
+        assert!(
+            faults[0].starts_with("ConfigMap velero/p.data[policy]: is not YAML of a"),
+            "{text}: {faults:?}"
+        );
     }
 }
 

@@ -327,11 +327,12 @@ impl Collector<'_> {
         let mut answers = futures::stream::iter(names).map(get).buffer_unordered(REQUESTS_AT_ONCE);
         while let Some((name, origin, answer)) = answers.next().await {
             match answer {
-                Ok(Some(found)) => {
+                Ok(Some(found)) if !found.deleting => {
                     pending.origin = origin;
                     pending.add(found).await?;
                 }
-                Ok(None) => gone.push(name),
+                // What is being deleted is not stored, and nobody else tells of it.
+                Ok(_) => gone.push(name),
                 Err(error) if error.is_about_type() => {
                     let message = format!(
                         "failed to get {name}, it is missing: {}; {}",
@@ -425,8 +426,11 @@ impl Collector<'_> {
 
     fn tell_gone(&self, kind: &ResourceType, gone: &[String]) {
         if !gone.is_empty() {
-            let message =
-                format!("{} that others refer to do not exist, and are missing: {}", gone.len(), few(gone));
+            let message = format!(
+                "{} that others refer to do not exist, or are being deleted, and are missing: {}",
+                gone.len(),
+                few(gone)
+            );
             self.log.warning(&About::Cluster, &kind.qualified(), &message);
         }
     }

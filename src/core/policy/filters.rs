@@ -15,6 +15,8 @@ use crate::violation::{Field, Violations, tellable};
 
 use super::Policies;
 
+/// The section for kinds without namespaces.
+pub const CLUSTER: &str = "clusterScopedFilterPolicy";
 /// Longest name that an object can have.
 const LONGEST: usize = 253;
 
@@ -196,7 +198,7 @@ impl Filters {
         } else {
             namespaces.into_iter().filter_map(policy_of).collect()
         };
-        let idle = [("clusterScopedFilterPolicy", of_cluster), ("namespacedFilterPolicies", of_namespaces)];
+        let idle = [(CLUSTER, of_cluster), ("namespacedFilterPolicies", of_namespaces)];
         let idle = idle.into_iter().filter(|(_, kinds)| !kinds.is_empty());
         let idle = idle.map(|(section, kinds)| (section, kinds.into_iter().collect())).collect();
         Self { cluster, policies: kinds, namespaces, idle }

@@ -237,9 +237,9 @@ async fn what_a_list_brings_is_not_asked_for_again() {
 async fn what_is_gone_is_warned_of_what_may_not_be_read_is_an_error_and_what_keeps_out_of_backups_stays_out()
 {
     let api = Scripted::new();
-    let claims =
-        ["gone", "locked", "shy", "../v", "v"].map(|volume| claim(&format!("of-{}", volume.len()), volume));
-    let [gone, locked, shy, odd, v] = claims;
+    let names = [("gone", 0), ("locked", 1), ("shy", 2), ("../v", 3), ("v", 4), ("leaving", 5)];
+    let claims = names.map(|(volume, i)| claim(&format!("of-{i}"), volume));
+    let [gone, locked, shy, odd, v, leaving] = claims;
     of(&api, &[], &[gone, locked, shy, v]);
     let shy = json!({"metadata": {"name": "shy", "labels": {"velero.io/exclude-from-backup": "true"}}});
     api.once(get(&format!("{VOLUMES}/gone")).refuses(404));
@@ -253,6 +253,16 @@ async fn what_is_gone_is_warned_of_what_may_not_be_read_is_an_error_and_what_kee
     of(&api, &[], &[odd]);
     let (_, archived, counts) = collect(&api, json!({})).await;
     assert_eq!((archived.len(), counts), (1, Counts { warnings: 1, errors: 0 }));
+    let api = Scripted::new();
+    of(&api, &[], &[leaving]);
+    let deleted = json!({"metadata": {"name": "leaving", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f"]}});
+    api.once(get(&format!("{VOLUMES}/leaving")).answers(deleted));
+    let (_, archived, counts) = collect(&api, json!({})).await;
+    assert_eq!(
+        (archived.len(), counts),
+        (1, Counts { warnings: 1, errors: 0 }),
+        "its volume is being deleted"
+    );
 }
 
 #[tokio::test(start_paused = true)]
