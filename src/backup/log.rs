@@ -195,7 +195,9 @@ impl BackupLog {
         let mut room = Room::default();
         for one in &told {
             room.count(one.level, None);
-            room.count(one.level, one.namespace.as_deref());
+            if one.namespace.is_some() {
+                room.count(one.level, one.namespace.as_deref());
+            }
         }
         Self { backup, state: Mutex::new(State { whole, lines, told, room, counts, known }) }
     }
