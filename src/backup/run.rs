@@ -457,7 +457,12 @@ async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) 
                 Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
                     return Failure::Write(error);
                 }
-                Err(error) => warn!(error = chain(&error), "failed to write how far the backup is"),
+                Err(error) => {
+                    if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
+                        frozen.refuse(asked);
+                    }
+                    warn!(error = chain(&error), "failed to write how far the backup is");
+                }
             }
         }
     }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use berth_core::hook::PodId;
+
 use super::*;
+use crate::backup::exec::HookError;
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
 
@@ -158,6 +161,33 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
     assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
     assert_eq!(hooked.played.happened(), [FREEZES, THAWS]);
     assert!(hooked.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
+}
+
+/// People may have filled its annotations.
+#[tokio::test(start_paused = true)]
+async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_written_without_it() {
+    let api = Scripted::new().next(get(ONE).answers(backup("7", "InProgress"))).next(patch(ONE).refuses(422));
+    api.next(patch(ONE).answers(backup("8", "InProgress")));
+    let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+    let counters =
+        Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)), asked: Asked::default() };
+    let frozen = Frozen::default();
+    let [db, web] = ["db", "web"].map(|name| PodId { name: name.to_owned(), ..PodId::default() });
+    let story = async {
+        for pod in [&db, &web] {
+            let added = tokio::time::timeout(PROGRESS / 2, frozen.add(pod)).await.unwrap();
+            assert!(matches!(added, Err(HookError::NotOnRecord)), "{added:?}");
+        }
+        api.played().await;
+    };
+    tokio::select! {
+        lost = keep_record(&mut record, &counters, &frozen) => panic!("{lost}"),
+        () = story => {}
+    }
+    let writes = api.writes();
+    assert_eq!(writes[0].body["metadata"]["annotations"][keys::FROZEN], "/db/");
+    assert_eq!(writes[1].body["metadata"].get("annotations"), None);
+    assert_eq!(writes[1].body["status"]["progress"], json!({"totalItems": 3, "itemsBackedUp": 2}));
 }
 
 #[tokio::test(start_paused = true)]
