@@ -6,7 +6,7 @@
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
 //! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`; `settle` ends
-//! what a dead leader left.
+//! what a dead leader left, when `thaw` has run the hooks that were still to come.
 
 pub mod actions;
 pub mod archive;
@@ -33,4 +33,5 @@ mod settle;
 pub mod split;
 pub mod status;
 mod survey;
+mod thaw;
 pub mod upload;

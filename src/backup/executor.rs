@@ -158,6 +158,7 @@ impl Tally {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
             WriteError::NotBegun(why) => warn!(%name, %why, "the backup has not begun: trying again"),
+            WriteError::Frozen(_) => warn!(%name, %error, "the backup is not settled: trying again"),
             error => warn!(%name, error = chain(error), "the Backup could not be written"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };

@@ -15,6 +15,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -72,6 +73,8 @@ pub struct Engine {
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
     pub metrics: BackupMetrics,
+    /// When this process became the leader.
+    pub since: Instant,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
 }
@@ -319,8 +322,7 @@ impl Engine {
         let (holder, held) = Holder::new(&prepared.wanted.hooks, log);
         let blocks = Blocks {
             runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
-            client: self.client.clone(),
-            lister: self.lister(),
+            lister: self.looker(),
             frozen: &frozen,
             counters: &counters,
             batches: batches.clone(),

@@ -30,7 +30,7 @@ impl Engine {
     /// a word in its log. Given up, and left to the next leader, when `stop` says so while its location cannot be read.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// When it could not be written, or hooks are still to come in pods that could not be reached: it is to be settled again.
     pub async fn settle(&self, name: &str, uid: &str, stop: &CancellationToken) -> Result<(), WriteError> {
         let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
         if record.phase() != BackupPhase::InProgress.as_str() {
@@ -45,7 +45,7 @@ impl Engine {
         };
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         // Before anything else: people wait for what is frozen.
-        self.thaw(&mut record, &log).await?;
+        self.thaw(&mut record, &log, stop).await?;
         let begun = Instant::now();
         loop {
             let status = match self.stored_status(&record, name, is_ours, &log).await {

@@ -236,6 +236,7 @@ async fn execute(
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
         metrics: metrics.clone(),
+        since: tokio::time::Instant::now(),
         cluster: Arc::default(),
     };
     let executor = backup::executor::Executor {

@@ -54,6 +54,7 @@ fn engine(api: &Scripted, folder: &TempDir) -> Engine {
         requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
         metrics: BackupMetrics::default(),
+        since: Instant::now(),
         cluster: Arc::default(),
     }
 }

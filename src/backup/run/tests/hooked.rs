@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_core::hook::PodId;
+use tokio::time::sleep;
 
 use super::*;
 use crate::backup::exec::HookError;
@@ -161,6 +162,102 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
     assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
     assert_eq!(hooked.played.happened(), [FREEZES, THAWS]);
     assert!(hooked.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
+}
+
+/// A Backup that a dead run left with these pods on record.
+struct Left {
+    dead: Dead,
+    played: Played,
+    stands: Arc<Mutex<Value>>,
+    engine: Engine,
+}
+
+impl Left {
+    fn new(pods: &[Value]) -> Self {
+        let dead = Dead::new(&ALL[7..]).claimed("here", "u");
+        let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap());
+        let record = names.clone().map(|name| format!("app/{name}/u")).collect::<Vec<_>>().join(",");
+        for (name, pod) in names.zip(pods) {
+            dead.api.always(get(&format!("{PODS}/{name}")).answers(pod.clone()));
+        }
+        let mut stands = backup("7", "InProgress");
+        stands["metadata"]["annotations"] = json!({keys::RUN: "dead", keys::FROZEN: record});
+        let stands = keep(&dead.api, stands);
+        let played = Played::default();
+        let exec: Arc<dyn Exec> = Arc::new(played.clone());
+        let engine = Engine { exec, ..engine(&dead.api, &dead.folder) };
+        Self { dead, played, stands, engine }
+    }
+
+    async fn settle(&self, stop: &CancellationToken) -> Result<(), WriteError> {
+        self.engine.settle("one", "u", stop).await
+    }
+
+    /// What stands on record.
+    fn frozen(&self) -> Option<Value> {
+        self.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).cloned()
+    }
+}
+
+/// A pod whose hook after it is this one.
+fn pod_after(name: &str, post: &str) -> Value {
+    let mut pod = pod(name, "u", "ok");
+    pod["metadata"]["annotations"]["post.hook.backup.velero.io/command"] = json!(post);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_reached_stays_on_record_and_is_tried_again_for_a_while() {
+    let left = Left::new(&[pod_after("db", "busy 3"), pod_after("web", "ok")]);
+    left.dead.api.once(get(&format!("{PODS}/web")).refuses(403));
+    let never = CancellationToken::new();
+    let settled = left.settle(&never).await;
+    assert!(matches!(settled, Err(WriteError::Frozen(1))), "{settled:?}");
+    assert_eq!(left.played.happened(), [THAWS; 4], "the busy one is tried again until it goes well");
+    assert_eq!(left.frozen(), Some(json!("app/web/u")));
+    left.settle(&never).await.unwrap();
+    assert_eq!(left.played.happened().last().unwrap(), &THAWS.replace("db", "web"));
+    assert_eq!((left.frozen(), left.stands.lock()["status"]["phase"].clone()), (None, json!("Failed")));
+
+    let left = Left::new(&[pod_after("db", "busy 1000000")]);
+    let (begun, mut tries) = (Instant::now(), 0);
+    while let Err(error) = left.settle(&never).await {
+        assert!(matches!(error, WriteError::Frozen(1)) && tries < 20, "{error}");
+        assert_eq!(left.frozen(), Some(json!("app/db/u")));
+        tries += 1;
+    }
+    let took = begun.elapsed().as_secs();
+    assert!(tries > 1 && (600..900).contains(&took), "{tries} in {took} s");
+    assert_eq!((left.frozen(), left.stands.lock()["status"]["phase"].clone()), (None, json!("Failed")));
+}
+
+/// What freezes may be on its way in its container when its run dies.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_comes_before_what_it_undoes_is_run_once_more_later() {
+    let left = Left::new(&[pod_after("db", "fail 1")]);
+    let begun = Instant::now();
+    left.settle(&CancellationToken::new()).await.unwrap();
+    assert_eq!(left.played.happened(), [THAWS; 2]);
+    assert!((30..35).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_hook_takes_long_holds_up_no_other_one_and_stop_waits_for_none() {
+    let pods = ["a", "b", "c", "d", "e"].map(|name| pod_after(name, "wait 20000"));
+    let left = Left::new(&pods);
+    left.settle(&CancellationToken::new()).await.unwrap();
+    assert_eq!((left.engine.workers, left.played.most_running()), (1, 5));
+
+    let left = Left::new(&[pod_after("db", "wait 20000"), pod_after("web", "ok")]);
+    let (begun, stop) = (Instant::now(), CancellationToken::new());
+    let story = async {
+        sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+    };
+    let (settled, ()) = tokio::join!(left.settle(&stop), story);
+    assert!(matches!(settled, Err(WriteError::Frozen(1))), "{settled:?}");
+    assert!(begun.elapsed().as_secs() < 2, "{:?}", begun.elapsed());
+    assert_eq!(left.frozen(), Some(json!("app/db/u")), "the next leader goes on from there");
 }
 
 /// People may have filled its annotations.
