@@ -3,10 +3,15 @@
 use std::collections::BTreeSet;
 
 use berth_core::hook::PodId;
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
 use super::*;
 use crate::backup::exec::HookError;
+use crate::backup::executor::Executor;
+use crate::events::Events;
+use crate::mirror::Change;
+use crate::queue::{Settings, Store};
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
 
@@ -162,6 +167,54 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
     assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
     assert_eq!(hooked.played.happened(), [FREEZES, THAWS]);
     assert!(hooked.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
+}
+
+/// Else it would freeze pods that the first one thaws a moment later.
+#[tokio::test]
+async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_have_ended() {
+    let never = Hold::new();
+    let hooked = Hooked::new("wait 50");
+    hooked.site.api.once(get(PODS).page("more").never_answers().held(&never));
+    let two = "/apis/velero.io/v1/namespaces/velero/backups/two";
+    let played = hooked.played.clone();
+    // Not the one that is looked for: more of it is nobody's business.
+    hooked.site.api.always(get(two).answers_with(move |_| {
+        played.note("two".to_owned());
+        backup("9", "Completed")
+    }));
+    let store = Arc::new(Store::new(Settings { slots: 2, ..Settings::default() }));
+    let ready = |name: &str| {
+        let mut ready = backup("7", "ReadyToStart");
+        ready["metadata"]["name"] = json!(name);
+        ready["metadata"]["uid"] = json!(if name == "one" { "u" } else { "v" });
+        serde_json::from_value::<Backup>(ready).unwrap()
+    };
+    store.observe(Change::All(vec![ready("one")]));
+    let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
+    let executor = Executor {
+        engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder) },
+        store: Arc::clone(&store),
+        events: Events::new(hooked.site.api.client("velero"), "velero", Counter::default()).0,
+        stop: CancellationToken::new(),
+        drain: Duration::ZERO,
+    };
+    let story = async {
+        never.asked().await;
+        hooked.begins().await;
+        store.observe(Change::Deleted("one".to_owned()));
+        store.observe(Change::Applied(ready("two")));
+        while !hooked.played.happened().iter().any(|line| line == "two") {
+            tokio::task::yield_now().await;
+        }
+    };
+    let both = async {
+        tokio::select! {
+            () = executor.run() => {}
+            () = story => {}
+        }
+    };
+    tokio::time::timeout(LONG, both).await.unwrap();
+    assert_eq!(hooked.played.happened(), [FREEZES, THAWS, "two"]);
 }
 
 /// A Backup that a dead run left with these pods on record.
