@@ -14,7 +14,7 @@ use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
 use berth_core::limits;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -79,12 +79,13 @@ impl Blocks<'_> {
         }
         let begun = Instant::now();
         let before = self.before(&held, on_record, spent).await;
-        let Held { kind, item, id, hooks, container, room } = held;
+        let Held { kind, item, id, hooks, container, room, over } = held;
+        let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
         // Here the pod is as still as its hooks make it: the place for its volumes. It was listed before, so that it is not kept still
         // for as long as the store is away.
         let store = async {
             if before.is_stored {
-                let batch = Batch { kind, items: vec![item], packed: None };
+                let batch = Batch { kind, items: vec![item], packed };
                 tokio::select! {
                     // Whoever does not take it any more ends the backup.
                     _ = self.batches.send(batch) => {}
@@ -106,6 +107,14 @@ impl Blocks<'_> {
             }
         };
         tokio::join!(store, undo);
+        if let Some(is_packed) = is_packed {
+            tokio::select! {
+                // If it is left out nobody says so.
+                _ = is_packed => {}
+                () = self.ending.cancelled() => {}
+            }
+        }
+        drop(over);
     }
 
     fn is_ending(&self) -> bool {

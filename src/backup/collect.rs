@@ -375,7 +375,12 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
         self.collector.counters.asked.note(&self.taken.kind, &found);
-        let Some(found) = self.collector.holder.hold(&self.taken.kind, found).await? else { return Ok(()) };
+        if self.in_order && Related::Pod.is(&self.taken.kind) {
+            // It may be held, and what came before it is to be in the archive before it is.
+            self.flush().await?;
+        }
+        let held = self.collector.holder.hold(&self.taken.kind, found, self.in_order).await?;
+        let Some(found) = held else { return Ok(()) };
         self.size += found.json.len();
         self.items.push(Item {
             namespace: found.namespace,

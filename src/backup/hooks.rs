@@ -1,6 +1,7 @@
 //! Pods that have hooks: held back where they are listed, for [`super::blocks`]; and one hook, run and told.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
@@ -49,6 +50,8 @@ pub struct Held {
     pub container: Option<String>,
     /// Given back when it is stored or left out.
     pub room: OwnedSemaphorePermit,
+    /// Dropped when it is in the archive and its hooks have ended, for whoever goes on in order.
+    pub over: Option<oneshot::Sender<Infallible>>,
 }
 
 /// Takes pods out of what is listed.
@@ -66,11 +69,16 @@ impl<'a> Holder<'a> {
         (Self { entries, log, held, room: Arc::new(Semaphore::new(ROOM)) }, pods)
     }
 
-    /// Gives back what has no hooks.
+    /// Gives back what has no hooks. `in_order`: one that has some is waited for until it is over.
     ///
     /// # Errors
     /// When nobody takes those any more that have.
-    pub async fn hold(&self, kind: &Arc<ResourceType>, found: Found) -> Result<Option<Found>, ListError> {
+    pub async fn hold(
+        &self,
+        kind: &Arc<ResourceType>,
+        found: Found,
+        in_order: bool,
+    ) -> Result<Option<Found>, ListError> {
         let may_have_some = !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
         if !(Related::Pod.is(kind) && may_have_some) {
             return Ok(Some(found));
@@ -100,6 +108,7 @@ impl<'a> Holder<'a> {
         let Found { json, namespace, name, lacks_type, .. } = found;
         // Of its own: what came with it in one page is to go.
         let json = Bytes::copy_from_slice(&json);
+        let (over, is_over) = in_order.then(oneshot::channel).unzip();
         let held = Held {
             kind: Arc::clone(kind),
             item: Item { namespace, name, json, lacks_type },
@@ -107,8 +116,13 @@ impl<'a> Holder<'a> {
             hooks,
             container: pod.first_container(),
             room,
+            over,
         };
         self.held.send(held).await.map_err(|_| ListError::NobodyTakes)?;
+        if let Some(is_over) = is_over {
+            // Nobody sends anything.
+            let _ = is_over.await;
+        }
         Ok(None)
     }
 }
@@ -317,7 +331,7 @@ mod tests {
             ("podtemplates", pod("no-pod", command, "Running"), false),
         ] {
             let name = found.name.clone();
-            let given_back = holder.hold(&kind(resource), found).await.unwrap();
+            let given_back = holder.hold(&kind(resource), found, false).await.unwrap();
             assert_eq!(given_back.is_none(), is_held, "{name}");
         }
         let db = held.try_recv().unwrap();
@@ -325,8 +339,9 @@ mod tests {
         assert!(held.try_recv().is_err());
         assert_eq!(log.counts().errors, 1, "the odd one is told");
         drop(held);
-        let nobody =
-            holder.hold(&kind("pods"), pod("db", json!({"hook.backup.velero.io/command": "x"}), "")).await;
+        let nobody = holder
+            .hold(&kind("pods"), pod("db", json!({"hook.backup.velero.io/command": "x"}), ""), false)
+            .await;
         assert!(matches!(nobody, Err(ListError::NobodyTakes)));
     }
 
@@ -348,7 +363,9 @@ mod tests {
             post: Vec::new(),
         }];
         let (holder, mut held) = Holder::new(&entries, &log);
-        assert!(holder.hold(&kind("pods"), pod("db", Value::Null, "Running")).await.unwrap().is_none());
+        assert!(
+            holder.hold(&kind("pods"), pod("db", Value::Null, "Running"), false).await.unwrap().is_none()
+        );
         assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
     }
 }

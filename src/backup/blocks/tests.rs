@@ -80,6 +80,7 @@ impl Site {
             hooks: Hooks { pre: pre.to_vec(), post: post.to_vec(), is_annotated: false },
             container: Some("main".to_owned()),
             room: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+            over: None,
         }
     }
 

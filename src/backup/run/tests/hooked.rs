@@ -134,6 +134,28 @@ async fn a_pod_that_is_left_out_stands_in_no_list_and_no_count() {
 }
 
 #[tokio::test]
+async fn pods_that_are_to_go_first_have_their_hooks_one_after_the_other() {
+    let mut ready = backup("7", "ReadyToStart");
+    ready["spec"]["orderedResources"] = json!({"pods": "app/web,app/db"});
+    let site = Site::with_type(ready.clone(), "Pod");
+    let pods = ["db", "web"].map(|name| pod(name, "u", "wait 50"));
+    for pod in &pods {
+        let path = format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap());
+        site.api.always(get(&path).answers(pod.clone()));
+    }
+    site.api.always(get(PODS).answers(list("5", &pods)));
+    keep(&site.api, ready);
+    let played = Played::default();
+    let exec: Arc<dyn Exec> = Arc::new(played.clone());
+    let engine = Engine { exec, workers: 2, ..engine(&site.api, &site.folder) };
+    let run = engine.run("one", "u", Signals::default());
+    let ended = tokio::time::timeout(LONG, run).await.unwrap().unwrap().unwrap();
+    assert_eq!(ended.phase(), BackupPhase::Completed);
+    let web = [FREEZES, THAWS].map(|line| line.replace("db", "web"));
+    assert_eq!(played.happened(), [web[0].as_str(), web[1].as_str(), FREEZES, THAWS]);
+}
+
+#[tokio::test]
 async fn a_run_that_is_canceled_or_stopped_between_the_hooks_of_a_pod_undoes_them_first() {
     for i in 0..3 {
         let never = Hold::new();
