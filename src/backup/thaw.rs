@@ -33,8 +33,8 @@ impl Engine {
     /// What was tried is on record no more.
     ///
     /// # Errors
-    /// When the Backup is not ours any more, or pods are left on record: until `stop` says so they could not be reached, and are to be
-    /// tried again.
+    /// When the Backup is not ours any more, or pods are left on record, to be tried again: they could not be reached, or `stop` came
+    /// first.
     pub(super) async fn thaw(
         &self,
         record: &mut Record,
