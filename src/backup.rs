@@ -6,8 +6,8 @@
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
 //! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
-//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` undoes what a dead leader has frozen, and goes on from
-//! there with what it left.
+//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` has `thaw` undo what a dead leader has frozen, and
+//! goes on from there with what it left.
 
 pub mod actions;
 pub mod archive;
@@ -39,4 +39,5 @@ pub mod run;
 pub mod split;
 pub mod status;
 mod survey;
+mod thaw;
 pub mod upload;

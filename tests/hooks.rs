@@ -186,7 +186,7 @@ fn what_a_killed_leader_left_frozen_is_thawed_by_the_next_one() {
     let at = Place(&folder);
     let pod = |name: &str| {
         let freeze = at.shell(&format!("{}; {}", at.tells(&format!("froze-{name}")), at.waits("end")));
-        let pre = [("command", freeze), ("timeout", json!("1h"))];
+        let pre = [("command", freeze), ("timeout", json!("10m"))];
         kwok.pod("bank", name, &annotations(&pre, Some(at.shell(&at.tells(&format!("thawed-{name}"))))))
     };
     create(&berth, &[namespace("bank"), pod("db-0"), pod("db-1"), pod("db-2")]);

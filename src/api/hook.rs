@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, TIMEOUT, hooks};
 use berth_core::limits;
@@ -67,7 +68,11 @@ fn command(hook: &ResourceHook, name: &str, at: &Field, found: &mut Violations) 
             Some(HookErrorMode::Fail) => OnError::Fail,
             Some(HookErrorMode::Continue) | None => OnError::Continue,
         },
-        timeout: timeout(exec.timeout.as_ref(), &at.child("timeout"), found),
+        timeout: {
+            let most = limits::HOOK_TIMEOUT;
+            let way_out = format!("{} hours, and nothing is kept still for so long", most.as_secs() / 3600);
+            timeout(exec.timeout.as_ref(), most, &way_out, &at.child("timeout"), found)
+        },
     }
 }
 
@@ -80,17 +85,21 @@ fn check_command(command: &[String], at: &Field, found: &mut Violations) {
     found.require(bytes <= limits::COMMAND, at, message);
 }
 
-fn timeout(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> std::time::Duration {
+/// `way_out`: how long the longest is, and what else to do.
+fn timeout(
+    text: Option<&GoDuration>,
+    most: Duration,
+    way_out: &str,
+    at: &Field,
+    found: &mut Violations,
+) -> Duration {
     let timeout = duration(text, at, found).unwrap_or(TIMEOUT);
-    let most = limits::HOOK_TIMEOUT;
-    let message =
-        format!("is longer than {} hours, and nothing is kept still for so long", most.as_secs() / 3600);
-    found.require(timeout <= most, at, message);
+    found.require(timeout <= most, at, format!("is longer than {way_out}"));
     timeout.min(most)
 }
 
 /// As the API server describes them.
-fn pods() -> ResourceType {
+pub fn pods() -> ResourceType {
     ResourceType {
         group: String::new(),
         version: "v1".to_owned(),
@@ -153,6 +162,12 @@ impl Pod {
         Some(self.spec.as_ref()?.containers.as_ref()?.first()?.name.clone())
     }
 
+    /// It has succeeded or failed, and nothing can run in it.
+    pub fn has_ended(&self) -> bool {
+        let phase = self.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
     /// # Errors
     /// What is wrong with its annotations, or that its hooks are too many. None of them is to be run then: one that froze
     /// something might be run without the one that thaws it.
@@ -160,8 +175,7 @@ impl Pod {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
         let annotations = self.metadata.annotations.as_ref().unwrap_or(&none);
-        let phase = self.status.as_ref().and_then(|status| status.phase.as_deref());
-        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let has_ended = self.has_ended();
         let (pre, post) = if has_ended {
             (None, None)
         } else {
@@ -218,15 +232,18 @@ fn annotated(
         }
     };
     let (text, field, _) = read(prefix, "timeout");
-    let timeout = timeout(text.map(|text| GoDuration(text.clone())).as_ref(), &field, found);
+    let most = limits::ANNOTATED_HOOK_TIMEOUT;
+    let way_out = format!(
+        "{} minutes, which is the most that an annotation may ask for: spec.hooks of a Backup may ask for more",
+        most.as_secs() / 60
+    );
+    let timeout = timeout(text.map(|text| GoDuration(text.clone())).as_ref(), most, &way_out, &field, found);
     let container = read(prefix, "container").0.cloned();
     Some(Hook { name, container, command, on_error, timeout })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -260,7 +277,7 @@ mod tests {
             "pre.hook.backup.velero.io/command": "[\"/bin/sh\", \"-c\", \"fsfreeze -f /data\"]",
             "pre.hook.backup.velero.io/container": "side",
             "pre.hook.backup.velero.io/on-error": "Fail",
-            "pre.hook.backup.velero.io/timeout": "1m30s",
+            "pre.hook.backup.velero.io/timeout": "10m",
             "post.hook.backup.velero.io/command": "/thaw it",
             "post.hook.backup.velero.io/timeout": "",
         }));
@@ -270,7 +287,7 @@ mod tests {
         assert_eq!((pre.container.as_deref(), pre.on_error), (Some("side"), OnError::Fail));
         assert_eq!(
             (pre.timeout, pre.name.as_str()),
-            (Duration::from_secs(90), "pre.hook.backup.velero.io/command")
+            (Duration::from_secs(600), "pre.hook.backup.velero.io/command")
         );
         assert_eq!(post.command, ["/thaw it"], "one word, however many are in it");
         assert_eq!(
@@ -315,7 +332,7 @@ mod tests {
             ("on-error", "fail", "not one of Continue, Fail"),
             ("timeout", "30", "is not a duration"),
             ("timeout", "-5s", "is negative"),
-            ("timeout", "5h", "longer than 4 hours"),
+            ("timeout", "601s", "longer than 10 minutes"),
         ] {
             let mut annotations = json!({"pre.hook.backup.velero.io/command": "true", "post.hook.backup.velero.io/command": "true"});
             annotations[key(annotation)] = json!(value);
@@ -370,7 +387,8 @@ mod tests {
             "pre": [exec(json!(["ok"]), "0s"), exec(json!([]), "soon")],
             "post": [exec(json!(["x".repeat(limits::COMMAND + 1)]), "5h")],
         });
-        let (_, faults) = read(json!({"resources": [{"name": "fine"}, entry]}));
+        let (_, faults) =
+            read(json!({"resources": [{"name": "fine", "pre": [exec(json!(["ok"]), "4h")]}, entry]}));
         let fields: Vec<&str> = faults.iter().filter_map(|fault| fault.split(": ").next()).collect();
         let expected = [
             "includedNamespaces[0]",

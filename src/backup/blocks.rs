@@ -5,33 +5,37 @@
 //! has begun goes on to its hooks after the pod. Should this process end instead, whoever takes the backup up finds the pod on
 //! record (see [`super::frozen`]).
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_core::hook::{Hook, OnError, PodId, When};
+use berth_api::hook::Pod;
+use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
+use berth_core::limits;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
-use kube::api::Api;
-use tokio::sync::{Semaphore, mpsc};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::archive::Batch;
 use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::Frozen;
-use super::hooks::{Held, Runner};
+use super::hooks::{Held, Runner, look};
 use super::list::Lister;
+use super::log::About;
 
 /// Pods that may be put on record ahead of a worker that is free for them: otherwise each worker would wait for that write.
 const AHEAD: usize = 32;
 /// How long a hook before a pod is waited for when the backup ends early. Were it left at once, what it freezes could freeze
 /// behind the hook that thaws it.
 const LAST_HOOK: Duration = Duration::from_secs(30);
+/// How much later hooks after a pod are run once more that failed behind one that may go on in its container.
+const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Blocks<'a> {
     pub runner: Runner<'a>,
-    pub client: Client,
     pub lister: Lister,
     pub frozen: &'a Frozen,
     pub counters: &'a Counters,
@@ -41,111 +45,169 @@ pub struct Blocks<'a> {
     pub workers: usize,
 }
 
+/// What went before a pod is stored.
+#[derive(Default)]
+struct Before {
+    is_stored: bool,
+    /// There may be something to be undone.
+    has_begun: bool,
+    /// And it may be done only later.
+    may_go_on: bool,
+}
+
+/// How long pods whose annotations ask for hooks kept workers busy, by namespace.
+type Spent = Mutex<HashMap<String, Duration>>;
+
 impl Blocks<'_> {
     /// Until there are no more pods, or the backup ends early. Nothing is going on in any pod when it returns.
     pub async fn run(self, mut held: mpsc::Receiver<Held>) {
-        let slots = Semaphore::new(self.workers);
-        let (blocks, slots) = (&self, &slots);
+        let (slots, spent) = (Semaphore::new(self.workers), Spent::default());
+        let (blocks, slots, spent) = (&self, &slots, &spent);
         let pods = futures::stream::poll_fn(|context| held.poll_recv(context));
         let pods = pods.take_until(self.ending.cancelled());
         let at_once = self.workers + self.workers.min(AHEAD);
-        pods.for_each_concurrent(at_once, |pod| blocks.block(pod, slots)).await;
+        pods.for_each_concurrent(at_once, |pod| blocks.block(pod, slots, spent)).await;
     }
 
-    async fn block(&self, held: Held, slots: &Semaphore) {
+    async fn block(&self, held: Held, slots: &Semaphore, spent: &Spent) {
         // One after the other, as they came: whoever asks first has the next slot.
-        let (is_there, slot) = tokio::join!(self.prepare(&held), slots.acquire());
+        let (on_record, slot) = tokio::join!(self.record(&held), slots.acquire());
         // Nobody closes it.
         let Ok(_slot) = slot else { return };
         if self.is_ending() {
             return;
         }
-        let (is_stored, has_begun) = match is_there {
-            Ok(()) => self.before(&held).await,
-            Err(error) => (self.refuse(&held, error).await, false),
+        let begun = Instant::now();
+        let before = self.before(&held, on_record, spent).await;
+        let Held { kind, page, item, id, hooks, container, room, over } = held;
+        let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
+        // Here the pod is as still as its hooks make it: the place for its volumes. It was listed before, so that it is not kept still
+        // for as long as the store is away.
+        let store = async {
+            if before.is_stored {
+                let batch = Batch { kind, page, items: vec![item], packed };
+                tokio::select! {
+                    // Whoever does not take it any more ends the backup.
+                    _ = self.batches.send(batch) => {}
+                    () = self.ending.cancelled() => {}
+                }
+            } else if !self.is_ending() {
+                self.runner.tally.leave_out(&id);
+                self.counters.total.fetch_sub(1, Ordering::Relaxed);
+            }
+            drop(room);
         };
-        let Held { kind, page, item, id, hooks, container, room } = held;
-        if is_stored {
-            // Here the pod is as still as its hooks make it: the place for its volumes.
-            let batch = Batch { kind, page, items: vec![item], packed: None };
+        let undo = async {
+            if before.has_begun {
+                self.after(&id, &hooks, container.as_deref(), before.may_go_on).await;
+            }
+            self.frozen.remove(&id);
+            if hooks.is_annotated {
+                spend(spent, &id.namespace, begun.elapsed());
+            }
+        };
+        tokio::join!(store, undo);
+        if let Some(is_packed) = is_packed {
             tokio::select! {
-                // Whoever does not take it any more ends the backup.
-                _ = self.batches.send(batch) => {}
+                // If it is left out nobody says so.
+                _ = is_packed => {}
                 () = self.ending.cancelled() => {}
             }
-        } else if !self.is_ending() {
-            self.runner.tally.leave_out(&id);
-            self.counters.total.fetch_sub(1, Ordering::Relaxed);
         }
-        drop(room);
-        if has_begun {
-            for hook in &hooks.post {
-                self.runner.run(When::Post, hook, &id, container.as_deref()).await;
-            }
-        }
-        self.frozen.remove(&id);
+        drop(over);
     }
 
     fn is_ending(&self) -> bool {
         self.ending.is_cancelled() || self.batches.is_closed()
     }
 
-    /// Looks whether it is that pod still, and puts it on record if anything is to be undone in it.
-    async fn prepare(&self, held: &Held) -> Result<(), HookError> {
-        let record = async {
-            if held.hooks.post.is_empty() {
-                return Ok(());
-            }
-            tokio::select! {
-                added = self.frozen.add(&held.id) => added,
-                () = self.ending.cancelled() => Err(HookError::Ended),
-            }
-        };
-        let (is_there, is_on_record) = tokio::join!(self.look(&held.id), record);
-        is_there.and(is_on_record)
+    /// Puts it on record if anything is to be undone in it.
+    async fn record(&self, held: &Held) -> Result<(), HookError> {
+        if held.hooks.post.is_empty() {
+            return Ok(());
+        }
+        tokio::select! {
+            added = self.frozen.add(&held.id) => added,
+            () = self.ending.cancelled() => Err(HookError::Ended),
+        }
     }
 
-    /// Exec knows names alone, and a pod may have been made anew since it was listed.
-    async fn look(&self, pod: &PodId) -> Result<(), HookError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let read = self.lister.patiently("a pod with hooks", || api.get_metadata_opt(&pod.name));
-        let found = tokio::select! {
-            read = read => read.map_err(HookError::Unreadable)?,
-            () = self.ending.cancelled() => return Err(HookError::Ended),
+    /// The pod as it is now. Not before its turn has come: another one may have its name by then.
+    async fn look(&self, pod: &PodId) -> Result<Pod, HookError> {
+        tokio::select! {
+            found = look(&self.lister, pod) => found,
+            () = self.ending.cancelled() => Err(HookError::Ended),
+        }
+    }
+
+    async fn before(&self, held: &Held, on_record: Result<(), HookError>, spent: &Spent) -> Before {
+        if self.is_spent(held, spent) {
+            return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
+        }
+        let found = match on_record {
+            Ok(()) => self.look(&held.id).await,
+            Err(error) => Err(error),
         };
-        let uid = found.and_then(|found| found.metadata.uid);
-        if uid.as_ref() == Some(&pod.uid) { Ok(()) } else { Err(HookError::Gone) }
+        match found {
+            // It has come to its end since it was listed, and nothing can run in it.
+            Ok(pod) if pod.has_ended() => Before { is_stored: true, ..Before::default() },
+            Ok(_) => self.run_before(held).await,
+            Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
+        }
+    }
+
+    /// Has its namespace had all the time that annotations may take? That is told once.
+    fn is_spent(&self, held: &Held, spent: &Spent) -> bool {
+        let most = limits::ANNOTATED_HOOKS;
+        if !held.hooks.is_annotated {
+            return false;
+        }
+        let mut spent = spent.lock();
+        let Some(time) = spent.get_mut(&held.id.namespace).filter(|time| **time >= most) else {
+            return false;
+        };
+        if *time < Duration::MAX {
+            *time = Duration::MAX;
+            let message = format!(
+                "the hooks that annotations of pods ask for have taken {} minutes, and those of further pods are not run: spec.hooks of a Backup may take longer",
+                most.as_secs() / 60
+            );
+            self.runner.log.error(&About::Namespace(&held.id.namespace), "pods", &message);
+        }
+        true
     }
 
     /// None of its hooks can be run: told once. Is it stored?
     async fn refuse(&self, held: &Held, error: HookError) -> bool {
-        if let Some(hook) = held.hooks.pre.first() {
-            self.runner.tell(When::Pre, hook, &held.id, async { Err(error) }).await;
-        } else if let Some(hook) = held.hooks.post.first() {
-            self.runner.tell(When::Post, hook, &held.id, async { Err(error) }).await;
+        let Hooks { pre, post, .. } = &held.hooks;
+        let first = pre.first().map(|hook| (When::Pre, hook));
+        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (When::Post, hook))) {
+            let _ = self.runner.tell(when, hook, &held.id, async { Err(error) }).await;
         }
         !held.hooks.may_leave_out()
     }
 
-    /// Runs the hooks before the pod, up to one without which it is not stored. Is it stored, and is there anything to be undone?
-    async fn before(&self, held: &Held) -> (bool, bool) {
-        let mut has_begun = held.hooks.pre.is_empty();
+    /// Runs the hooks before the pod, up to one without which it is not stored.
+    async fn run_before(&self, held: &Held) -> Before {
+        let mut before = Before { has_begun: held.hooks.pre.is_empty(), ..Before::default() };
         for hook in &held.hooks.pre {
             if self.is_ending() {
-                return (false, has_begun);
+                return before;
             }
-            let went_well = {
-                let run = self.run_before(held, hook, &mut has_begun);
-                self.runner.tell(When::Pre, hook, &held.id, run).await
-            };
-            if !went_well && hook.on_error == OnError::Fail {
-                return (false, has_begun);
+            let run = self.run_one_before(held, hook, &mut before.has_begun);
+            let ran = self.runner.tell(When::Pre, hook, &held.id, run).await;
+            if let Err(error) = ran {
+                before.may_go_on |= error.may_go_on();
+                if hook.on_error == OnError::Fail {
+                    return before;
+                }
             }
         }
-        (!self.is_ending(), has_begun)
+        before.is_stored = !self.is_ending();
+        before
     }
 
-    async fn run_before(&self, held: &Held, hook: &Hook, has_begun: &mut bool) -> Result<(), HookError> {
+    async fn run_one_before(&self, held: &Held, hook: &Hook, has_begun: &mut bool) -> Result<(), HookError> {
         if !held.hooks.post.is_empty() {
             // What is on record may be undone already, by somebody who takes this process for dead.
             tokio::select! {
@@ -154,15 +216,35 @@ impl Blocks<'_> {
             }
         }
         *has_begun = true;
-        let last = async {
-            self.ending.cancelled().await;
-            tokio::time::sleep(LAST_HOOK).await;
-        };
         tokio::select! {
             done = self.runner.exec.exec(&held.id, held.container.as_deref(), hook) => done,
-            () = last => Err(HookError::Ended),
+            () = self.ended(LAST_HOOK) => Err(HookError::Ended),
         }
     }
+
+    async fn after(&self, pod: &PodId, hooks: &Hooks, container: Option<&str>, may_go_on: bool) {
+        let again = may_go_on.then_some(AGAIN);
+        tokio::select! {
+            // What could not be run by now is told, and there is nobody else to try it.
+            _ = self.runner.run_after(&hooks.post, pod, container, again) => {}
+            () = self.ended(limits::LAST_HOOKS) => self.runner.tell_unended(pod),
+        }
+    }
+
+    /// So much later than the backup ended early.
+    async fn ended(&self, later: Duration) {
+        tokio::select! {
+            () = self.ending.cancelled() => {}
+            () = self.batches.closed() => {}
+        }
+        sleep(later).await;
+    }
+}
+
+fn spend(spent: &Spent, namespace: &str, took: Duration) {
+    let mut spent = spent.lock();
+    let time = spent.entry(namespace.to_owned()).or_default();
+    *time = time.saturating_add(took);
 }
 
 #[cfg(test)]

@@ -472,7 +472,11 @@ impl<'c, 'a> Pending<'c, 'a> {
             return Ok(());
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
-        let held = self.collector.holder.hold(&self.taken.kind, self.page, found).await?;
+        if self.in_order && Related::Pod.is(&self.taken.kind) {
+            // It may be held, and what came before it is to be in the archive before it is.
+            self.flush().await?;
+        }
+        let held = self.collector.holder.hold(&self.taken.kind, self.page, found, self.in_order).await?;
         let Some(found) = held else { return Ok(()) };
         self.size += found.json.len();
         self.items.push(Item {

@@ -20,6 +20,10 @@ use crate::client::is_forbidden;
 const KEPT: usize = 1024;
 /// How long what a command has written is waited for when it has ended.
 const REST: Duration = Duration::from_secs(1);
+/// What is read of each of them, in bytes. A command that writes more would keep this process busy for as long as it may run.
+const MOST: usize = 16 * 1024 * 1024;
+/// How the kubelet begins what it says of a command that it could not run, as of one that the container does not have.
+const OF_THE_COMMAND: &str = "error executing command in container";
 
 /// Why a hook failed.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +48,30 @@ pub enum HookError {
     TooLong(Duration),
     #[error("the connection was lost before it ended, and it may go on in its container: {0}")]
     Lost(String),
+    #[error("it could not be started, or nobody knows how it ended: {0}")]
+    Unknown(String),
     #[error("{0}")]
     Failed(String),
+}
+
+impl HookError {
+    /// May the same go well in a moment, because it was not the command that failed?
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Unreadable(_) | Self::Lost(_) | Self::Unknown(_) => true,
+            Self::Refused(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+            Self::Refused(error) => {
+                use kube::Error::{HyperError, Service, UpgradeConnection};
+                matches!(error, UpgradeConnection(_) | HyperError(_) | Service(_))
+            }
+            _ => false,
+        }
+    }
+
+    /// May its command be running still?
+    pub fn may_go_on(&self) -> bool {
+        matches!(self, Self::TooLong(_) | Self::Lost(_) | Self::Unknown(_) | Self::Ended)
+    }
 }
 
 /// Who runs commands in pods.
@@ -92,7 +118,8 @@ impl Kubelets {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let ended = {
             let outputs = (process.stdout(), process.stderr());
-            let reading = async { tokio::join!(keep(outputs.0, &mut stdout), keep(outputs.1, &mut stderr)) };
+            let reading =
+                async { tokio::try_join!(keep(outputs.0, &mut stdout), keep(outputs.1, &mut stderr)) };
             let ending = async {
                 match status {
                     Some(status) => status.await,
@@ -107,11 +134,17 @@ impl Kubelets {
                     let _ = timeout(REST, &mut reading).await;
                     ended
                 }
-                _ = &mut reading => ending.await,
+                read = &mut reading => match read {
+                    Ok(_) => ending.await,
+                    Err(too_much) => return Err(too_much),
+                },
             }
         };
         match ended {
             Some(status) if status.status.as_deref() == Some("Success") => Ok(()),
+            Some(status) if is_of_a_server(&status) => {
+                Err(HookError::Unknown(failure(&status, &stdout, &stderr)))
+            }
             Some(status) => Err(HookError::Failed(failure(&status, &stdout, &stderr))),
             None => Err(HookError::Lost(match process.join().await {
                 Ok(()) => "it was closed".to_owned(),
@@ -122,13 +155,26 @@ impl Kubelets {
 }
 
 /// Reads all of it, and keeps the end.
-async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
-    let Some(mut stream) = stream else { return };
-    let mut chunk = [0; KEPT];
+async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Result<(), HookError> {
+    let Some(mut stream) = stream else { return Ok(()) };
+    let (mut chunk, mut read) = ([0; KEPT], 0);
     while let Ok(count @ 1..) = stream.read(&mut chunk).await {
         kept.extend_from_slice(chunk.get(..count).unwrap_or_default());
         kept.drain(..kept.len().saturating_sub(KEPT));
+        read += count;
+        if read > MOST {
+            let most = MOST / (1024 * 1024);
+            let message = format!("it writes too much, more than {most} MiB, and may go on in its container");
+            return Err(HookError::Failed(message));
+        }
     }
+    Ok(())
+}
+
+/// Does the API server or the kubelet speak of itself, and not of the command?
+fn is_of_a_server(status: &Status) -> bool {
+    let message = status.message.as_deref().unwrap_or_default();
+    status.reason.as_deref() == Some("InternalError") && !message.contains(OF_THE_COMMAND)
 }
 
 /// How a command failed, in one line.
@@ -181,11 +227,57 @@ mod tests {
     async fn of_what_a_command_writes_the_end_is_kept_however_much_it_is() {
         let text = [vec![b'a'; 100_000], b"the end".to_vec()].concat();
         let mut kept = Vec::new();
-        keep(Some(text.as_slice()), &mut kept).await;
+        keep(Some(text.as_slice()), &mut kept).await.unwrap();
         assert!(kept.len() == KEPT && kept.ends_with(b"the end"), "{}", kept.len());
-        keep(None::<&[u8]>, &mut kept).await;
+        keep(None::<&[u8]>, &mut kept).await.unwrap();
         assert_eq!(kept.len(), KEPT);
         let long = status(json!({"message": "m".repeat(100_000)}));
         assert_eq!(failure(&long, b"", b"").len(), KEPT);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_writes_without_end_has_failed() {
+        let mut kept = Vec::new();
+        let endless = keep(Some(tokio::io::repeat(b'y')), &mut kept);
+        let ended = timeout(Duration::from_secs(60), endless).await.unwrap();
+        assert!(
+            matches!(&ended, Err(HookError::Failed(why)) if why.contains("writes too much")),
+            "{ended:?}"
+        );
+        assert!(keep(Some([b'y'; 100_000].as_slice()), &mut kept).await.is_ok());
+    }
+
+    #[test]
+    fn what_may_go_well_in_a_moment_is_told_from_what_will_not() {
+        let refused = |code: u16| {
+            let status = kube::core::Status::failure("no", "Reason").with_code(code);
+            HookError::Refused(kube::Error::Api(status.boxed()))
+        };
+        for (error, passes) in [
+            (refused(429), true),
+            (refused(500), true),
+            (refused(503), true),
+            (refused(400), false),
+            (refused(404), false),
+            (HookError::Refused(kube::Error::Service("reset".into())), true),
+            (HookError::Lost("closed".to_owned()), true),
+            (HookError::Failed("exit code 1".to_owned()), false),
+            (HookError::TooLong(REST), false),
+            (HookError::Gone, false),
+        ] {
+            assert_eq!(error.passes(), passes, "{error:?}");
+        }
+        for (reason, message, is_of_a_server_) in [
+            ("InternalError", "Internal error occurred: error dialing backend: dial tcp: refused", true),
+            (
+                "InternalError",
+                "Internal error occurred: error executing command in container: not found",
+                false,
+            ),
+            ("NonZeroExitCode", "command terminated with non-zero exit code", false),
+        ] {
+            let status = status(json!({"status": "Failure", "reason": reason, "message": message}));
+            assert_eq!(is_of_a_server(&status), is_of_a_server_, "{message}");
+        }
     }
 }

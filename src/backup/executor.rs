@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::queue::{Phase, may_open};
+use berth_core::queue::{Entry, Phase, View, may_open};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -38,6 +38,18 @@ impl Executor {
         Tally { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
+    /// What stands, and what runs here still though its Backup is gone: its hooks may be running in pods that another one would take.
+    fn view(&self, running: &HashMap<String, Run>) -> View {
+        let mut view = self.store.view(None, Timestamp::now());
+        let gone = running.iter().filter(|(uid, run)| !self.is_there(uid, run));
+        view.backups.extend(gone.map(|(_, run)| Arc::clone(&run.entry)));
+        view
+    }
+
+    fn is_there(&self, uid: &str, run: &Run) -> bool {
+        self.store.get(&run.name).is_some_and(|item| item.entry.uid == uid)
+    }
+
     /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
@@ -67,6 +79,7 @@ impl Executor {
                     let (store, tally) = (Arc::clone(&self.store), self.tally());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
+                        entry: Arc::clone(&item.entry),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
@@ -89,7 +102,7 @@ impl Executor {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
-                    let view = self.store.view(None, Timestamp::now());
+                    let view = self.view(&running);
                     if !may_open(&view, &item.entry, |other| running.contains_key(&other.uid)) {
                         continue;
                     }
@@ -99,10 +112,11 @@ impl Executor {
                     let (store, tally) = (Arc::clone(&self.store), self.tally());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
+                        entry: Arc::clone(&item.entry),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
-                                let stop = signals.stop.clone();
+                                let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
                                 match engine.run(&name, &uid, signals).await {
                                     // Sooner than by the watch: somebody waits for the slot.
                                     Ok(Some(backup)) => {
@@ -113,8 +127,11 @@ impl Executor {
                                     Ok(None) => {}
                                     Err(error) => tally.failed(&name, &uid, &error),
                                 }
-                                // Not at once again, whatever it was.
-                                let _ = timeout(PERIOD, stop.cancelled()).await;
+                                // Not at once again, whatever it was, unless that cannot be.
+                                tokio::select! {
+                                    _ = timeout(PERIOD, stop.cancelled()) => {}
+                                    () = deleted.cancelled() => {}
+                                }
                             })
                             .id(),
                     });
@@ -166,6 +183,7 @@ impl Tally {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
             WriteError::NotBegun(why) => warn!(%name, %why, "the backup has not begun: trying again"),
+            WriteError::Frozen(_) => warn!(%name, %error, "the backup is not settled: trying again"),
             error => warn!(%name, error = chain(error), "the Backup could not be written"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
@@ -183,6 +201,8 @@ fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
 /// A run, or the settling of one.
 struct Run {
     name: String,
+    /// As it stood when the run began.
+    entry: Arc<Entry>,
     signals: Signals,
     task: tokio::task::Id,
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::exec::HookError;
 
@@ -24,6 +25,8 @@ pub struct Frozen {
     wanted: Notify,
     /// The last change that stands on record.
     written: watch::Sender<u64>,
+    /// There is no room for a record, or none is let in.
+    refused: CancellationToken,
 }
 
 struct State {
@@ -44,7 +47,12 @@ pub struct Asked {
 impl Default for Frozen {
     fn default() -> Self {
         let state = State { pods: BTreeSet::new(), change: 0, written_at: Instant::now() };
-        Self { state: Mutex::new(state), wanted: Notify::new(), written: watch::Sender::new(0) }
+        Self {
+            state: Mutex::new(state),
+            wanted: Notify::new(),
+            written: watch::Sender::new(0),
+            refused: CancellationToken::new(),
+        }
     }
 }
 
@@ -52,7 +60,7 @@ impl Frozen {
     /// Returns when it stands on record.
     ///
     /// # Errors
-    /// When that takes too long.
+    /// When that takes too long, or a record was refused.
     pub async fn add(&self, pod: &PodId) -> Result<(), HookError> {
         let change = self.change(|pods| {
             pods.insert(pod.clone());
@@ -89,9 +97,13 @@ impl Frozen {
         self.wanted.notify_one();
         let mut written = self.written.subscribe();
         let stands = async { written.wait_for(|last| *last >= change).await.is_ok() };
-        match timeout(PATIENCE, stands).await {
-            Ok(true) => Ok(()),
-            _ => Err(HookError::NotOnRecord),
+        tokio::select! {
+            biased;
+            () = self.refused.cancelled() => Err(HookError::NotOnRecord),
+            stands = timeout(PATIENCE, stands) => match stands {
+                Ok(true) => Ok(()),
+                _ => Err(HookError::NotOnRecord),
+            },
         }
     }
 
@@ -103,11 +115,19 @@ impl Frozen {
     /// What does not stand on record yet.
     pub fn asked(&self) -> Option<Asked> {
         let state = self.state.lock();
-        if state.change == *self.written.borrow() {
+        if state.change == *self.written.borrow() || self.refused.is_cancelled() {
             return None;
         }
         let pods = if state.pods.is_empty() { Value::Null } else { write_frozen(&state.pods).into() };
         Some(Asked { pods, change: state.change, at: Instant::now() })
+    }
+
+    /// It was refused, as where people have filled the Backup's annotations: whoever waits for a record, now or later, waits in vain,
+    /// and what else is to be written is written without it.
+    pub fn refuse(&self, asked: &Asked) {
+        if !asked.pods.is_null() {
+            self.refused.cancel();
+        }
     }
 
     /// It was written.
@@ -173,6 +193,23 @@ mod tests {
         let (first, late) = tokio::join!(frozen.add(&a), write);
         assert!(first.is_ok());
         assert!(matches!(late, Err(HookError::NotOnRecord)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_a_record_is_refused_nobody_waits_for_one_any_more() {
+        let frozen = Frozen::default();
+        let (a, b, c) = (pod("a"), pod("b"), pod("c"));
+        let begun = Instant::now();
+        let write = async {
+            frozen.wanted().await;
+            frozen.refuse(&frozen.asked().unwrap());
+        };
+        let (added, ()) = tokio::join!(async { tokio::join!(frozen.add(&a), frozen.add(&b)) }, write);
+        let late = frozen.add(&c).await;
+        for answer in [added.0, added.1, late] {
+            assert!(matches!(answer, Err(HookError::NotOnRecord)), "{answer:?}");
+        }
+        assert!(begun.elapsed().is_zero() && frozen.asked().is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,38 +1,44 @@
 //! Pods that have hooks: held back where they are listed, for [`super::blocks`]; and one hook, run and told.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use berth_api::hook::{MARK, Pod};
+use berth_api::hook::{MARK, Pod, pods};
 use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, When};
+use berth_core::limits;
 use berth_core::selection::ResourceType;
-use berth_core::violation::{Field, Violations, tellable};
+use berth_core::violation::tellable;
 use bytes::Bytes;
-use futures::StreamExt;
-use k8s_openapi::api::core::v1::Pod as KubernetesPod;
-use kube::api::{Api, ApiResource, DynamicObject};
 use memchr::memmem;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tracing::{info, warn};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use super::archive::Item;
 use super::collect::ResourceList;
 use super::exec::{Exec, HookError};
 use super::ledger::PageId;
-use super::list::{Found, ListError};
+use super::list::{Found, ListError, Lister};
 use super::log::{About, BackupLog};
 use super::related::{Related, is_name, key};
-use super::run::{Engine, OPENING};
-use super::status::{Record, WriteError};
+use super::run::Engine;
 use crate::telemetry::chain;
 
 /// Pods that are held at one time, and their bytes. More of them hold up the list of pods, and nothing else.
 const HELD: usize = 1024;
 const ROOM: usize = 16 * 1024 * 1024;
+/// Pods that are looked at before their hooks at one time.
+const LOOKS: usize = 16;
+/// How long a hook after a pod is tried again that could not be started, and the pauses between.
+const INSISTS: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How the resource list names pods.
 const PODS: &str = "v1/Pod";
 
@@ -48,6 +54,8 @@ pub struct Held {
     pub container: Option<String>,
     /// Given back when it is stored or left out.
     pub room: OwnedSemaphorePermit,
+    /// Dropped when it is in the archive and its hooks have ended, for whoever goes on in order.
+    pub over: Option<oneshot::Sender<Infallible>>,
 }
 
 /// Takes pods out of what is listed.
@@ -71,7 +79,7 @@ impl<'a> Holder<'a> {
         Related::Pod.is(kind) && self.tally.left_out.lock().contains(key)
     }
 
-    /// Gives back what has no hooks. `page`: on which it came.
+    /// Gives back what has no hooks. `page`: on which it came. `in_order`: one that has some is waited for until it is over.
     ///
     /// # Errors
     /// When nobody takes those any more that have.
@@ -80,6 +88,7 @@ impl<'a> Holder<'a> {
         kind: &Arc<ResourceType>,
         page: PageId,
         found: Found,
+        in_order: bool,
     ) -> Result<Option<Found>, ListError> {
         let may_have_some = !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
         if !(Related::Pod.is(kind) && may_have_some) {
@@ -110,6 +119,7 @@ impl<'a> Holder<'a> {
         let Found { json, namespace, name, lacks_type, .. } = found;
         // Of its own: what came with it in one page is to go.
         let json = Bytes::copy_from_slice(&json);
+        let (over, is_over) = in_order.then(oneshot::channel).unzip();
         let held = Held {
             kind: Arc::clone(kind),
             page: page.beside(),
@@ -118,8 +128,13 @@ impl<'a> Holder<'a> {
             hooks,
             container: pod.first_container(),
             room,
+            over,
         };
         self.held.send(held).await.map_err(|_| ListError::NobodyTakes)?;
+        if let Some(is_over) = is_over {
+            // Nobody sends anything.
+            let _ = is_over.await;
+        }
         Ok(None)
     }
 }
@@ -194,24 +209,83 @@ pub struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs one that nothing cuts short but its own time-out. Did it go well?
-    pub async fn run(&self, when: When, hook: &Hook, pod: &PodId, container: Option<&str>) -> bool {
-        self.tell(when, hook, pod, self.exec.exec(pod, container, hook)).await
+    /// Runs all those after a pod, whatever becomes of each. `again`: so much later those that failed are run once more, because what
+    /// they undo may have come after them. `false`: some could not be started, which may pass.
+    pub async fn run_after(
+        &self,
+        hooks: &[Arc<Hook>],
+        pod: &PodId,
+        container: Option<&str>,
+        again: Option<Duration>,
+    ) -> bool {
+        let mut failed = self.run_each(hooks.iter().map(AsRef::as_ref).collect(), pod, container).await;
+        if let Some(pause) = again.filter(|_| !failed.is_empty()) {
+            sleep(pause).await;
+            let hooks = failed.into_iter().map(|(hook, _)| hook).collect();
+            failed = self.run_each(hooks, pod, container).await;
+        }
+        !failed.iter().any(|(_, error)| error.passes())
     }
 
-    /// Runs one in the way that `run` says. Did it go well?
+    /// Gives those that failed.
+    async fn run_each<'h>(
+        &self,
+        hooks: Vec<&'h Hook>,
+        pod: &PodId,
+        container: Option<&str>,
+    ) -> Vec<(&'h Hook, HookError)> {
+        let mut failed = Vec::new();
+        for hook in hooks {
+            let run = self.insist(hook, pod, container);
+            if let Err(error) = self.tell(When::Post, hook, pod, run).await {
+                failed.push((hook, error));
+            }
+        }
+        failed
+    }
+
+    /// What one after a pod does not undo stays as it is. So it is tried again where the API server or the kubelet has no time for it.
+    async fn insist(&self, hook: &Hook, pod: &PodId, container: Option<&str>) -> Result<(), HookError> {
+        let (begun, mut pause) = (Instant::now(), PAUSE);
+        loop {
+            match self.exec.exec(pod, container, hook).await {
+                Err(error) if error.passes() && begun.elapsed() + pause <= INSISTS => {
+                    let hook = tellable(&hook.name);
+                    warn!(%pod, %hook, error = chain(&error), "a hook after a pod could not be run: trying again");
+                }
+                done => return done,
+            }
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// Those after a pod go on for longer than anybody waits for.
+    pub fn tell_unended(&self, pod: &PodId) {
+        let message = format!(
+            "the hooks after pod {} had not ended after {} minutes, and nobody waits for them any more: what they were to undo may be as it was",
+            pod.name,
+            limits::LAST_HOOKS.as_secs() / 60
+        );
+        self.log.error(&About::Namespace(&pod.namespace), "pods", &message);
+    }
+
+    /// Runs one in the way that `run` says.
+    ///
+    /// # Errors
+    /// When it failed, which is told.
     pub async fn tell(
         &self,
         when: When,
         hook: &Hook,
         pod: &PodId,
         run: impl Future<Output = Result<(), HookError>>,
-    ) -> bool {
+    ) -> Result<(), HookError> {
         self.tally.attempted.fetch_add(1, Ordering::Relaxed);
         let name = tellable(&hook.name);
         let Err(error) = run.await else {
             self.log.info(&format!("{when} hook {name} of pod {pod} went well"));
-            return true;
+            return Ok(());
         };
         self.tally.failed.fetch_add(1, Ordering::Relaxed);
         let then = match (when, hook.on_error) {
@@ -224,78 +298,31 @@ impl Runner<'_> {
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
         self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
         warn!(%pod, %when, hook = %name, error = why, "a hook failed");
-        false
+        Err(error)
     }
 }
 
-impl Engine {
-    /// Runs the hooks after those pods that a run which is no more left between its hooks. Once: what was tried is on record no more.
-    ///
-    /// # Errors
-    /// When the Backup is not ours any more.
-    pub(super) async fn thaw(
-        &self,
-        record: &mut Record,
-        log: &BackupLog,
-        tally: &Tally,
-    ) -> Result<(), WriteError> {
-        let Some(frozen) = record.frozen() else { return Ok(()) };
-        let pods = berth_core::hook::read_frozen(frozen);
-        let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
-        // It was read when the backup began.
-        let at = Field::root("spec").child("hooks");
-        let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
-        let runner = Runner { exec: self.exec.as_ref(), log, tally };
-        let (runner, entries) = (&runner, entries.as_slice());
-        let thaw = |pod: PodId| async move {
-            info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
-            log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
-            let (hooks, container) = match self.after(&pod, entries).await {
-                Ok(found) => found,
-                Err(HookError::Gone) => {
-                    log.info(&format!("pod {pod} is gone, and with it what was to be undone in it"));
-                    return;
-                }
-                Err(error) => {
-                    let why = chain(&error);
-                    let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
-                    log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
-                    warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
-                    return;
-                }
-            };
-            for hook in &hooks.post {
-                runner.run(When::Post, hook, &pod, container.as_deref()).await;
-            }
-        };
-        futures::stream::iter(pods).for_each_concurrent(self.workers, thaw).await;
-        match record.thawed(OPENING).await {
-            // Its end takes it off as well.
-            Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
-                warn!(error = chain(&error), "what was frozen could not be taken off the record");
-                Ok(())
-            }
-            done => done,
-        }
+/// The pod as it is now, if it is that one still: exec knows names alone, and a pod may have been made anew.
+///
+/// # Errors
+/// When it is not, or cannot be read.
+pub async fn look(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
+    // Whatever stands on record becomes a part of an address.
+    if !(is_name(&pod.namespace) && is_name(&pod.name)) {
+        return Err(HookError::Gone);
     }
+    let found = lister.get(&pods(), Some(&pod.namespace), &pod.name).await;
+    let found = found.map_err(HookError::Unreadable)?.ok_or(HookError::Gone)?;
+    let read = serde_json::from_slice::<Pod>(&found.json);
+    let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
+    if read.id().uid == pod.uid { Ok(read) } else { Err(HookError::Gone) }
+}
 
-    /// The hooks of a pod as they are now, if it is that pod still.
-    async fn after(&self, pod: &PodId, entries: &[Entry]) -> Result<(Hooks, Option<String>), HookError> {
-        // Whatever stands on record becomes a part of an address.
-        if !(is_name(&pod.namespace) && is_name(&pod.name)) {
-            return Err(HookError::Gone);
-        }
-        let resource = ApiResource::erase::<KubernetesPod>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &pod.namespace, &resource);
-        let found = self.lister().patiently("a pod that may be frozen", || api.get_opt(&pod.name)).await;
-        let found = found.map_err(HookError::Unreadable)?.ok_or(HookError::Gone)?;
-        let read = serde_json::to_value(&found).and_then(serde_json::from_value::<Pod>);
-        let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
-        if read.id() != *pod {
-            return Err(HookError::Gone);
-        }
-        let hooks = read.hooks(entries).map_err(|faults| HookError::Failed(faults.to_string()))?;
-        Ok((hooks, read.first_container()))
+impl Engine {
+    /// By which pods with hooks are looked at. Its requests are its own, because a list that waits for hooks may hold others.
+    pub(super) fn looker(&self) -> Lister {
+        let requests = Arc::new(Semaphore::new(LOOKS));
+        Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
     }
 }
 
@@ -342,7 +369,7 @@ mod tests {
             ("podtemplates", pod("no-pod", command, "Running"), false),
         ] {
             let name = found.name.clone();
-            let given_back = holder.hold(&kind(resource), PageId::default(), found).await.unwrap();
+            let given_back = holder.hold(&kind(resource), PageId::default(), found, false).await.unwrap();
             assert_eq!(given_back.is_none(), is_held, "{name}");
         }
         let db = held.try_recv().unwrap();
@@ -351,7 +378,7 @@ mod tests {
         assert_eq!(log.counts().errors, 1, "the odd one is told");
         drop(held);
         let hooked = pod("db", json!({"hook.backup.velero.io/command": "x"}), "");
-        let nobody = holder.hold(&kind("pods"), PageId::default(), hooked).await;
+        let nobody = holder.hold(&kind("pods"), PageId::default(), hooked, false).await;
         assert!(matches!(nobody, Err(ListError::NobodyTakes)));
     }
 
@@ -375,7 +402,7 @@ mod tests {
         let tally = Tally::default();
         let (holder, mut held) = Holder::new(&entries, &log, &tally);
         let found = pod("db", Value::Null, "Running");
-        assert!(holder.hold(&kind("pods"), PageId::default(), found).await.unwrap().is_none());
+        assert!(holder.hold(&kind("pods"), PageId::default(), found, false).await.unwrap().is_none());
         assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
     }
 }

@@ -97,7 +97,7 @@ impl Engine {
         };
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         let thawed = Thawed { log, tally: Tally::default() };
-        self.thaw(&mut record, &thawed.log, &thawed.tally).await?;
+        self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
         let begun = Instant::now();
         loop {
             let next = match self.scene(&record, name, &run, is_held, is_begun).await {

@@ -17,6 +17,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -83,6 +84,8 @@ pub struct Engine {
     /// Bytes of a part of an upload.
     pub part_size: usize,
     pub metrics: BackupMetrics,
+    /// When this process became the leader.
+    pub since: Instant,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
 }
@@ -369,8 +372,7 @@ impl Engine {
         let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
             runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
-            client: self.client.clone(),
-            lister: self.lister(),
+            lister: self.looker(),
             frozen: &frozen,
             counters: &counters,
             batches: batches.clone(),
@@ -536,7 +538,12 @@ async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) 
                 Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
                     return Failure::Write(error);
                 }
-                Err(error) => warn!(error = chain(&error), "failed to write how far the backup is"),
+                Err(error) => {
+                    if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
+                        frozen.refuse(asked);
+                    }
+                    warn!(error = chain(&error), "failed to write how far the backup is");
+                }
             }
         }
     }

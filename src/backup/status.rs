@@ -38,6 +38,8 @@ pub enum WriteError {
     Time(#[source] Option<kube::Error>),
     #[error("the Backup stays ReadyToStart: {0}")]
     NotBegun(String),
+    #[error("{0} pods may be frozen still, because the hooks after them could not be run yet")]
+    Frozen(usize),
     #[error("the API server refused the write")]
     Refused(#[source] kube::Error),
 }

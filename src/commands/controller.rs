@@ -239,6 +239,7 @@ async fn execute(
         after_interruption: args.after_interruption.into(),
         part_size: PART,
         metrics: metrics.clone(),
+        since: tokio::time::Instant::now(),
         cluster: Arc::default(),
     };
     let executor = backup::executor::Executor {

@@ -108,6 +108,8 @@ pub struct Pod<'a> {
 pub struct Hooks {
     pub pre: Vec<Arc<Hook>>,
     pub post: Vec<Arc<Hook>>,
+    /// Some are those of its annotations.
+    pub is_annotated: bool,
 }
 
 impl Hooks {
@@ -147,6 +149,7 @@ pub fn hooks(pod: &Pod<'_>, entries: &[Entry]) -> Result<Hooks, TooMany> {
     let found = Hooks {
         pre: of(&pod.pre, |entry| entry.pre.as_slice()),
         post: of(&pod.post, |entry| entry.post.as_slice()),
+        is_annotated: pod.pre.is_some() || pod.post.is_some(),
     };
     if found.pre.len() + found.post.len() > limits::HOOKS { Err(TooMany) } else { Ok(found) }
 }
@@ -298,10 +301,10 @@ mod tests {
     fn only_one_that_says_so_leaves_its_pod_out() {
         let says = |on_error: OnError| {
             let hook = Arc::new(Hook { on_error, ..Hook::clone(&hook("x")) });
-            Hooks { pre: vec![Arc::clone(&hook)], post: Vec::new() }
+            Hooks { pre: vec![Arc::clone(&hook)], ..Hooks::default() }
         };
         assert!(says(OnError::Fail).may_leave_out() && !says(OnError::Continue).may_leave_out());
-        let after = Hooks { pre: Vec::new(), post: says(OnError::Fail).pre };
+        let after = Hooks { post: says(OnError::Fail).pre, ..Hooks::default() };
         assert!(!after.may_leave_out());
     }
 

@@ -27,6 +27,14 @@ pub const COMMAND_WORDS: usize = 256;
 pub const COMMAND: usize = 16 * 1024;
 /// How long a hook may take: whatever it keeps still is still for so long.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// How long a hook may take that an annotation of its pod asks for, and how long all pods of a namespace with such hooks may keep
+/// workers of one backup busy: whoever may annotate a pod holds up everybody's backups for so long.
+pub const ANNOTATED_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
+pub const ANNOTATED_HOOKS: Duration = Duration::from_secs(3600);
+/// How long the hooks after one pod may take in all when its backup ends early, or nobody runs it any more.
+pub const LAST_HOOKS: Duration = Duration::from_secs(600);
+/// Pods whose hooks are run at one time for a run that is no more.
+pub const THAWED_AT_ONCE: usize = 256;
 /// Pods that one Backup has on record as maybe frozen. More are not read.
 pub const FROZEN: usize = 1024;
 /// Violations of one object that are told one by one.

@@ -79,21 +79,29 @@ impl Site {
             page: PageId::default(),
             item: Item { namespace, name: name.to_owned(), json, lacks_type: true },
             id: PodId { namespace: "shop".to_owned(), name: name.to_owned(), uid: "u".to_owned() },
-            hooks: Hooks { pre: pre.to_vec(), post: post.to_vec() },
+            hooks: Hooks { pre: pre.to_vec(), post: post.to_vec(), is_annotated: false },
             container: Some("main".to_owned()),
             room: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+            over: None,
         }
     }
 
     /// Runs them; gives the names of those that were stored.
     async fn run(&self, pods: Vec<Held>, workers: usize) -> BTreeSet<String> {
-        let client = self.api.client("velero");
-        let requests = Arc::new(Semaphore::new(4));
         let (batches, mut taken) = mpsc::channel(pods.len().max(1));
+        self.run_to(pods, workers, batches).await;
+        let mut stored = BTreeSet::new();
+        while let Ok(batch) = taken.try_recv() {
+            stored.extend(batch.items.into_iter().map(|item| item.name));
+        }
+        stored
+    }
+
+    async fn run_to(&self, pods: Vec<Held>, workers: usize, batches: mpsc::Sender<Batch>) {
+        let requests = Arc::new(Semaphore::new(4));
         let blocks = Blocks {
             runner: Runner { exec: &self.played, log: &self.log, tally: &self.tally },
-            lister: Lister::new(client.clone(), 500, Duration::ZERO, requests),
-            client,
+            lister: Lister::new(self.api.client("velero"), 500, Duration::ZERO, requests),
             frozen: &self.frozen,
             counters: &self.counters,
             batches,
@@ -118,11 +126,6 @@ impl Site {
             () = blocks.run(held) => {}
             () = record => {}
         }
-        let mut stored = BTreeSet::new();
-        while let Ok(batch) = taken.try_recv() {
-            stored.extend(batch.items.into_iter().map(|item| item.name));
-        }
-        stored
     }
 
     fn status(&self) -> (u64, u64) {
@@ -348,7 +351,11 @@ async fn nothing_stays_frozen_whatever_happens() {
             };
             let (pre, post) = (of("pre"), of("post"));
             if let Some(last) = pre.last() {
-                assert!(post.len() == 2 && post.iter().all(|at| at > last), "{round}: {happened:#?}");
+                // Once more, where one before it may go on.
+                assert!(
+                    (2..=4).contains(&post.len()) && post.iter().all(|at| at > last),
+                    "{round}: {happened:#?}"
+                );
                 let recorded =
                     |line: &String| line.starts_with("on record") && line.contains(&format!("shop/p{i}/u"));
                 let at = happened.iter().position(recorded);
@@ -357,4 +364,104 @@ async fn nothing_stays_frozen_whatever_happens() {
         }
         assert!(site.played.most_running() <= workers, "{round}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_after_a_pod_that_cannot_be_started_is_tried_again_for_a_minute() {
+    for (command, tries, failed) in [("busy 5", 6, 0), ("busy 100", 9, 1)] {
+        let site = Site::new();
+        let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", command), hook("last", "ok")]);
+        assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+        let happened = site.played.happened();
+        assert_eq!(happened.iter().filter(|line| *line == "thaw in db/main").count(), tries, "{command}");
+        assert_eq!((happened.last().unwrap().as_str(), site.status()), ("last in db/main", (3, failed)));
+    }
+}
+
+/// What freezes may come after what thaws, where its container keeps it.
+#[tokio::test(start_paused = true)]
+async fn behind_a_hook_that_may_go_on_those_after_the_pod_that_fail_are_run_once_more() {
+    for (pre, expected) in [("wait 31000", 2), ("fail", 1)] {
+        let site = Site::new();
+        let pod = site.pod("db", &[hook("freeze", pre)], &[hook("thaw", "fail 1"), hook("last", "ok")]);
+        let begun = Instant::now();
+        assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+        let happened = site.played.happened();
+        let count = |line: &str| happened.iter().filter(|other| *other == line).count();
+        assert_eq!((count("thaw in db/main"), count("last in db/main")), (expected, 1), "{happened:?}");
+        assert_eq!(begun.elapsed().as_secs() >= 60, expected == 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_looked_at_when_its_turn_has_come_and_one_that_has_ended_is_stored_without_hooks() {
+    let site = Site::new();
+    let first = site.pod("a", &[hook("freeze", "wait 1000")], &[hook("thaw", "ok")]);
+    let played = site.played.clone();
+    let ended = move |_: &serde_json::Value| {
+        played.note("b is looked at".to_owned());
+        json!({"metadata": {"name": "b", "uid": "u"}, "status": {"phase": "Succeeded"}})
+    };
+    site.api.once(get("/api/v1/namespaces/shop/pods/b").answers_with(ended));
+    let second = site.listed("b", &[hook("freeze!", "ok")], &[hook("thaw", "ok")]);
+    assert_eq!(site.run(vec![first, second], 1).await, names(["a", "b"]));
+    let happened = site.played.happened();
+    assert_eq!(happened.last().unwrap(), "b is looked at", "{happened:?}");
+    assert_eq!((site.status(), site.log.counts().errors), ((2, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_keeps_no_pod_still() {
+    let site = Site::new();
+    let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]);
+    let (batches, mut taken) = mpsc::channel(1);
+    let other = Batch { kind: Arc::clone(&pod.kind), items: Vec::new(), packed: None };
+    assert!(batches.try_send(other).is_ok());
+    let story = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(site.played.happened().last().unwrap(), "thaw in db/main");
+        taken.recv().await.unwrap();
+        taken.recv().await.unwrap().items.len()
+    };
+    let ((), stored) = tokio::join!(site.run_to(vec![pod], 1, batches), story);
+    assert_eq!(stored, 1);
+}
+
+/// Whoever annotates pods holds up everybody's backups.
+#[tokio::test(start_paused = true)]
+async fn annotations_of_one_namespace_take_an_hour_of_a_backup_and_others_what_they_need() {
+    let site = Site::new();
+    let mut slow = Hook::clone(&hook("slow!", "wait 500000"));
+    slow.timeout = limits::ANNOTATED_HOOK_TIMEOUT;
+    let slow = [Arc::new(slow)];
+    let of = |name: String, is_annotated: bool| {
+        let mut pod = site.pod(&name, &slow, &[]);
+        pod.hooks.is_annotated = is_annotated;
+        pod
+    };
+    let mut pods: Vec<Held> = (0..12).map(|i| of(format!("p{i}"), true)).collect();
+    pods.push(of("by-spec".to_owned(), false));
+    let begun = Instant::now();
+    let stored = site.run(pods, 1).await;
+    // What is to be left out where its hooks fail is left out where they are not run.
+    let expected: BTreeSet<String> = (0..8).map(|i| format!("p{i}")).chain(["by-spec".to_owned()]).collect();
+    assert_eq!(stored, expected);
+    assert_eq!((begun.elapsed().as_secs(), site.log.counts().errors), (4500, 1));
+    assert_eq!((site.status(), site.counters.total.load(Ordering::Relaxed)), ((9, 0), 96));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_after_a_pod_are_waited_for_some_minutes_when_the_backup_ends_early() {
+    let site = Site::new();
+    let mut hung = Hook::clone(&hook("thaw", "wait 9000000"));
+    hung.timeout = limits::HOOK_TIMEOUT;
+    let pod = site.pod("db", &[hook("freeze", "ok")], &[Arc::new(hung)]);
+    let begun = Instant::now();
+    let story = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        site.ending.cancel();
+    };
+    let (_, ()) = tokio::join!(site.run(vec![pod], 1), story);
+    assert_eq!(begun.elapsed().as_secs(), 3 + limits::LAST_HOOKS.as_secs());
+    assert_eq!(site.log.counts().errors, 1);
 }

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use super::{Collector, Pending, Taken};
 use crate::backup::list::ListError;
 use crate::backup::log::About;
-use crate::backup::related::{Origin, labels};
+use crate::backup::related::{Origin, Related, labels};
 use crate::telemetry::{chain, few};
 
 /// Objects that are asked for at one time.
@@ -29,7 +29,9 @@ impl Collector<'_> {
                 (name, answer)
             }
         };
-        let mut answers = futures::stream::iter(names.clone()).map(get).buffered(AHEAD);
+        // While the hooks of one pod are waited for, requests for others would stand still, and be in the way of everybody.
+        let ahead = if Related::Pod.is(&kind) { 1 } else { AHEAD };
+        let mut answers = futures::stream::iter(names.clone()).map(get).buffered(ahead);
         let mut pending = Pending::new(self, taken, Origin::Listed);
         pending.in_order = true;
         let mut gone = Vec::new();

@@ -35,7 +35,8 @@ impl Played {
     }
 }
 
-/// Commands are `fail`, `wait MILLISECONDS`, and whatever else goes well at once.
+/// Commands are `fail`, `wait MILLISECONDS`, and whatever else goes well at once. So often the same one, `fail TIMES` fails first, and
+/// `busy TIMES` cannot be started.
 impl Exec for Played {
     fn exec<'a>(
         &'a self,
@@ -46,12 +47,21 @@ impl Exec for Played {
         let container = hook.container.as_deref().or(container).unwrap_or("none");
         let command = hook.command.join(" ");
         let play = async move {
-            self.note(format!("{} in {}/{container}", hook.name, pod.name));
+            let line = format!("{} in {}/{container}", hook.name, pod.name);
+            let before = self.happened().iter().filter(|other| **other == line).count();
+            let is_early = |text: &str| text.parse::<usize>().is_ok_and(|times| before < times);
+            self.note(line);
             let _running = Running::new(self);
             let wait = command.strip_prefix("wait ").and_then(|text| text.parse().ok()).unwrap_or(0);
             let done = timeout(hook.timeout, sleep(Duration::from_millis(wait))).await;
             match done {
-                Ok(()) if command == "fail" => Err(HookError::Failed("exit code 1: no".to_owned())),
+                Ok(()) if command == "fail" || command.strip_prefix("fail ").is_some_and(is_early) => {
+                    Err(HookError::Failed("exit code 1: no".to_owned()))
+                }
+                Ok(()) if command.strip_prefix("busy ").is_some_and(is_early) => {
+                    let status = kube::core::Status::failure("busy", "ServiceUnavailable").with_code(503);
+                    Err(HookError::Refused(kube::Error::Api(status.boxed())))
+                }
                 Ok(()) => Ok(()),
                 Err(_) => Err(HookError::TooLong(hook.timeout)),
             }

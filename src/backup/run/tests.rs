@@ -58,6 +58,7 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         after_interruption: setting,
         part_size: PART,
         metrics: BackupMetrics::default(),
+        since: Instant::now(),
         cluster: Arc::default(),
     }
 }

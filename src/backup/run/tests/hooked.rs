@@ -2,8 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use berth_core::hook::PodId;
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::sleep;
+
 use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
+use crate::backup::exec::HookError;
+use crate::backup::executor::Executor;
+use crate::events::Events;
+use crate::mirror::Change;
+use crate::queue::{Settings, Store};
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
 
@@ -126,6 +135,28 @@ async fn a_pod_that_is_left_out_stands_in_no_list_and_no_count() {
 }
 
 #[tokio::test]
+async fn pods_that_are_to_go_first_have_their_hooks_one_after_the_other() {
+    let mut ready = backup("7", "ReadyToStart");
+    ready["spec"]["orderedResources"] = json!({"pods": "app/web,app/db"});
+    let site = Site::with_type(ready.clone(), "Pod");
+    let pods = ["db", "web"].map(|name| pod(name, "u", "wait 50"));
+    for pod in &pods {
+        let path = format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap());
+        site.api.always(get(&path).answers(pod.clone()));
+    }
+    site.api.always(get(PODS).answers(list("5", &pods)));
+    keep(&site.api, ready);
+    let played = Played::default();
+    let exec: Arc<dyn Exec> = Arc::new(played.clone());
+    let engine = Engine { exec, workers: 2, ..engine(&site.api, &site.folder, AfterInterruption::Fail) };
+    let run = engine.run("one", "u", Signals::default());
+    let ended = tokio::time::timeout(LONG, run).await.unwrap().unwrap().unwrap();
+    assert_eq!(ended.phase(), BackupPhase::Completed);
+    let web = [FREEZES, THAWS].map(|line| line.replace("db", "web"));
+    assert_eq!(played.happened(), [web[0].as_str(), web[1].as_str(), FREEZES, THAWS]);
+}
+
+#[tokio::test]
 async fn a_run_that_is_canceled_or_stopped_between_the_hooks_of_a_pod_undoes_them_first() {
     for i in 0..3 {
         let never = Hold::new();
@@ -159,6 +190,178 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
     assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
     assert_eq!(hooked.played.happened(), [FREEZES, THAWS]);
     assert!(hooked.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
+}
+
+/// Else it would freeze pods that the first one thaws a moment later.
+#[tokio::test]
+async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_have_ended() {
+    let never = Hold::new();
+    let hooked = Hooked::new("wait 50");
+    hooked.site.api.once(get(PODS).page("more").never_answers().held(&never));
+    let two = "/apis/velero.io/v1/namespaces/velero/backups/two";
+    let played = hooked.played.clone();
+    // Not the one that is looked for: more of it is nobody's business.
+    hooked.site.api.always(get(two).answers_with(move |_| {
+        played.note("two".to_owned());
+        backup("9", "Completed")
+    }));
+    let store = Arc::new(Store::new(Settings { slots: 2, ..Settings::default() }));
+    let ready = |name: &str| {
+        let mut ready = backup("7", "ReadyToStart");
+        ready["metadata"]["name"] = json!(name);
+        ready["metadata"]["uid"] = json!(if name == "one" { "u" } else { "v" });
+        serde_json::from_value::<Backup>(ready).unwrap()
+    };
+    store.observe(Change::All(vec![ready("one")]));
+    let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
+    let executor = Executor {
+        engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder, AfterInterruption::Fail) },
+        store: Arc::clone(&store),
+        events: Events::new(hooked.site.api.client("velero"), "velero", Counter::default()).0,
+        stop: CancellationToken::new(),
+        drain: Duration::ZERO,
+    };
+    let story = async {
+        never.asked().await;
+        hooked.begins().await;
+        store.observe(Change::Deleted("one".to_owned()));
+        store.observe(Change::Applied(ready("two")));
+        while !hooked.played.happened().iter().any(|line| line == "two") {
+            tokio::task::yield_now().await;
+        }
+    };
+    let both = async {
+        tokio::select! {
+            () = executor.run() => {}
+            () = story => {}
+        }
+    };
+    tokio::time::timeout(LONG, both).await.unwrap();
+    assert_eq!(hooked.played.happened(), [FREEZES, THAWS, "two"]);
+}
+
+/// A Backup that a dead run left with these pods on record.
+struct Left {
+    dead: Dead,
+    played: Played,
+    stands: Arc<Mutex<Value>>,
+    engine: Engine,
+}
+
+impl Left {
+    fn new(pods: &[Value]) -> Self {
+        let dead = Dead::new(&ALL[7..]).claimed("here", "u");
+        let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap());
+        let record = names.clone().map(|name| format!("app/{name}/u")).collect::<Vec<_>>().join(",");
+        for (name, pod) in names.zip(pods) {
+            dead.api.always(get(&format!("{PODS}/{name}")).answers(pod.clone()));
+        }
+        let mut stands = backup("7", "InProgress");
+        stands["metadata"]["annotations"] = json!({keys::RUN: "dead", keys::FROZEN: record});
+        let stands = keep(&dead.api, stands);
+        let played = Played::default();
+        let exec: Arc<dyn Exec> = Arc::new(played.clone());
+        let engine = Engine { exec, ..engine(&dead.api, &dead.folder, AfterInterruption::Fail) };
+        Self { dead, played, stands, engine }
+    }
+
+    async fn settle(&self, stop: &CancellationToken) -> Result<(), WriteError> {
+        let signals = Signals { stop: stop.clone(), ..Signals::default() };
+        self.engine.recover("one", "u", signals, |_| {}).await.map(drop)
+    }
+
+    /// What stands on record.
+    fn frozen(&self) -> Option<Value> {
+        self.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).cloned()
+    }
+}
+
+/// A pod whose hook after it is this one.
+fn pod_after(name: &str, post: &str) -> Value {
+    let mut pod = pod(name, "u", "ok");
+    pod["metadata"]["annotations"]["post.hook.backup.velero.io/command"] = json!(post);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_reached_stays_on_record_and_is_tried_again_for_a_while() {
+    let left = Left::new(&[pod_after("db", "busy 3"), pod_after("web", "ok")]);
+    left.dead.api.once(get(&format!("{PODS}/web")).refuses(403));
+    let never = CancellationToken::new();
+    let settled = left.settle(&never).await;
+    assert!(matches!(settled, Err(WriteError::Frozen(1))), "{settled:?}");
+    assert_eq!(left.played.happened(), [THAWS; 4], "the busy one is tried again until it goes well");
+    assert_eq!(left.frozen(), Some(json!("app/web/u")));
+    left.settle(&never).await.unwrap();
+    assert_eq!(left.played.happened().last().unwrap(), &THAWS.replace("db", "web"));
+    assert_eq!((left.frozen(), left.stands.lock()["status"]["phase"].clone()), (None, json!("Failed")));
+
+    let left = Left::new(&[pod_after("db", "busy 1000000")]);
+    let (begun, mut tries) = (Instant::now(), 0);
+    while let Err(error) = left.settle(&never).await {
+        assert!(matches!(error, WriteError::Frozen(1)) && tries < 20, "{error}");
+        assert_eq!(left.frozen(), Some(json!("app/db/u")));
+        tries += 1;
+    }
+    let took = begun.elapsed().as_secs();
+    assert!(tries > 1 && (600..900).contains(&took), "{tries} in {took} s");
+    assert_eq!((left.frozen(), left.stands.lock()["status"]["phase"].clone()), (None, json!("Failed")));
+}
+
+/// What freezes may be on its way in its container when its run dies.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_comes_before_what_it_undoes_is_run_once_more_later() {
+    let left = Left::new(&[pod_after("db", "fail 1")]);
+    let begun = Instant::now();
+    left.settle(&CancellationToken::new()).await.unwrap();
+    assert_eq!(left.played.happened(), [THAWS; 2]);
+    assert!((30..35).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_hook_takes_long_holds_up_no_other_one_and_stop_waits_for_none() {
+    let pods = ["a", "b", "c", "d", "e"].map(|name| pod_after(name, "wait 20000"));
+    let left = Left::new(&pods);
+    left.settle(&CancellationToken::new()).await.unwrap();
+    assert_eq!((left.engine.workers, left.played.most_running()), (1, 5));
+
+    let left = Left::new(&[pod_after("db", "wait 20000"), pod_after("web", "ok")]);
+    let (begun, stop) = (Instant::now(), CancellationToken::new());
+    let story = async {
+        sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+    };
+    let (settled, ()) = tokio::join!(left.settle(&stop), story);
+    assert!(matches!(settled, Err(WriteError::Frozen(1))), "{settled:?}");
+    assert!(begun.elapsed().as_secs() < 2, "{:?}", begun.elapsed());
+    assert_eq!(left.frozen(), Some(json!("app/db/u")), "the next leader goes on from there");
+}
+
+/// People may have filled its annotations.
+#[tokio::test(start_paused = true)]
+async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_written_without_it() {
+    let api = Scripted::new().next(get(ONE).answers(backup("7", "InProgress"))).next(patch(ONE).refuses(422));
+    api.next(patch(ONE).answers(backup("8", "InProgress")));
+    let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+    let counters =
+        Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)), asked: Asked::default() };
+    let frozen = Frozen::default();
+    let [db, web] = ["db", "web"].map(|name| PodId { name: name.to_owned(), ..PodId::default() });
+    let story = async {
+        for pod in [&db, &web] {
+            let added = tokio::time::timeout(PROGRESS / 2, frozen.add(pod)).await.unwrap();
+            assert!(matches!(added, Err(HookError::NotOnRecord)), "{added:?}");
+        }
+        api.played().await;
+    };
+    tokio::select! {
+        lost = keep_record(&mut record, &counters, &frozen) => panic!("{lost}"),
+        () = story => {}
+    }
+    let writes = api.writes();
+    assert_eq!(writes[0].body["metadata"]["annotations"][keys::FROZEN], "/db/");
+    assert_eq!(writes[1].body["metadata"].get("annotations"), None);
+    assert_eq!(writes[1].body["status"]["progress"], json!({"totalItems": 3, "itemsBackedUp": 2}));
 }
 
 #[tokio::test(start_paused = true)]
