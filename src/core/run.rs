@@ -237,7 +237,7 @@ mod tests {
             if runs_again {
                 prop_assert!(runs < MOST_RUNS && setting != AfterInterruption::Fail && !is_canceled && is_held);
                 let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
-                prop_assert!(!published && !is_of_another_cluster && !(is_ours && is_whole));
+                prop_assert!(!(published || is_of_another_cluster || is_ours && is_whole));
                 prop_assert!(folder.claim.is_some() || !others);
             }
             if recovery == Recovery::Resume {

@@ -415,7 +415,8 @@ async fn a_store_that_is_away_keeps_no_pod_still() {
     let site = Site::new();
     let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]);
     let (batches, mut taken) = mpsc::channel(1);
-    let other = Batch { kind: Arc::clone(&pod.kind), page: PageId::default(), items: Vec::new(), packed: None };
+    let other =
+        Batch { kind: Arc::clone(&pod.kind), page: PageId::default(), items: Vec::new(), packed: None };
     assert!(batches.try_send(other).is_ok());
     let story = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
