@@ -160,7 +160,8 @@ fn holds_all(archive: &[u8], made: &BTreeMap<String, String>) {
 #[test]
 fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
     let mut options = Options::new(program(), "s3-goes-on");
-    options.controller_args = vec![SHORT_LEASE.into(), "--client-page-size=1".into()];
+    options.controller_args =
+        vec![SHORT_LEASE.into(), "--client-page-size=1".into(), "--after-interruption=resume".into()];
     let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let s3 = with_s3(&berth, "large");
     becomes(&berth, "Available");
