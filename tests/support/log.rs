@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::target;
+use super::{target, times};
+
+/// Of one log that is printed, and of a line of it, in characters: what is printed has to leave the cause in sight.
+const LINES: usize = 15;
+const LONGEST_LINE: usize = 300;
 
 /// The last `count` lines.
 pub fn tail(log: &Path, count: usize) -> String {
@@ -18,12 +22,18 @@ pub fn report(name: &str, logs: &[PathBuf]) {
     let made = std::fs::create_dir_all(&folder);
     for log in logs {
         let file = log.file_name().unwrap_or_default();
-        eprintln!("---- the end of {}\n{}", file.display(), tail(log, 40));
+        eprintln!("---- the end of {}", file.display());
+        for line in tail(log, LINES).lines() {
+            eprintln!("{}", line.chars().take(LONGEST_LINE).collect::<String>());
+        }
         if made.is_ok() {
             let _ = std::fs::copy(log, folder.join(file));
         }
     }
     eprintln!("---- all of it: {}", folder.display());
+    if let Some(failure) = times::failure() {
+        eprintln!("---- this failed: {failure}");
+    }
 }
 
 /// [`report`] under the name of the test, if it fails just now.

@@ -9,7 +9,7 @@ mod history;
 mod player;
 
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
-pub use agents::{Agents, Work};
+pub use agents::{Agents, Work, patiently};
 #[allow(unused_imports, reason = "not everybody who has this module uses all of it")]
 pub use burst::{Burst, SOURCE, spec};
 pub use history::History;

@@ -173,6 +173,11 @@ fn note_failures() {
     });
 }
 
+/// Where and why this thread's test has failed.
+pub fn failure() -> Option<String> {
+    with_clock(|clock| clock.failure.clone()).flatten()
+}
+
 /// A wait that is under way. It ends when this value is dropped.
 pub struct Wait {
     what: String,

@@ -30,6 +30,8 @@ const EXPOSING: &str = "velero.io/expose-on-going";
 const RESTART: Duration = Duration::from_millis(1_100);
 /// The first of the pauses after an error; each is twice the last one. Real ones begin sooner, and many of them ask a lot.
 const BACKOFF: Duration = Duration::from_secs(1);
+/// Of one call that an API server is too busy for.
+const TRIES: usize = 30;
 /// Real ones wait for five seconds.
 const DATA_PATH: Duration = Duration::from_millis(100);
 
@@ -200,11 +202,7 @@ impl Agent {
             "metadata": {"name": name, "labels": {"role": "node-agent"}},
             "spec": {"nodeName": self.node, "containers": [{"name": "node-agent", "image": "none"}]},
         });
-        match self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await {
-            Ok(_) => {}
-            Err(error) if code(&error) == Some(409) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.create(&serde_json::from_value(pod)?).await?;
         let container = json!({
             "name": "node-agent", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
             "state": {"running": {"startedAt": now()}},
@@ -212,8 +210,19 @@ impl Agent {
         let status = json!({"status": {
             "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [container],
         }});
-        self.pods().patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        let (pods, params, status) = (self.pods(), PatchParams::default(), Patch::Merge(status));
+        patiently(|| pods.patch_status(&name, &params, &status)).await?;
         Ok(())
+    }
+
+    /// One that is there already is taken for it.
+    async fn create(&self, pod: &Pod) -> anyhow::Result<()> {
+        let (pods, params) = (self.pods(), PostParams::default());
+        match patiently(|| pods.create(&params, pod)).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == Some(409) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// One worker for each kind, as there is in a stock one, and one for pods.
@@ -336,11 +345,7 @@ impl Agent {
                 "nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "mover", "image": "none"}],
             },
         });
-        match self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == Some(409) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.create(&serde_json::from_value(pod)?).await
     }
 
     /// Those on its node become Prepared.
@@ -368,7 +373,7 @@ impl Agent {
     async fn prepare(&self, kind: Kind, name: String) -> anyhow::Result<()> {
         sleep(self.work.start).await;
         loop {
-            let Some(mut object) = self.api(kind).get_opt(&name).await? else { return Ok(()) };
+            let Some(mut object) = self.get(kind, &name).await? else { return Ok(()) };
             if object.data["status"]["phase"] != "Accepted" {
                 return Ok(());
             }
@@ -419,13 +424,14 @@ impl Agent {
 
     async fn end(&self, kind: Kind, name: &str) -> anyhow::Result<()> {
         sleep(self.work.run).await;
-        match self.pods().delete(name, &DeleteParams::default()).await {
+        let (pods, params) = (self.pods(), DeleteParams::default());
+        match patiently(|| pods.delete(name, &params)).await {
             Ok(_) => {}
             Err(error) if code(&error) == Some(404) => {}
             Err(error) => return Err(error.into()),
         }
         loop {
-            let Some(mut object) = self.api(kind).get_opt(name).await? else { return Ok(()) };
+            let Some(mut object) = self.get(kind, name).await? else { return Ok(()) };
             object.data["status"]["phase"] = json!("Completed");
             object.data["status"]["completionTimestamp"] = json!(now());
             if matches!(self.replace(kind, &object).await?, Written::Yes) {
@@ -434,8 +440,14 @@ impl Agent {
         }
     }
 
+    async fn get(&self, kind: Kind, name: &str) -> anyhow::Result<Option<DynamicObject>> {
+        let api = self.api(kind);
+        Ok(patiently(|| api.get_opt(name)).await?)
+    }
+
     async fn replace(&self, kind: Kind, object: &DynamicObject) -> anyhow::Result<Written> {
-        match self.api(kind).replace(&object.name_any(), &PostParams::default(), object).await {
+        let (api, name, params) = (self.api(kind), object.name_any(), PostParams::default());
+        match patiently(|| api.replace(&name, &params, object)).await {
             Ok(_) => Ok(Written::Yes),
             Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(Written::Conflict),
             Err(error) if code(&error) == Some(403) => Ok(Written::Refused),
@@ -460,6 +472,20 @@ fn note(
     let name = object.name_any();
     due.insert(name.clone(), Instant::now());
     known.insert(name, object);
+}
+
+/// As client-go does where an API server is too busy to answer. What was written all the same is a conflict the next time.
+pub async fn patiently<T, Answer>(ask: impl Fn() -> Answer) -> kube::Result<T>
+where
+    Answer: Future<Output = kube::Result<T>>,
+{
+    for _ in 1..TRIES {
+        match ask().await {
+            Err(error) if code(&error).is_none_or(|code| code == 429 || code >= 500) => sleep(BACKOFF).await,
+            answer => return answer,
+        }
+    }
+    ask().await
 }
 
 fn code(error: &kube::Error) -> Option<u16> {

@@ -1,6 +1,7 @@
 //! Every phase that every data movement was in, in the order in which the API server wrote them.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -11,12 +12,18 @@ use anyhow::{Context as _, anyhow, bail};
 use berth_api::keys;
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use kube::api::{DynamicObject, ListParams, WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{KINDS, Kind};
 use crate::{ControlPlane, control_plane, wait_for};
+
+/// What is written again and again to see how long that takes.
+const PROBE: &str = "history-probe";
+const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
 /// A change of one object, as it was written.
 #[derive(Clone, Debug)]
@@ -55,6 +62,8 @@ type Key = (Kind, String);
 struct Seen {
     steps: Vec<Step>,
     now: BTreeMap<Key, Step>,
+    /// The longest time that one write took until its answer was here: the API server, or all of the machine, stood still.
+    longest_stall: Duration,
     /// Why no more is seen.
     failed: Option<String>,
 }
@@ -204,6 +213,14 @@ impl History {
         Ok(first.zip(last).map(|(first, last)| last.saturating_duration_since(first)).unwrap_or_default())
     }
 
+    /// The longest time that the API server, or this process, stood still: anybody saw everything late by as much.
+    ///
+    /// # Errors
+    /// When the watch broke.
+    pub fn longest_stall(&self) -> anyhow::Result<Duration> {
+        Ok(self.whole()?.longest_stall)
+    }
+
     fn whole(&self) -> anyhow::Result<MutexGuard<'_, Seen>> {
         let seen = lock(&self.seen);
         if let Some(failed) = &seen.failed {
@@ -258,6 +275,26 @@ impl Follower {
         tokio::select! {
             () = self.stop.cancelled() => Ok(()),
             ended = futures::future::try_join_all(watches) => ended.map(drop),
+            never = self.measure_stalls(&client) => match never {},
+        }
+    }
+
+    /// For ever.
+    async fn measure_stalls(&self, client: &Client) -> Infallible {
+        let probes: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        let params = PatchParams::apply("history").force();
+        loop {
+            let before = Instant::now();
+            let probe = json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": PROBE},
+                "data": {"at": Timestamp::now().to_string()},
+            });
+            // One that fails took its time, too.
+            let _ = probes.patch(PROBE, &params, &Patch::Apply(probe)).await;
+            tokio::time::sleep(PROBE_PAUSE).await;
+            let stall = before.elapsed().saturating_sub(PROBE_PAUSE);
+            let mut seen = lock(&self.seen);
+            seen.longest_stall = seen.longest_stall.max(stall);
         }
     }
 
