@@ -105,10 +105,19 @@ enum Step {
         /// Objects that are not stored yet.
         left: usize,
         /// `None`: it is still being read.
-        end: Option<Option<Position>>,
+        end: Option<End>,
     },
     /// Its lists are through.
     Whole { is_forbidden: bool },
+}
+
+/// Where the list goes on behind a page.
+enum End {
+    At(Position),
+    /// Where it stood before: no list brought this one.
+    Ahead,
+    /// Something on it has to be read again, and so has all that comes behind it.
+    Again,
 }
 
 #[derive(Default)]
@@ -216,13 +225,24 @@ impl Ledger {
 
     /// It is read. `position`: where the list goes on, if nothing on this page has to be read again.
     pub fn close(&self, page: PageId, position: Option<Position>) {
+        self.end(page, position.map_or(End::Again, End::At));
+    }
+
+    /// All of it has come that goes ahead of the lists of its type. None of these goes on behind it; but until it is stored, the type
+    /// is not.
+    pub fn close_ahead(&self, page: PageId) {
+        self.end(page, End::Ahead);
+    }
+
+    fn end(&self, page: PageId, found: End) {
         let state = &mut *self.state.lock();
         let Some(of_type) = state.types.get_mut(page.kind) else { return };
-        for step in &mut of_type.steps {
-            match step {
-                Step::Page { id, end, .. } if *id == page.page => *end = Some(position.clone()),
-                Step::Page { .. } | Step::Whole { .. } => {}
-            }
+        let of_page = of_type.steps.iter_mut().find_map(|step| match step {
+            Step::Page { id, end, .. } if *id == page.page => Some(end),
+            Step::Page { .. } | Step::Whole { .. } => None,
+        });
+        if let Some(end) = of_page {
+            *end = Some(found);
         }
         of_type.advance();
     }
@@ -293,12 +313,11 @@ impl OfType {
     fn advance(&mut self) {
         while let Some(step) = self.steps.front() {
             match step {
-                Step::Page { left: 0, end: Some(end), .. } => {
-                    self.is_frozen |= end.is_none();
-                    if !self.is_frozen {
-                        self.extent.at.clone_from(end);
-                    }
-                }
+                Step::Page { left: 0, end: Some(end), .. } => match end {
+                    End::At(position) if !self.is_frozen => self.extent.at = Some(position.clone()),
+                    End::Again => self.is_frozen = true,
+                    End::At(_) | End::Ahead => {}
+                },
                 Step::Whole { is_forbidden } => {
                     self.extent = Extent { at: None, is_whole: true, is_forbidden: *is_forbidden };
                 }

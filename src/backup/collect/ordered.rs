@@ -34,6 +34,8 @@ impl Collector<'_> {
         let mut answers = futures::stream::iter(names.clone()).map(get).buffered(ahead);
         let mut pending = Pending::new(self, taken, Origin::Listed);
         pending.in_order = true;
+        // The lists of the type bring these once more, and pass them over: it is this page that says when they are stored.
+        pending.page = self.ledger.open(&kind);
         let mut gone = Vec::new();
         while let Some((name, answer)) = answers.next().await {
             match answer {
@@ -66,6 +68,7 @@ impl Collector<'_> {
             }
         }
         pending.flush().await?;
+        self.ledger.close_ahead(pending.page);
         if !gone.is_empty() {
             let message = format!(
                 "spec.orderedResources: {} that are to go first are not there, or not in the backup: {}",

@@ -114,6 +114,32 @@ fn what_is_beside_the_pages_of_a_list_holds_none_of_them_up() {
     assert_eq!((extent(&ledger, 1).at, ledger.count()), (Some(at("1")), 2));
 }
 
+/// The lists of the type bring it once more, and hand it on no more.
+#[test]
+fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
+    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let ahead = ledger.open(&maps);
+    ledger.handed(ahead, 2);
+    ledger.close_ahead(ahead);
+    let page = ledger.open(&maps);
+    ledger.close(page, Some(at("1")));
+    ledger.stored(contents(ahead, &["a"]));
+    ledger.whole(&maps, false);
+    assert_eq!(extent(&ledger, 1), Extent::default(), "nothing of it is done");
+    ledger.stored(contents(ahead, &["b"]));
+    assert_eq!(extent(&ledger, 1), Extent { is_whole: true, ..Extent::default() });
+    // It says nothing of where a list goes on: neither that it begins anew nor that it is to be read again.
+    let begun = Ledger::new(&types());
+    let page = begun.open(&maps);
+    begun.close(page, Some(at("1")));
+    let again = Ledger::again(&types(), begun.balance().unwrap()).unwrap();
+    again.close_ahead(again.open(&maps));
+    assert_eq!(extent(&again, 1).at, Some(at("1")));
+    let page = again.open(&maps);
+    again.close(page, Some(at("2")));
+    assert_eq!(extent(&again, 1).at, Some(at("2")));
+}
+
 #[test]
 fn what_is_no_balance_is_refused() {
     let of = |names: Vec<Bytes>, count| {
@@ -155,5 +181,44 @@ proptest! {
         }
         let names = read_names(&ledger.balance().unwrap().names).unwrap();
         prop_assert_eq!(names.values().map(Names::len).sum::<usize>(), stored.len());
+    }
+
+    /// A crash at any moment, while pages are read and parts come in whatever order: what a checkpoint says is done is stored.
+    #[test]
+    fn what_is_said_to_be_done_is_stored(choices in prop::collection::vec(any::<u8>(), 0..80)) {
+        const PAGES: usize = 4;
+        let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+        let (mut next, mut id) = (0, PageId::default());
+        let (mut under_way, mut stored) = (Vec::new(), BTreeSet::new());
+        for choice in choices {
+            if choice % 2 == 0 && next <= 4 * PAGES {
+                let page = next / 4;
+                match next % 4 {
+                    _ if page == PAGES => ledger.whole(&maps, false),
+                    0 => id = ledger.open(&maps),
+                    // The first one goes ahead of the list.
+                    3 if page == 0 => ledger.close_ahead(id),
+                    3 => ledger.close(id, Some(at(&page.to_string()))),
+                    object => {
+                        ledger.handed(id, 1);
+                        under_way.push((id, page, object));
+                    }
+                }
+                next += 1;
+            } else if !under_way.is_empty() {
+                let (id, page, object) = under_way.swap_remove(usize::from(choice / 2) % under_way.len());
+                ledger.stored(contents(id, &[&format!("{page}-{object}")]));
+                stored.insert((page, object));
+            }
+            let found = extent(&ledger, 1);
+            let done = match &found.at {
+                _ if found.is_whole => PAGES,
+                Some(at) => at.token.parse::<usize>().unwrap() + 1,
+                None => 0,
+            };
+            for page in 0..done {
+                prop_assert!((1..3).all(|object| stored.contains(&(page, object))), "page {page} of {done}");
+            }
+        }
     }
 }

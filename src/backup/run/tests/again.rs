@@ -7,6 +7,9 @@ use flate2::read::MultiGzDecoder;
 
 use super::*;
 
+mod counted;
+mod ordered;
+
 /// Bytes of a part.
 pub(super) const SMALL: usize = 64 * 1024;
 pub(super) const CHECKPOINT: &str = "berth-checkpoint";
