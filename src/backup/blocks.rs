@@ -172,7 +172,7 @@ impl Blocks<'_> {
                 "the hooks that annotations of pods ask for have taken {} minutes, and those of further pods are not run: spec.hooks of a Backup may take longer",
                 most.as_secs() / 60
             );
-            self.runner.log.error(&About::Namespace(&held.id.namespace), "pods", &message);
+            self.runner.log.lasting_error(&About::Namespace(&held.id.namespace), "pods", &message);
         }
         true
     }

@@ -267,7 +267,7 @@ impl Runner<'_> {
             pod.name,
             limits::LAST_HOOKS.as_secs() / 60
         );
-        self.log.error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
     }
 
     /// Runs one in the way that `run` says.

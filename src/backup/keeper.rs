@@ -212,11 +212,12 @@ impl<'a> Keeper<'a> {
     }
 
     fn checkpoint(&self) -> std::io::Result<Checkpoint> {
-        // First the lists and then what was told: of a list that is through all is told.
+        // First the lists and the hooks, and then what was told: of a list that is through, and of a pod that is left out, all is told.
         let balance = self.known.ledger.balance()?;
+        let hooks = self.known.tally.tried();
         let remembered = Remembered {
             told: self.told(&balance.extents),
-            hooks: self.known.tally.tried(),
+            hooks,
             moment: Revision::sentences(self.known.revision),
         };
         let lines = Bytes::from(self.known.log.lines()?);
