@@ -3,6 +3,7 @@
 
 mod follow;
 mod ordered;
+mod unmet;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -172,7 +173,9 @@ impl Collector<'_> {
         let mut list = resource_list(self.types, self.ledger.rest());
         for mut one in taken {
             // What is no more was stored before it went.
+            let met = one.names.len();
             one.names.extend(one.stored);
+            self.tell_unmet(&one.kind, one.names.len() - met);
             if !one.names.is_empty() {
                 list.entry(heading(&one.kind)).or_default().extend(one.names);
             }

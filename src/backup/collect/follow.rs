@@ -273,6 +273,9 @@ impl Collector<'_> {
             }
         }
         batch.flush().await?;
+        let is_wanted =
+            |name: &str| !self.selection.all_namespaces || selectors.is_empty() || holding.contains(name);
+        self.tell_gone_namespaces(&held, is_wanted);
         if !held.names.is_empty() {
             self.lister.note(&held.kind, Apart::Before);
         }

@@ -18,6 +18,8 @@ use crate::backup::ledger::{Balance, Extent, Extents, Ledger};
 use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts, gzip_json};
 
+mod resumed;
+
 const PODS: &str = "/api/v1/namespaces/app/pods";
 const CLAIMS: &str = "/api/v1/namespaces/app/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
@@ -213,7 +215,7 @@ async fn what_an_earlier_run_has_stored_is_looked_at_and_not_stored_again() {
     });
     assert_eq!(listed, expected);
     assert_eq!(archived, ["persistentvolumeclaims/c", "persistentvolumes/v", "pods/new"]);
-    assert_eq!(counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(counts, Counts { warnings: 1, errors: 0 }, "what the one that is gone needed nobody knows");
 }
 
 #[tokio::test(start_paused = true)]

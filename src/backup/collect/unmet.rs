@@ -1,0 +1,43 @@
+//! What a run that goes on does not meet again, though the one before it knew of it: that is told, because nobody can read it any more.
+
+use std::collections::HashSet;
+
+use berth_core::selection::ResourceType;
+
+use super::{Collector, Taken};
+use crate::backup::log::About;
+use crate::telemetry::few;
+
+impl Collector<'_> {
+    /// So many objects of a type are stored that were not found when all of their type were looked at again. What such objects name and
+    /// ask for is known of those alone that are there.
+    pub(super) fn tell_unmet(&self, kind: &ResourceType, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let name = kind.qualified();
+        let message = format!(
+            "{count} of {name} that were stored before the backup was taken up again are not found any more: what only these need may be missing, and what they ask for is not told"
+        );
+        self.log.warning(&About::Cluster, &name, &message);
+    }
+
+    /// Namespaces with which the backup began, and which were deleted before they were stored. A run that nobody took up has read them
+    /// at its beginning.
+    pub(super) fn tell_gone_namespaces(&self, held: &Taken, is_wanted: impl Fn(&str) -> bool) {
+        let there: HashSet<&str> = self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
+        let resolved = self.resolved.iter().map(String::as_str);
+        let is_gone = |name: &&str| !there.contains(*name) && !held.holds(name) && is_wanted(name);
+        let mut gone: Vec<String> = resolved.filter(is_gone).map(str::to_owned).collect();
+        if gone.is_empty() {
+            return;
+        }
+        gone.sort_unstable();
+        let message = format!(
+            "{} namespaces were deleted before they were stored, and are missing, with what was still to come of them: {}",
+            gone.len(),
+            few(&gone)
+        );
+        self.log.warning(&About::Cluster, &held.kind.qualified(), &message);
+    }
+}
