@@ -3,4 +3,4 @@
 mod beside;
 mod definitions;
 mod restore;
-mod s3;
+pub mod s3;

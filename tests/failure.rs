@@ -1,5 +1,7 @@
 //! What goes wrong, and that nothing is lost or half visible when it does.
 
+mod rounds;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -196,6 +198,22 @@ fn where_runs_are_to_fail_a_controller_that_is_stopped_ends_its_backup_first() {
     let log = crate::archive::side_text(&folder, "running-logs.gz");
     assert!(log.contains("level=error msg=\"the controller was stopped while the backup ran\""), "{log}");
     assert_eq!(berth.kubectl().phase(&ns, "second").unwrap(), BackupPhase::Queued);
+}
+
+#[test]
+fn a_few_rounds_of_kill_9_with_hooks_a_slow_store_and_resume() {
+    rounds::pass(
+        "failure::a_few_rounds_of_kill_9_with_hooks_a_slow_store_and_resume",
+        &[20_261_000, 20_262_002],
+        2,
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: make test-large"]
+fn rounds_of_kill_9_with_hooks_a_slow_store_and_resume() {
+    let seeds = [20_261_001, 20_262_003, 20_263_004, 20_264_006];
+    rounds::pass("failure::rounds_of_kill_9_with_hooks_a_slow_store_and_resume", &seeds, 50);
 }
 
 /// What runs ends in peace, what waits is left to whoever leads next.

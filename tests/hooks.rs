@@ -16,7 +16,7 @@ use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 const FROZEN: &str = "berth.dev/frozen";
 
 /// Of its own: a Node concerns everybody.
-fn site() -> &'static (ControlPlane, Kwok) {
+pub fn site() -> &'static (ControlPlane, Kwok) {
     static SITE: OnceLock<(ControlPlane, Kwok)> = OnceLock::new();
     SITE.get_or_init(|| {
         let plane = ControlPlane::start().unwrap();
@@ -25,30 +25,30 @@ fn site() -> &'static (ControlPlane, Kwok) {
     })
 }
 
-fn create(berth: &Berth, objects: &[Value]) {
+pub fn create(berth: &Berth, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let answer = berth.kubectl().answer(&["create", "-f", "-"], &list.to_string()).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
 }
 
-fn namespace(name: &str) -> Value {
+pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
 /// Commands that tell of themselves in a file, and wait for another one.
-struct Place<'f>(&'f Path);
+pub struct Place<'f>(pub &'f Path);
 
 impl Place<'_> {
-    fn told(&self) -> Vec<String> {
+    pub fn told(&self) -> Vec<String> {
         let told = std::fs::read_to_string(self.0.join("told")).unwrap_or_default();
         told.lines().map(str::to_owned).collect()
     }
 
-    fn shell(&self, script: &str) -> Value {
+    pub fn shell(&self, script: &str) -> Value {
         json!(["/bin/sh", "-c", script])
     }
 
-    fn tells(&self, word: &str) -> String {
+    pub fn tells(&self, word: &str) -> String {
         format!("echo {word} >> {}/told", self.0.display())
     }
 
@@ -67,14 +67,14 @@ impl Place<'_> {
     }
 }
 
-fn place(berth: &Berth) -> std::path::PathBuf {
+pub fn place(berth: &Berth) -> std::path::PathBuf {
     let folder = berth.plane().folder().join(berth.namespace()).join("hooks");
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
 /// As a person annotates a pod.
-fn annotations(pre: &[(&str, Value)], post: Option<Value>) -> Value {
+pub fn annotations(pre: &[(&str, Value)], post: Option<Value>) -> Value {
     let mut annotations = json!({});
     for (key, value) in pre {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -116,7 +116,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// A namespace of large ConfigMaps, by name.
-fn fill(berth: &Berth, namespace: &str, count: u64) -> BTreeMap<String, String> {
+pub fn fill(berth: &Berth, namespace: &str, count: u64) -> BTreeMap<String, String> {
     let kubectl = berth.kubectl();
     kubectl.run(&["create", "namespace", namespace]).unwrap();
     let mut made = BTreeMap::new();
