@@ -332,7 +332,10 @@ impl Engine {
             return self.end_again(record, &scene, &site, &log, failure).await;
         }
         if site.begun.is_none() {
-            site.scope = self.freeze(record, &cluster, &prepared).await?;
+            match self.freeze(record, &cluster, &prepared).await {
+                Ok(scope) => site.scope = scope,
+                Err(error) => return self.conclude(record, &site, &log, Failure::Write(error)).await,
+            }
         }
         let how = match &site.begun {
             Some(begun) => {
