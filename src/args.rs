@@ -138,7 +138,7 @@ pub enum Executor {
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum AfterInterruption {
     /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew. Not the
-    /// default, because whoever may write to the bucket can forge a checkpoint, and so say what is read (docs/backups.md).
+    /// default yet, because objects that go first can be missing then (docs/backups.md).
     Resume,
     /// The next leader begins it anew.
     Restart,

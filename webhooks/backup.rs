@@ -28,8 +28,9 @@ use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
 /// How long a location that is named but not known may take to show up in the watch: people apply both in
 /// one go.
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
-/// Annotations that only berth writes: they decide on order, on what runs together, and on what is run in pods.
-const MARKS: [&str; 4] = [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES, keys::WAITS_SINCE, keys::FROZEN];
+/// Annotations that only berth writes: they decide on order, on what runs together, on what is run in pods, and on what is read.
+const MARKS: [&str; 5] =
+    [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES, keys::WAITS_SINCE, keys::FROZEN, keys::SCOPE];
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 

@@ -19,6 +19,9 @@ pub const PUBLISHING: &str = "berth.dev/publishing";
 /// Pods in which hooks of its run have begun and those after them were not tried yet (see `berth_core::hook`): written before
 /// anything is frozen in them, so that whoever takes up what a dead run left knows what to thaw.
 pub const FROZEN: &str = "berth.dev/frozen";
+/// Digest of what a started backup takes, types and namespaces, as the checkpoints of its run say it: written before there is one, because
+/// whoever may write to the store could otherwise say what is read.
+pub const SCOPE: &str = "berth.dev/scope";
 /// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
 pub const WAITS_SINCE: &str = "berth.dev/waits-since";
 

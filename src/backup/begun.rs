@@ -18,6 +18,8 @@ pub struct Site {
     pub claim: Claim,
     /// What it goes on with.
     pub begun: Option<Begun>,
+    /// What it takes, as the Backup knows it: what its checkpoints say, if it writes any.
+    pub scope: Option<Packed>,
     /// A later run may go on with what this one has stored, or with what it began with itself.
     pub is_resumable: bool,
     /// Hooks that were tried before.
@@ -43,7 +45,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Goes on from a checkpoint, with the log of the run that wrote it, and `heard` behind that. `policy`: digest of the resource
+    /// Goes on from a checkpoint whose scope is that of the Backup, with the log of the run that wrote it, and `heard` behind that. `policy`: digest of the resource
     /// policy as it is now.
     ///
     /// # Errors
@@ -57,16 +59,22 @@ impl Begun {
         policy: &str,
     ) -> anyhow::Result<(Self, BackupLog)> {
         let Checkpoint { scope, mut uploaded, tail, is_whole, balance, remembered, lines, .. } = checkpoint;
-        let Remembered { told, hooks: tried, moment } = remembered;
+        let Remembered { told, untold, hooks: tried, moment } = remembered;
         let began_with = scope.open()?;
         ensure!(is_whole || began_with.policy() == policy, "its resource policy has changed since");
-        let ledger = Ledger::again(&began_with.types(), balance)?;
+        let types = began_with.types();
+        let ledger = Ledger::again(&types, balance)?;
+        ensure!(
+            ledger.lies_in(&types, &began_with.resolved()),
+            "it has objects of namespaces that are not the backup's"
+        );
         let before = parts.known(&layout.archive(), &uploaded.upload)?;
         let staged =
             if is_whole { before.clone() } else { before.clone().for_another(uploaded.size()).await? };
         let before = Some(before).filter(|before| before.id() != staged.id());
         staged.id().clone_into(&mut uploaded.upload);
         let log = heard.behind(told, lines.to_vec());
+        log.count_untold(untold);
         // What is whole has said so itself.
         for (is_warning, sentence) in moment.into_iter().filter(|_| !is_whole) {
             let sentence = format!("of what was stored by then: {sentence}");

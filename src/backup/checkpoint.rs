@@ -1,13 +1,18 @@
 //! The checkpoint of a run: what of it is stored, in a file beside its claim, so that another process can go on from there.
 //!
-//! It is one line of JSON and the bytes that this names: the scope that the backup began with, the names of what is stored, what the
-//! run remembers, its log, and the rest of the gzip member in whose middle the last part of the archive ends. A part ends where it is full, so a run
-//! that goes on begins with that rest, and everything that the checkpoint names is in the archive once.
+//! It is one short line of JSON and the bytes that this names: what the run remembers, its log, the scope that the backup began with, which
+//! parts are stored and how far the lists are, the names of what is stored, and the rest of the gzip member in whose middle the last part
+//! of the archive ends. A part ends where it is full, so a run that goes on begins with that rest, and everything that the checkpoint names
+//! is in the archive once.
+//!
+//! Whoever may write to the store may have written it. So the line alone decides whether it is looked at any further, which happens in a
+//! run that has been counted; and its scope is opened only if its digest stands on the Backup.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, ensure};
+use berth_core::run;
 use berth_core::selection::{Fate, ResourceType, Selection};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
@@ -18,12 +23,20 @@ use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
-use super::log::{Told, gzip_json};
+use super::log::{Counts, Told, gzip_json};
 use crate::storage::Receipt;
 
-const VERSION: u32 = 1;
-/// Of the scope, and of what is remembered, as text.
+const VERSION: u32 = 2;
+/// Bytes of its first line, at most.
+pub const HEAD: usize = 4096;
+/// Of what is remembered and of the log, which come first: whoever ends a backup wants no more of it.
+pub const NOTES: usize = HEAD + (8 << 20);
+/// Of the scope, as text: it is this controller's own.
 const MOST_TEXT: u64 = 256 << 20;
+/// Of everything else but the names.
+const MOST_TOLD: u64 = 32 << 20;
+/// Bytes of an archive, more than any store takes.
+const MOST_STORED: u64 = 1 << 50;
 
 /// What a backup takes, as it was when it began: types, their fates, and namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +57,19 @@ struct ScopedType {
     resource: String,
     namespaced: bool,
     fate: ScopedFate,
+}
+
+impl ScopedType {
+    /// They become parts of addresses as they are.
+    fn is_plain(&self) -> bool {
+        let is_plain = |part: &str| {
+            let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            !matches!(part, "" | "." | "..") && part.bytes().all(may_stand)
+        };
+        (self.group.is_empty() || is_plain(&self.group))
+            && is_plain(&self.version)
+            && is_plain(&self.resource)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,8 +155,14 @@ pub struct Uploaded {
 }
 
 impl Uploaded {
+    /// Bytes that are stored; `None`: more than there can be.
+    fn checked_size(&self) -> Option<u64> {
+        let all = self.parts.iter().try_fold(0_u64, |sum, receipt| sum.checked_add(receipt.size));
+        all.filter(|size| *size <= MOST_STORED)
+    }
+
     pub fn size(&self) -> u64 {
-        self.parts.iter().map(|receipt| receipt.size).sum()
+        self.checked_size().unwrap_or(MOST_STORED)
     }
 }
 
@@ -145,10 +177,17 @@ impl Packed {
         Ok(Self(gzip_json(scope)?.into()))
     }
 
+    /// By which the Backup knows it.
+    pub fn digest(&self) -> String {
+        digest([&self.0])
+    }
+
     /// # Errors
     /// When it is no scope.
     pub fn open(&self) -> anyhow::Result<Scope> {
-        unpacked(&self.0)
+        let scope: Scope = unpacked(&self.0, MOST_TEXT)?;
+        ensure!(scope.types.iter().all(ScopedType::is_plain), "it has a type that nobody can serve");
+        Ok(scope)
     }
 }
 
@@ -158,6 +197,8 @@ impl Packed {
 pub struct Remembered {
     /// Warnings and errors.
     pub told: Vec<Told>,
+    /// For which there was no room.
+    pub untold: Counts,
     pub hooks: Tried,
     /// As of which moment its lists are: sentences for the log, and whether they are warnings.
     pub moment: Vec<(bool, String)>,
@@ -178,19 +219,51 @@ pub struct Checkpoint {
     pub lines: Bytes,
 }
 
-#[derive(Serialize, Deserialize)]
+/// Its first line: what it says of itself.
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Header {
+pub struct Head {
     version: u32,
     run: String,
+    /// Digest of the scope.
+    scope: String,
+    /// Bytes of what is remembered, the lines, the scope, the account, the names, and the tail, which follow in this order.
+    lengths: [usize; 6],
+    /// SHA-256 of all of these.
+    digest: String,
+}
+
+impl Head {
+    /// From the first bytes of a checkpoint. Besides, those that are behind it.
+    ///
+    /// # Errors
+    /// When it is none that this version can read.
+    pub fn read(mut start: Bytes) -> anyhow::Result<(Self, Bytes)> {
+        let end = memchr::memchr(b'\n', &start[..start.len().min(HEAD)]).context("it has no first line")?;
+        let head: Self = serde_json::from_slice(&start.split_to(end))?;
+        ensure!(head.version == VERSION, "it is of version {}", head.version);
+        Ok((head, start.slice(1..)))
+    }
+
+    pub fn says(&self) -> run::Checkpoint<'_> {
+        run::Checkpoint { run: &self.run, scope: &self.scope }
+    }
+}
+
+/// Which parts are stored, and how far the lists are.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Account {
     uploaded: Uploaded,
     is_whole: bool,
     extents: Extents,
     count: u64,
-    /// Bytes of the scope, the names, what is remembered, the lines, and the tail, which follow in this order.
-    lengths: [usize; 5],
-    /// SHA-256 of all of these.
-    digest: String,
+}
+
+/// Takes the next bytes.
+fn part(rest: &mut Bytes, length: usize) -> anyhow::Result<Bytes> {
+    ensure!(length <= rest.len(), "it is cut off");
+    Ok(rest.split_to(length))
 }
 
 impl Checkpoint {
@@ -200,51 +273,55 @@ impl Checkpoint {
     /// Never in practice: memory does not refuse writes.
     pub fn content(self) -> std::io::Result<PutPayload> {
         let Self { run, scope, uploaded, tail, is_whole, balance, remembered, lines } = self;
+        let Balance { extents, names, count } = balance;
         let remembered: Bytes = gzip_json(&remembered)?.into();
-        let names = balance.names.iter().map(Bytes::len).sum();
-        let lengths = [scope.0.len(), names, remembered.len(), lines.len(), tail.len()];
-        let mut parts = vec![scope.0];
-        parts.extend(balance.names);
-        parts.extend([remembered, lines, tail]);
-        let (extents, count, digest) = (balance.extents, balance.count, digest(&parts));
-        let header = Header { version: VERSION, run, uploaded, is_whole, extents, count, lengths, digest };
-        let mut line = serde_json::to_vec(&header)?;
+        let account: Bytes = gzip_json(&Account { uploaded, is_whole, extents, count })?.into();
+        let of_names = names.iter().map(Bytes::len).sum();
+        let lengths = [remembered.len(), lines.len(), scope.0.len(), account.len(), of_names, tail.len()];
+        let of_scope = scope.digest();
+        let mut parts = vec![remembered, lines, scope.0, account];
+        parts.extend(names);
+        parts.push(tail);
+        let head = Head { version: VERSION, run, scope: of_scope, lengths, digest: digest(&parts) };
+        let mut line = serde_json::to_vec(&head)?;
         line.push(b'\n');
         Ok(std::iter::once(Bytes::from(line)).chain(parts).collect())
     }
 
+    /// All of one, the scope unopened.
+    ///
     /// # Errors
     /// When it is none that this version can read.
-    pub fn read(mut content: Bytes) -> anyhow::Result<Self> {
-        let end = memchr::memchr(b'\n', &content).context("it has no first line")?;
-        let header: Header = serde_json::from_slice(&content.split_to(end))?;
-        ensure!(header.version == VERSION, "it is of version {}", header.version);
-        let rest = content.slice(1..);
-        ensure!(digest([&rest]) == header.digest, "it is damaged");
-        let mut at = 0_usize;
-        let mut part = |length: usize| {
-            let end = at.checked_add(length).filter(|end| *end <= rest.len()).context("it is cut off")?;
-            let part = rest.slice(at..end);
-            at = end;
-            anyhow::Ok(part)
-        };
-        let [scope, names, remembered, lines, tail] = header.lengths;
-        let (scope, names, remembered) = (part(scope)?, part(names)?, part(remembered)?);
-        Ok(Self {
-            run: header.run,
-            scope: Packed(scope),
-            uploaded: header.uploaded,
-            is_whole: header.is_whole,
-            balance: Balance { extents: header.extents, names: vec![names], count: header.count },
-            remembered: unpacked(&remembered)?,
-            lines: part(lines)?,
-            tail: part(tail)?,
-        })
+    pub fn read(content: Bytes) -> anyhow::Result<Self> {
+        let (head, mut rest) = Head::read(content)?;
+        ensure!(digest([&rest]) == head.digest, "it is damaged");
+        let [remembered, lines, scope, account, names, tail] = head.lengths;
+        let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
+        let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
+        let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
+        ensure!(scope.digest() == head.scope, "its scope is another one");
+        let Account { uploaded, is_whole, extents, count } = unpacked(&account, MOST_TOLD)?;
+        ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
+        let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
+        ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");
+        let balance = Balance { extents, names: vec![names], count };
+        Ok(Self { run: head.run, scope, uploaded, tail, is_whole, balance, remembered, lines })
+    }
+
+    /// What a run told, and its log, from the first [`NOTES`] bytes of one.
+    ///
+    /// # Errors
+    /// When it is none, or these are longer.
+    pub fn read_notes(start: Bytes) -> anyhow::Result<(Remembered, Bytes)> {
+        let (head, mut rest) = Head::read(start)?;
+        let [remembered, lines, ..] = head.lengths;
+        let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
+        Ok((unpacked(&remembered, MOST_TOLD)?, lines))
     }
 }
 
-fn unpacked<T: DeserializeOwned>(gzip: &[u8]) -> anyhow::Result<T> {
-    Ok(serde_json::from_reader(BufReader::new(GzDecoder::new(gzip).take(MOST_TEXT)))?)
+fn unpacked<T: DeserializeOwned>(gzip: &[u8], most: u64) -> anyhow::Result<T> {
+    Ok(serde_json::from_reader(BufReader::new(GzDecoder::new(gzip).take(most)))?)
 }
 
 fn digest<'a>(parts: impl IntoIterator<Item = &'a Bytes>) -> String {

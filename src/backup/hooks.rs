@@ -157,6 +157,13 @@ pub struct Tried {
     left_out: BTreeSet<String>,
 }
 
+impl Tried {
+    /// Could a run have tried so many? They go into a status, and the API server refuses one with numbers that no field of it holds.
+    pub fn is_possible(&self) -> bool {
+        self.failed <= self.attempted && u32::try_from(self.attempted).is_ok()
+    }
+}
+
 impl Tally {
     pub fn leave_out(&self, pod: &PodId) {
         self.left_out.lock().insert(key(Some(&pod.namespace), &pod.name));

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::begun::Begun;
-use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
+use super::checkpoint::{Checkpoint, HEAD, Head, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
 use super::ledger::{Contents, Extents, Ledger};
 use super::log::{BackupLog, Told};
@@ -206,8 +206,8 @@ impl<'a> Keeper<'a> {
 
     /// The version of the one that stands there, if this run wrote it.
     async fn standing(&self) -> object_store::Result<Option<UpdateVersion>> {
-        let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
-        let is_ours = Checkpoint::read(content).is_ok_and(|found| found.run == self.run);
+        let Some((start, version)) = self.layout.read_checkpoint_start(HEAD).await? else { return Ok(None) };
+        let is_ours = Head::read(start).is_ok_and(|(head, _)| head.says().run == self.run);
         Ok(is_ours.then_some(version))
     }
 
@@ -217,6 +217,7 @@ impl<'a> Keeper<'a> {
         let hooks = self.known.tally.tried();
         let remembered = Remembered {
             told: self.told(&balance.extents),
+            untold: self.known.log.untold(),
             hooks,
             moment: Revision::sentences(self.known.revision),
         };

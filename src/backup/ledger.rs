@@ -181,6 +181,16 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// Do the objects that an earlier run has stored, as far as others are looked for by their names, lie in these namespaces?
+    pub fn lies_in(&self, types: &[ResourceType], namespaces: &HashSet<String>) -> bool {
+        let leads = |place: &usize| {
+            self.again.contains(place) && types.get(*place).is_some_and(|kind| kind.namespaced)
+        };
+        let state = self.state.lock();
+        let mut leading = state.earlier.iter().filter(|(place, _)| leads(place));
+        leading.all(|(_, earlier)| earlier.names.namespaces().is_subset(namespaces))
+    }
+
     /// What is stored already of a type: asked once.
     pub fn earlier(&self, kind: &ResourceType) -> Earlier {
         let place = self.place(kind);

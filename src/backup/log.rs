@@ -175,7 +175,8 @@ struct State {
 }
 
 /// Lines of a level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counts {
     pub warnings: u32,
     pub errors: u32,
@@ -208,7 +209,27 @@ impl BackupLog {
         told.extend(self.told());
         // Memory does not refuse writes.
         lines.extend(self.lines().unwrap_or_default());
-        Self::again(self.backup.clone(), told, lines)
+        let log = Self::again(self.backup.clone(), told, lines);
+        log.count_untold(self.untold());
+        log
+    }
+
+    /// Counted, while there was no room any more for their messages.
+    pub fn untold(&self) -> Counts {
+        let state = self.state.lock();
+        let (all, told) = (state.counts, Counts::of(&state.told));
+        Counts {
+            warnings: all.warnings.saturating_sub(told.warnings),
+            errors: all.errors.saturating_sub(told.errors),
+        }
+    }
+
+    /// Counts those of an earlier run: a backup that goes on has no fewer errors for that.
+    pub fn count_untold(&self, untold: Counts) {
+        let state = &mut *self.state.lock();
+        let counts = &mut state.counts;
+        counts.warnings = counts.warnings.saturating_add(untold.warnings);
+        counts.errors = counts.errors.saturating_add(untold.errors);
     }
 
     pub fn info(&self, message: &str) {
@@ -261,7 +282,7 @@ impl BackupLog {
         if state.known.contains(&told) {
             return;
         }
-        *count += 1;
+        *count = count.saturating_add(1);
         if let Some(told) = state.room.admit(told) {
             state.told.push(told);
         }
@@ -327,6 +348,21 @@ mod tests {
         let results = text(&results);
         assert!(!results.contains(&format!("warning {TOLD}\"")) && results.contains("an error"));
         assert_eq!(results.matches("which only the log has").count(), 1);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_counts_what_the_one_before_had_no_room_to_tell() {
+        let log = BackupLog::new("velero/b".into());
+        for i in 0..TOLD + 7 {
+            log.error(&About::Cluster, "", &format!("error {i}"));
+        }
+        let untold = log.untold();
+        // What says that there are more counts as one of them.
+        assert_eq!(untold, Counts { warnings: 0, errors: 6 });
+        let again = BackupLog::new("velero/b".into()).behind(log.told(), Vec::new());
+        again.count_untold(untold);
+        assert_eq!(again.counts(), log.counts());
+        assert_eq!((again.untold(), again.behind(Vec::new(), Vec::new()).counts()), (untold, log.counts()));
     }
 
     #[test]

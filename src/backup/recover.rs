@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
-use berth_core::run::{AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
+use berth_core::run::{self, AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Packed, Remembered};
 use super::conduct::forget_checkpoint;
 use super::hooks::Tally;
 use super::log::BackupLog;
@@ -40,7 +40,8 @@ struct Scene {
     location: BackupStorageLocation,
     layout: Layout,
     found: Found,
-    checkpoint: Option<(Checkpoint, UpdateVersion)>,
+    /// What its checkpoint says of itself. The rest is read when its run is counted: it may be whatever kills us.
+    checkpoint: Option<Head>,
     /// The claim of the run that has taken it over.
     ours: Claim,
     recovery: Recovery,
@@ -50,6 +51,37 @@ impl Scene {
     /// The claim of the run that died.
     fn earlier(&self) -> Option<&Claim> {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
+    }
+
+    /// What was told since, behind what the earlier run had told when it wrote its checkpoint, as far as that is short.
+    async fn log(&self, thawed: &BackupLog) -> object_store::Result<BackupLog> {
+        let start = match &self.checkpoint {
+            Some(_) => self.layout.read_checkpoint_start(NOTES).await?,
+            None => None,
+        };
+        let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
+        let (Remembered { told, untold, .. }, lines) = notes.unwrap_or_default();
+        let log = thawed.behind(told, lines.to_vec());
+        log.count_untold(untold);
+        Ok(log)
+    }
+
+    /// The checkpoint that was decided on, in a run that is counted. `None`: it is not there any more, or nobody believes it.
+    async fn believed(&self, record: &Record) -> object_store::Result<Option<(Checkpoint, UpdateVersion)>> {
+        let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
+        let checkpoint = match Checkpoint::read(content) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                let name = self.layout.backup();
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                return Ok(None);
+            }
+        };
+        // It may be another one by now.
+        let digest = checkpoint.scope.digest();
+        let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
+        let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
+        Ok(Some((checkpoint, version)).filter(|_| is_believed))
     }
 }
 
@@ -165,12 +197,12 @@ impl Engine {
             backup: record.uid().to_owned(),
             run: run.to_owned(),
         };
-        let checkpoint = match self.after_interruption {
-            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint().await?,
+        let start = match self.after_interruption {
+            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
             _ => None,
         };
-        let checkpoint = checkpoint.and_then(|(content, version)| match Checkpoint::read(content) {
-            Ok(checkpoint) => Some((checkpoint, version)),
+        let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
+            Ok((head, _)) => Some(head),
             Err(error) => {
                 warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
                 None
@@ -185,14 +217,15 @@ impl Engine {
             runs: record.runs(),
             ours: &ours,
             folder: &found.folder,
-            checkpoint: checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.run.as_str()),
+            scope: record.scope(),
+            checkpoint: checkpoint.as_ref().map(Head::says),
             setting: self.after_interruption,
         });
         Ok(Scene { location, layout, found, checkpoint, ours, recovery })
     }
 
     /// Does what does not take a run.
-    async fn next(&self, record: &Record, mut scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
+    async fn next(&self, record: &Record, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
         let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
@@ -208,14 +241,11 @@ impl Engine {
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
-                let checkpoint = scene.checkpoint.take();
                 if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
+                    let log = scene.log(thawed).await?;
                     self.abort_uploads(&scene.location, &scene.layout).await;
                     let is_canceled = why == Why::Canceled;
                     if scene.layout.remove(claim, is_canceled).await? && !is_canceled {
-                        let earlier = checkpoint.map(|(found, _)| (found.remembered.told, found.lines));
-                        let (told, lines) = earlier.unwrap_or_default();
-                        let log = thawed.behind(told, lines.to_vec());
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
                 }
@@ -254,7 +284,7 @@ impl Engine {
     async fn run_again(
         &self,
         record: &mut Record,
-        mut scene: Scene,
+        scene: Scene,
         thawed: Thawed,
         signals: &Signals,
         tell: impl FnOnce(&str) + Send,
@@ -266,11 +296,10 @@ impl Engine {
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let layout = Layout::new(store, prefix, &name);
-        let checkpoint = scene.checkpoint.take().filter(|_| scene.recovery == Recovery::Resume);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();
         let Thawed { log: thawed, tally } = thawed;
-        let is_resumable = checkpoint.is_some();
-        let mut site = Site { layout, parts, claim, begun: None, is_resumable, tally };
+        let is_resumable = scene.recovery == Recovery::Resume;
+        let mut site = Site { layout, parts, claim, begun: None, scope: None, is_resumable, tally };
         let heard = thawed.behind(Vec::new(), Vec::new());
         let surveyed = tokio::select! {
             surveyed = self.survey(record, &heard) => surveyed,
@@ -293,7 +322,7 @@ impl Engine {
             }
             Err(error) => return Err(error),
         }
-        let entered = self.enter(record, &scene, &mut site, checkpoint, &thawed, &prepared.policy);
+        let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
         let entered = signals.bound(entered).await;
         let log = match entered {
             Ok(log) => log.unwrap_or(heard),
@@ -301,6 +330,12 @@ impl Engine {
         };
         if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
             return self.end_again(record, &scene, &site, &log, failure).await;
+        }
+        if site.begun.is_none() {
+            match self.freeze(record, &cluster, &prepared).await {
+                Ok(scope) => site.scope = scope,
+                Err(error) => return self.conclude(record, &site, &log, Failure::Write(error)).await,
+            }
         }
         let how = match &site.begun {
             Some(begun) => {
@@ -315,6 +350,25 @@ impl Engine {
         self.conduct(record, site, &cluster, &prepared, &log, signals).await
     }
 
+    /// What a backup that begins anew takes, for its checkpoints, once it stands on the Backup. Where that is refused it has none.
+    async fn freeze(
+        &self,
+        record: &mut Record,
+        cluster: &Cluster,
+        prepared: &Prepared,
+    ) -> Result<Option<Packed>, WriteError> {
+        let Some(scope) = self.scope_of(cluster, prepared) else { return Ok(None) };
+        match record.freeze(&scope.digest(), OPENING).await {
+            Ok(()) => Ok(Some(scope)),
+            Err(WriteError::Refused(error)) => {
+                let name = record.object().name_any();
+                warn!(%name, error = chain(&error), "what the backup takes cannot be written down: it has no checkpoints");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes the folder this run's, with what it goes on with and without the rest. Gives the log of the run before, with what was
     /// told since. `policy`: digest of its resource policy.
     async fn enter(
@@ -322,11 +376,15 @@ impl Engine {
         record: &Record,
         scene: &Scene,
         site: &mut Site,
-        checkpoint: Option<(Checkpoint, UpdateVersion)>,
         thawed: &BackupLog,
         policy: &str,
     ) -> Result<Option<BackupLog>, Failure> {
         let mut log = None;
+        let checkpoint = match scene.recovery {
+            Recovery::Resume => scene.believed(record).await.map_err(Failure::Store)?,
+            _ => None,
+        };
+        site.is_resumable = checkpoint.is_some();
         if let Some((checkpoint, version)) = checkpoint {
             match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
                 Ok((mut begun, known)) => {
@@ -370,7 +428,7 @@ impl Engine {
     }
 }
 
-/// What a backup takes that goes on is what it took when it began. One that begins anew takes nothing that others may hold.
+/// What a backup takes that goes on is what it took when it began, as the Backup says. One that begins anew takes nothing that others may hold.
 fn limit(
     record: &Record,
     site: &Site,

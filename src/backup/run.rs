@@ -241,8 +241,9 @@ impl Engine {
             }
             Err(failure) => return self.fail_unbegun(record, &failure).await,
         };
-        let run = run_id();
-        match record.begin(&prepared.patch, &run, OPENING).await {
+        let (run, scope) = (run_id(), self.scope_of(&cluster, &prepared));
+        let digest = scope.as_ref().map(Packed::digest);
+        match record.begin(&prepared.patch, &run, digest.as_deref(), OPENING).await {
             Ok(()) => {}
             // Whoever refuses that lets it end, maybe: it would be tried for ever otherwise, in its slot.
             Err(WriteError::Refused(error)) => {
@@ -256,7 +257,8 @@ impl Engine {
             let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
             let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
             let claim = self.claim(record, &prepared.location, &layout, &run).await?;
-            Ok(Site { layout, parts, claim, begun: None, is_resumable: false, tally: Tally::default() })
+            let tally = Tally::default();
+            Ok(Site { layout, parts, claim, begun: None, scope, is_resumable: false, tally })
         };
         let site = match signals.bound(claim).await {
             Ok(site) => site,
@@ -305,6 +307,16 @@ impl Engine {
         Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
     }
 
+    /// What a backup takes, for its checkpoints, if there will be any.
+    pub(super) fn scope_of(&self, cluster: &Cluster, prepared: &Prepared) -> Option<Packed> {
+        if self.after_interruption != AfterInterruption::Resume {
+            return None;
+        }
+        let scope = Scope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);
+        // Memory does not refuse writes.
+        Packed::new(&scope).ok()
+    }
+
     /// Lists, packs and stores everything that is not stored yet. When this returns nothing of it is on its way to the store any more.
     pub(super) async fn take(
         &self,
@@ -338,15 +350,9 @@ impl Engine {
         let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
         let tally = std::mem::take(&mut site.tally);
         let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
-        let mut keeper = match (self.after_interruption, &begun) {
-            (_, Some(begun)) => Some(Keeper::going_on(&layout, known, &site.claim.run, begun)),
-            (AfterInterruption::Resume, None) => {
-                let (selection, resolved) = (&prepared.selection, &prepared.resolved);
-                let scope = Scope::of(&cluster.types, selection, resolved, &prepared.policy);
-                let scope = Packed::new(&scope).map_err(Failure::File)?;
-                Some(Keeper::new(&layout, known, &site.claim.run, scope))
-            }
-            (AfterInterruption::Restart | AfterInterruption::Fail, None) => None,
+        let mut keeper = match &begun {
+            Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim.run, begun)),
+            None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim.run, scope)),
         };
         if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper)
             && keeper.write().await

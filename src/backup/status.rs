@@ -116,6 +116,11 @@ impl Record {
         self.annotation(keys::FROZEN)
     }
 
+    /// Digest of what it takes, as the run that froze it wrote it.
+    pub fn scope(&self) -> Option<&str> {
+        self.annotation(keys::SCOPE)
+    }
+
     /// Has a run of this engine begun it?
     pub fn is_begun(&self) -> bool {
         self.annotation(keys::RUN).is_some()
@@ -132,14 +137,23 @@ impl Record {
         (progress("totalItems"), progress("itemsBackedUp"))
     }
 
-    /// Begins it, by a patch that makes it InProgress: `run` has it then.
+    /// Begins it, by a patch that makes it InProgress: `run` has it then. `scope`: digest of what it takes, where checkpoints will say
+    /// that.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn begin(&mut self, patch: &Value, run: &str, patience: Duration) -> Result<(), WriteError> {
+    pub async fn begin(
+        &mut self,
+        patch: &Value,
+        run: &str,
+        scope: Option<&str>,
+        patience: Duration,
+    ) -> Result<(), WriteError> {
         let mut patch = patch.clone();
         // What its maker wrote there while nobody looked is not ours.
-        let marks = json!({keys::RUN: run, keys::RUNS: "1", keys::PUBLISHING: null, keys::FROZEN: null});
+        let marks = json!({
+            keys::RUN: run, keys::RUNS: "1", keys::SCOPE: scope, keys::PUBLISHING: null, keys::FROZEN: null,
+        });
         let mark = json!({"metadata": {"annotations": marks}});
         merge_into(&mut patch, mark);
         self.run = Some(run.to_owned());
@@ -169,6 +183,15 @@ impl Record {
             "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
             "status": {"completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null},
         });
+        self.merge(&patch, BackupPhase::InProgress, patience).await
+    }
+
+    /// Freezes what it takes, for a run that begins anew: from here on its checkpoints are believed, and those of earlier runs are not.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn freeze(&mut self, scope: &str, patience: Duration) -> Result<(), WriteError> {
+        let patch = json!({"metadata": {"annotations": {keys::SCOPE: scope}}});
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
@@ -287,7 +310,7 @@ impl Record {
     ) -> Result<(), WriteError> {
         let status = &patch["status"];
         let mut whole = patch.clone();
-        merge_into(&mut whole, json!({"metadata": {"annotations": {keys::FROZEN: null}}}));
+        merge_into(&mut whole, json!({"metadata": {"annotations": {keys::FROZEN: null, keys::SCOPE: null}}}));
         let whole = self.merge(&whole, from, patience).await;
         let stored = [BackupPhase::Completed, BackupPhase::PartiallyFailed];
         let is_stored = stored.iter().any(|phase| status["phase"] == phase.as_str());
@@ -298,7 +321,7 @@ impl Record {
         let patch = json!({
             "metadata": {
                 "managedFields": [{}],
-                "annotations": {keys::RESOLVED_NAMESPACES: null, keys::FROZEN: null},
+                "annotations": {keys::RESOLVED_NAMESPACES: null, keys::FROZEN: null, keys::SCOPE: null},
             },
             "status": {"phase": status["phase"], "queuePosition": null, "progress": null},
         });

@@ -34,8 +34,8 @@ pub struct Change<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since, frozen. On create: is there one of the others? The first
-    /// is given then.
+    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since, frozen, scope. On create: is there one of the others? The
+    /// first is given then.
     pub marks_changed: bool,
     /// What lets it pass others, or ends them: first, supersede, a priority class that its writer may not `use`. On create: is
     /// there any?
@@ -106,7 +106,7 @@ pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
         if !(waits(change.to) || is_over(change.to) || roles.queue || roles.executor) {
             return Err(STATUS);
         }
-        // They say what a running backup holds, and in which pods something is run.
+        // They say what a running backup holds, what it reads, and in which pods something is run.
         let forged = waits(change.to) && change.marks_changed && !(roles.queue || roles.executor);
         return if forged { Err(MARKS) } else { Ok(()) };
     };

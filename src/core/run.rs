@@ -20,6 +20,24 @@ pub enum AfterInterruption {
     Fail,
 }
 
+/// What a checkpoint says of itself. It lies in the store, so whoever may write there may have written it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint<'a> {
+    /// The run that wrote it.
+    pub run: &'a str,
+    /// Digest of the types and namespaces that the backup takes by it.
+    pub scope: &'a str,
+}
+
+impl Checkpoint<'_> {
+    /// May the next run of the Backup go on from it? What another run than that of the claim has written says nothing of what lies
+    /// under this claim. And what is read is for the cluster to say: `scope` is the digest that stands on the Backup, where only
+    /// berth writes it.
+    pub fn is_believed(&self, claim: &Claim, scope: Option<&str>) -> bool {
+        self.run == claim.run && scope == Some(self.scope)
+    }
+}
+
 /// What is known of it.
 #[derive(Clone, Debug)]
 pub struct Interrupted<'a> {
@@ -36,8 +54,10 @@ pub struct Interrupted<'a> {
     /// The claim of a run that would begin now.
     pub ours: &'a Claim,
     pub folder: &'a Folder,
-    /// The run that wrote the checkpoint, where there is one that can be read.
-    pub checkpoint: Option<&'a str>,
+    /// Digest of what it takes, as its latest run wrote it on the Backup.
+    pub scope: Option<&'a str>,
+    /// Where there is one that can be read.
+    pub checkpoint: Option<Checkpoint<'a>>,
     pub setting: AfterInterruption,
 }
 
@@ -105,8 +125,9 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         // Maybe a Velero runs it.
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
         _ if found.runs >= MOST_RUNS => Recovery::Fail(Why::TooOften),
-        // One that another run has written says nothing of what lies under this claim.
-        (Some(claim), AfterInterruption::Resume) if found.checkpoint == Some(claim.run.as_str()) => {
+        (Some(claim), AfterInterruption::Resume)
+            if found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
+        {
             Recovery::Resume
         }
         _ => Recovery::Restart,
@@ -139,10 +160,14 @@ mod tests {
             runs: 1,
             ours,
             folder,
-            checkpoint: Some("dead"),
+            scope: Some("frozen"),
+            checkpoint: Some(FROZEN),
             setting: AfterInterruption::Resume,
         }
     }
+
+    /// What the run that died wrote.
+    const FROZEN: Checkpoint<'static> = Checkpoint { run: "dead", scope: "frozen" };
 
     #[test]
     fn a_run_that_died_goes_on_begins_anew_or_fails_as_people_want_it() {
@@ -150,12 +175,13 @@ mod tests {
         let ours = claim("here", "b", "next");
         let dead = folder(Some(claim("here", "b", "dead")), true);
         for (setting, checkpoint, recovery) in [
-            (Resume, Some("dead"), Recovery::Resume),
-            (Resume, Some("an earlier one"), Recovery::Restart),
+            (Resume, Some(FROZEN), Recovery::Resume),
+            (Resume, Some(Checkpoint { run: "an earlier one", ..FROZEN }), Recovery::Restart),
+            (Resume, Some(Checkpoint { scope: "all Secrets", ..FROZEN }), Recovery::Restart),
             (Resume, None, Recovery::Restart),
-            (Restart, Some("dead"), Recovery::Restart),
+            (Restart, Some(FROZEN), Recovery::Restart),
             (Restart, None, Recovery::Restart),
-            (Fail, Some("dead"), Recovery::Fail(Why::Ended)),
+            (Fail, Some(FROZEN), Recovery::Fail(Why::Ended)),
             (Fail, None, Recovery::Fail(Why::Ended)),
         ] {
             let found = Interrupted { setting, checkpoint, ..usual(&ours, &dead) };
@@ -174,6 +200,26 @@ mod tests {
             ] {
                 assert_eq!(recover(&changed), expected, "{changed:?}");
             }
+        }
+    }
+
+    /// Whoever may write to the store writes whatever checkpoint he likes, and not what stands on the Backup.
+    #[test]
+    fn what_is_read_is_never_for_a_checkpoint_to_say() {
+        let ours = claim("here", "b", "next");
+        let dead = folder(Some(claim("here", "b", "dead")), true);
+        for (stands, says, recovery) in [
+            (Some("frozen"), "frozen", Recovery::Resume),
+            (Some("frozen"), "another", Recovery::Restart),
+            (Some("frozen"), "", Recovery::Restart),
+            (Some(""), "frozen", Recovery::Restart),
+            // A run that wrote no checkpoints began it.
+            (None, "frozen", Recovery::Restart),
+            (None, "", Recovery::Restart),
+        ] {
+            let checkpoint = Some(Checkpoint { scope: says, ..FROZEN });
+            let found = Interrupted { scope: stands, checkpoint, ..usual(&ours, &dead) };
+            assert_eq!(recover(&found), recovery, "{found:?}");
         }
     }
 
@@ -216,7 +262,8 @@ mod tests {
             (published, others) in any::<(bool, bool)>(),
             found in claims(),
             runs in 0_u32..6,
-            checkpoint in proptest::option::of("dead|next|other"),
+            checkpoint in proptest::option::of(("dead|next|other", "frozen|other")),
+            scope in proptest::option::of("frozen|other"),
             setting in prop::sample::select(vec![
                 AfterInterruption::Resume, AfterInterruption::Restart, AfterInterruption::Fail,
             ]),
@@ -226,7 +273,8 @@ mod tests {
             let folder = Folder { published, claim: found, others };
             let situation = Interrupted {
                 phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours, folder: &folder,
-                checkpoint: checkpoint.as_deref(), setting,
+                scope: scope.as_deref(), setting,
+                checkpoint: checkpoint.as_ref().map(|(run, scope)| Checkpoint { run, scope }),
             };
             let recovery = recover(&situation);
             let is_ours = folder.claim.as_ref().is_some_and(|claim| claim.cluster == "here" && claim.backup == "b");
@@ -241,7 +289,8 @@ mod tests {
                 prop_assert!(folder.claim.is_some() || !others);
             }
             if recovery == Recovery::Resume {
-                prop_assert_eq!(checkpoint.as_ref(), folder.claim.as_ref().map(|claim| &claim.run));
+                prop_assert_eq!(checkpoint.as_ref().map(|(run, _)| run), folder.claim.as_ref().map(|claim| &claim.run));
+                prop_assert_eq!(checkpoint.as_ref().map(|(_, scope)| scope), scope.as_ref());
             }
             prop_assert_eq!(recovery == Recovery::NotOurs, phase != "InProgress");
         }

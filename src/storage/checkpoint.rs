@@ -1,8 +1,9 @@
 //! The checkpoint in a backup's folder: how far its run is, beside its claim. It is gone when the backup is stored.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt as _;
 use object_store::path::Path;
-use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, Result, UpdateVersion};
+use object_store::{Error, GetResult, ObjectStoreExt, PutMode, PutPayload, Result, UpdateVersion};
 
 use super::conditional::put_if;
 use super::layout::Layout;
@@ -29,19 +30,41 @@ impl Layout {
         put_if(self.store(), &self.checkpoint_path(), content, mode).await
     }
 
-    /// # Errors
-    /// When it cannot be read.
-    pub async fn read_checkpoint(&self) -> Result<Option<(Bytes, UpdateVersion)>> {
+    async fn get_checkpoint(&self) -> Result<Option<(GetResult, UpdateVersion)>> {
         let found = match self.store().get(&self.checkpoint_path()).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if found.meta.size > LARGEST {
-            return Ok(None);
-        }
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        Ok(Some((found.bytes().await?, version)))
+        Ok(Some((found, version)))
+    }
+
+    /// All of it, unless it is larger than any that a run writes.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn read_checkpoint(&self) -> Result<Option<(Bytes, UpdateVersion)>> {
+        match self.get_checkpoint().await? {
+            Some((found, version)) if found.meta.size <= LARGEST => Ok(Some((found.bytes().await?, version))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Its first bytes, `most` of them where it has so many: whoever may write to the store decides how large it is.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn read_checkpoint_start(&self, most: usize) -> Result<Option<(Bytes, UpdateVersion)>> {
+        let Some((found, version)) = self.get_checkpoint().await? else { return Ok(None) };
+        let (mut read, mut start) = (found.into_stream(), BytesMut::new());
+        while start.len() < most
+            && let Some(bytes) = read.try_next().await?
+        {
+            start.extend_from_slice(&bytes);
+        }
+        start.truncate(most);
+        Ok(Some((start.freeze(), version)))
     }
 
     /// # Errors

@@ -42,6 +42,7 @@ fn checkpoint() -> Checkpoint {
         },
         remembered: Remembered {
             told: log.told(),
+            untold: Counts { warnings: 0, errors: 2 },
             hooks: serde_json::from_value(hooks).unwrap(),
             moment: vec![(false, "as of then".into())],
         },
@@ -53,7 +54,13 @@ fn checkpoint() -> Checkpoint {
 fn a_checkpoint_is_read_as_it_was_written() {
     let written = checkpoint();
     let (remembered, lines) = (written.remembered.clone(), written.lines.clone());
+    let digest = written.scope.digest();
     let content = Bytes::from(written.content().unwrap());
+    let (head, _) = Head::read(content.slice(..content.len().min(HEAD))).unwrap();
+    assert_eq!(head.says(), run::Checkpoint { run: "r", scope: &digest });
+    let (told, log) = Checkpoint::read_notes(content.slice(..content.len().min(NOTES))).unwrap();
+    assert_eq!((&told, &log), (&remembered, &lines));
+    assert!(Checkpoint::read_notes(content.slice(..content.len() / 4)).is_err());
     let read = Checkpoint::read(content.clone()).unwrap();
     assert_eq!((read.run.as_str(), read.is_whole, &read.tail[..]), ("r", false, &b"rest"[..]));
     assert_eq!((read.uploaded.size(), &read.remembered, &read.lines), (7, &remembered, &lines));
@@ -77,15 +84,70 @@ fn a_checkpoint_is_read_as_it_was_written() {
     assert!(Checkpoint::read(other.into()).is_err());
 }
 
+/// As `forge` writes it, whole and with a digest that is right.
+fn read_forged(forge: impl FnOnce(&mut Checkpoint)) -> anyhow::Result<Checkpoint> {
+    let mut forged = checkpoint();
+    forge(&mut forged);
+    Checkpoint::read(forged.content().unwrap().into())
+}
+
+#[test]
+fn a_checkpoint_that_says_what_cannot_be_is_none() {
+    assert!(read_forged(|_| ()).is_ok());
+    let part = |size| Receipt { id: "tag".into(), size };
+    for parts in [vec![part(u64::MAX), part(1)], vec![part(MOST_STORED), part(1)]] {
+        assert!(read_forged(|forged| forged.uploaded.parts = parts).is_err());
+    }
+    for hooks in [json!({"attempted": u64::MAX}), json!({"attempted": 1, "failed": 2})] {
+        let hooks = serde_json::from_value(hooks).unwrap();
+        assert!(read_forged(|forged| forged.remembered.hooks = hooks).is_err());
+    }
+    // The line may say whatever it likes of a scope: what follows is what counts.
+    let content = Bytes::from(checkpoint().content().unwrap());
+    let (mut head, rest) = Head::read(content).unwrap();
+    head.scope = "that of the Backup".into();
+    let line = serde_json::to_vec(&head).unwrap();
+    assert!(Checkpoint::read([&line[..], &b"\n"[..], &rest[..]].concat().into()).is_err());
+}
+
+#[test]
+fn what_would_lead_elsewhere_in_an_address_is_no_type() {
+    let open = |group: &str, version: &str, resource: &str| {
+        let kind = ResourceType { version: version.into(), ..kind(resource, group) };
+        let selection = Selection::of([(kind.qualified(), Fate::Listed)], true);
+        Packed::new(&Scope::of(&[kind], &selection, &HashSet::new(), "")).unwrap().open()
+    };
+    assert!(open("", "v1", "pods").is_ok() && open("example.com", "v1beta1", "gadgets").is_ok());
+    for odd in ["../..", "a/b", "..", "a%2Fb", "a?b", "a#b", "a b"] {
+        assert!(open(odd, "v1", "pods").is_err(), "{odd}");
+        assert!(open("", odd, "pods").is_err(), "{odd}");
+        assert!(open("", "v1", odd).is_err(), "{odd}");
+    }
+    assert!(open("", "", "pods").is_err() && open("", "v1", "").is_err());
+}
+
+/// Of a file that is larger than memory no more is looked at than this.
+#[test]
+fn a_first_line_that_is_too_long_is_none() {
+    let line = |length: usize| {
+        let mut line = vec![b' '; length];
+        line.extend(Bytes::from(checkpoint().content().unwrap()));
+        Head::read(line.into()).is_ok()
+    };
+    assert!(line(1) && !line(HEAD));
+}
+
 proptest! {
     #[test]
     fn nothing_that_anybody_writes_there_ends_us(bytes in prop::collection::vec(any::<u8>(), 0..200), header in any::<bool>()) {
         let mut content = bytes;
         if header {
-            let lengths = r#"{"version":1,"run":"","uploaded":{"upload":"","parts":[]},"isWhole":false,"extents":{},"count":0,"lengths":[18446744073709551615,1,0,0,0],"digest":"#;
+            let lengths = r#"{"version":2,"run":"","scope":"","lengths":[18446744073709551615,1,0,0,0,0],"digest":"#;
             let digest = digest([&Bytes::from(content.clone())]);
             content = [format!("{lengths}\"{digest}\"}}\n").into_bytes(), content].concat();
         }
-        prop_assert!(Checkpoint::read(content.into()).is_err());
+        let content = Bytes::from(content);
+        prop_assert!(Checkpoint::read_notes(content.clone()).is_err());
+        prop_assert!(Checkpoint::read(content).is_err());
     }
 }

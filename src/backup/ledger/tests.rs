@@ -140,6 +140,22 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
     assert_eq!(extent(&again, 1).at, Some(at("2")));
 }
 
+/// By its pods, claims and accounts a run looks for others, in the namespaces that their names begin with.
+#[test]
+fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
+    let lies_in = |place: usize, name: &str| {
+        let names = vec![Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a/known", name])])).unwrap())];
+        let ledger = Ledger::again(&types(), Balance { extents: Extents::new(), names, count: 2 }).unwrap();
+        ledger.lies_in(&types(), &HashSet::from(["a".to_owned()]))
+    };
+    assert!(lies_in(0, "a/pod"));
+    for stray in ["kube-system/pod", "../pod", "a%2Fb/pod", "/pod"] {
+        assert!(!lies_in(0, stray), "{stray}");
+    }
+    // What is required of these may lie anywhere, and nothing is looked for by it.
+    assert!(lies_in(2, "elsewhere/secret"));
+}
+
 #[test]
 fn what_is_no_balance_is_refused() {
     let of = |names: Vec<Bytes>, count| {

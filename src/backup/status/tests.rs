@@ -161,7 +161,7 @@ async fn a_beginning_or_an_end_whose_answer_is_lost_stands() {
         let begins = json!({"status": {"phase": "InProgress"}});
         if from == "InProgress" {
             api.next(patch(ONE).answers_with(server.write()));
-            record.begin(&begins, "run", PATIENCE).await.unwrap();
+            record.begin(&begins, "run", None, PATIENCE).await.unwrap();
         }
         // It is written, and the answer never comes.
         api.next(patch(ONE).never_answers()).next(patch(ONE).refuses(409));
@@ -175,7 +175,7 @@ async fn a_beginning_or_an_end_whose_answer_is_lost_stands() {
             if from == "InProgress" {
                 record.end(&moved, BackupPhase::InProgress, PATIENCE).await
             } else {
-                record.begin(&begins, "run", PATIENCE).await
+                record.begin(&begins, "run", None, PATIENCE).await
             }
         };
         let (written, ()) = tokio::join!(write, story);
@@ -189,7 +189,7 @@ async fn a_run_that_is_taken_over_gets_no_leave_to_publish_and_writes_nothing_mo
     let (api, server) = (Scripted::new(), Server::new("ReadyToStart"));
     let mut slow = server.record(&api).await;
     api.next(patch(ONE).answers_with(server.write()));
-    slow.begin(&json!({"status": {"phase": "InProgress"}}), "slow", PATIENCE).await.unwrap();
+    slow.begin(&json!({"status": {"phase": "InProgress"}}), "slow", None, PATIENCE).await.unwrap();
     let mut settling = server.record(&api).await;
     api.next(patch(ONE).answers_with(server.write()));
     settling.take_over("settling", PATIENCE).await.unwrap();
@@ -208,7 +208,7 @@ async fn leave_to_publish_comes_with_all_of_the_status_but_its_phase() {
     let (api, server) = (Scripted::new(), Server::new("ReadyToStart"));
     let mut record = server.record(&api).await;
     api.next(patch(ONE).answers_with(server.write())).next(patch(ONE).answers_with(server.write()));
-    record.begin(&json!({"status": {"phase": "InProgress"}}), "run", PATIENCE).await.unwrap();
+    record.begin(&json!({"status": {"phase": "InProgress"}}), "run", None, PATIENCE).await.unwrap();
     assert!(!record.is_publishing());
     let status = json!({"completionTimestamp": "2026-01-01T00:00:00Z", "errors": 1});
     record.may_publish(&status, PATIENCE).await.unwrap();
