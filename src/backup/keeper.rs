@@ -291,3 +291,43 @@ impl<'a> Keeper<'a> {
         kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use berth_core::selection::Selection;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::backup::checkpoint::Scope;
+
+    #[tokio::test]
+    async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+        layout.claim(&claim("ours"), None).await.unwrap();
+        let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
+        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let selection = Selection::of(std::iter::empty(), true);
+        let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
+        let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());
+        let (mut ours, mut old) = (keeper("ours"), keeper("old"));
+        assert!(matches!(old.try_write().await, Err(KeepError::Over)));
+        ours.try_write().await.unwrap();
+        // An old run has removed it, or written over it where the store knows no conditions.
+        layout.remove_checkpoint().await.unwrap();
+        ours.try_write().await.unwrap();
+        layout.store().put(&layout.checkpoint_path(), "of another".into()).await.unwrap();
+        ours.try_write().await.unwrap();
+        let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
+        assert_eq!(Checkpoint::read(content).unwrap().run, "ours");
+        layout.void_checkpoint(&claim("ours")).await.unwrap();
+        assert!(matches!(ours.try_write().await, Err(KeepError::Over)));
+        assert!(!ours.has_one());
+        let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
+        assert!(content.is_empty());
+    }
+}
