@@ -137,8 +137,7 @@ pub enum Executor {
 /// What becomes of a backup whose run ended before it did. One that this happens to three times is Failed, whatever is set.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum AfterInterruption {
-    /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew. Not the
-    /// default yet, because objects that go first can be missing then (docs/backups.md).
+    /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew.
     Resume,
     /// The next leader begins it anew.
     Restart,
@@ -273,7 +272,7 @@ pub struct ControllerArgs {
     #[arg(long, value_parser = duration)]
     pub drain_timeout: Option<Duration>,
     /// What becomes of a backup whose controller was killed, lost its Lease or was asked to stop, or whose store failed, while it ran.
-    #[arg(long, value_enum, default_value = "restart")]
+    #[arg(long, value_enum, default_value = "resume")]
     pub after_interruption: AfterInterruption,
     /// How long a leader that went silent keeps the others waiting.
     #[arg(long, default_value = "15s", value_parser = duration)]

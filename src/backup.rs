@@ -41,3 +41,4 @@ pub mod status;
 mod survey;
 mod thaw;
 pub mod upload;
+mod uploads;

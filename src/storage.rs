@@ -19,5 +19,5 @@ pub use claim::{ClaimError, Found};
 pub use conditional::put_if;
 pub use layout::{Layout, Side};
 pub use open::{OpenError, Opener};
-pub use parts::{Opened, Parts, Receipt, Staged};
+pub use parts::{Opened, Parts, Receipt, Staged, is_refused};
 pub use roots::Roots;

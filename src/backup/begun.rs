@@ -1,6 +1,7 @@
 //! Where a run stores, and what an earlier run of the same Backup has stored there, with which it goes on.
 
 use anyhow::ensure;
+use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::Claim;
 use bytes::Bytes;
 use object_store::UpdateVersion;
@@ -13,6 +14,7 @@ use crate::storage::{Layout, Parts, Staged};
 
 /// Where a run stores, under its own claim.
 pub struct Site {
+    pub location: BackupStorageLocation,
     pub layout: Layout,
     pub parts: Parts,
     pub claim: Claim,
@@ -22,6 +24,12 @@ pub struct Site {
     pub scope: Option<Packed>,
     /// A later run may go on with what this one has stored, or with what it began with itself.
     pub is_resumable: bool,
+    /// It went on from a checkpoint, and the store took nothing more.
+    pub is_stuck: bool,
+    /// Another run of the backup was there before it.
+    pub is_taken_over: bool,
+    /// The upload of its archive, once it is begun or gone on with.
+    pub staged: Option<Staged>,
     /// Hooks that were tried before.
     pub tally: Tally,
 }

@@ -227,6 +227,9 @@ pub struct Head {
     run: String,
     /// Digest of the scope.
     scope: String,
+    /// The upload of its parts: whoever wants to abort it, or not to, reads no more.
+    #[serde(default)]
+    upload: String,
     /// Bytes of what is remembered, the lines, the scope, the account, the names, and the tail, which follow in this order.
     lengths: [usize; 6],
     /// SHA-256 of all of these.
@@ -243,6 +246,10 @@ impl Head {
         let head: Self = serde_json::from_slice(&start.split_to(end))?;
         ensure!(head.version == VERSION, "it is of version {}", head.version);
         Ok((head, start.slice(1..)))
+    }
+
+    pub fn upload(&self) -> &str {
+        &self.upload
     }
 
     pub fn says(&self) -> run::Checkpoint<'_> {
@@ -275,6 +282,7 @@ impl Checkpoint {
         let Self { run, scope, uploaded, tail, is_whole, balance, remembered, lines } = self;
         let Balance { extents, names, count } = balance;
         let remembered: Bytes = gzip_json(&remembered)?.into();
+        let upload = uploaded.upload.clone();
         let account: Bytes = gzip_json(&Account { uploaded, is_whole, extents, count })?.into();
         let of_names = names.iter().map(Bytes::len).sum();
         let lengths = [remembered.len(), lines.len(), scope.0.len(), account.len(), of_names, tail.len()];
@@ -282,7 +290,8 @@ impl Checkpoint {
         let mut parts = vec![remembered, lines, scope.0, account];
         parts.extend(names);
         parts.push(tail);
-        let head = Head { version: VERSION, run, scope: of_scope, lengths, digest: digest(&parts) };
+        let digest = digest(&parts);
+        let head = Head { version: VERSION, run, scope: of_scope, upload, lengths, digest };
         let mut line = serde_json::to_vec(&head)?;
         line.push(b'\n');
         Ok(std::iter::once(Bytes::from(line)).chain(parts).collect())
@@ -301,6 +310,7 @@ impl Checkpoint {
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
         ensure!(scope.digest() == head.scope, "its scope is another one");
         let Account { uploaded, is_whole, extents, count } = unpacked(&account, MOST_TOLD)?;
+        ensure!(uploaded.upload == head.upload, "its upload is another one");
         ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
         let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
         ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");

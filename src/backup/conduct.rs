@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::velero::BackupPhase;
-use berth_core::run::{AfterInterruption, MOST_RUNS};
+use berth_core::run::{Cause, Ended, Next, after};
 use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::timeout;
@@ -11,15 +11,15 @@ use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
 use super::collect::resource_list;
-use super::keeper::{Keeper, Known};
+use super::keeper::{KeepError, Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::Stored;
 use super::run::{CLOSING, Engine, Failure, LAST_PART, Signals, schedule};
 use super::status::{Record, WriteError};
 use super::survey::Cluster;
-use super::upload::{UploadError, abort};
-use crate::storage::{Layout, Staged};
+use super::upload::{UploadError, put_together};
+use crate::storage::{Layout, is_refused};
 use crate::telemetry::chain;
 
 /// For what nothing depends on.
@@ -37,7 +37,10 @@ impl Engine {
         signals: &Signals,
     ) -> Result<(), WriteError> {
         let taken = match site.begun.take_if(|begun| begun.is_whole) {
-            Some(begun) => self.put_together(record, &site, begun, log).await,
+            Some(begun) => {
+                site.staged = Some(begun.staged.clone());
+                self.put_together(record, &site, begun, log).await
+            }
             None => self.take(record, &mut site, cluster, prepared, log, signals).await,
         };
         let stored = match taken {
@@ -49,11 +52,22 @@ impl Engine {
                 if site.is_resumable {
                     forget_checkpoint(&site.layout).await;
                 }
+                if site.is_taken_over {
+                    self.sweep_after(&site).await;
+                }
                 let (phase, items) = (&status["phase"], &status["progress"]["itemsBackedUp"]);
                 info!(name = site.layout.backup(), %phase, %items, "ended");
                 record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
             }
             Err(failure) => self.conclude(record, &site, log, failure).await,
+        }
+    }
+
+    /// What dead runs of this backup have begun beside what is stored now.
+    async fn sweep_after(&self, site: &Site) {
+        if let Ok(Err(error)) = timeout(SHORTLY, self.sweep(site.place(), &site.claim)).await {
+            let name = site.layout.backup();
+            warn!(%name, error = format!("{error:#}"), "what dead runs of the backup have begun could not be looked for: the bucket may keep parts of it");
         }
     }
 
@@ -66,16 +80,15 @@ impl Engine {
         log: &BackupLog,
     ) -> Result<Stored, Failure> {
         let known = Known { log, ledger: &begun.ledger, tally: &site.tally, revision: None };
-        Keeper::going_on(&site.layout, known, &site.claim.run, &begun).write().await;
-        let bytes = begun.uploaded.size();
+        Keeper::going_on(&site.layout, known, &site.claim, &begun).try_write().await.map_err(untaken)?;
+        let (bytes, archive) = (begun.uploaded.size(), site.layout.archive());
         match site.layout.archive_size().await {
             Ok(found) if found == bytes => {}
             Ok(_) | Err(object_store::Error::NotFound { .. }) => {
-                if let Err(error) = begun.staged.complete(&begun.uploaded.parts).await {
-                    // A part is missing, or another one: nobody can go on from there. Where the store is away, it stays.
-                    forget_checkpoint(&site.layout).await;
-                    return Err(Failure::Upload(UploadError::Store(error)));
-                }
+                site.layout.confirm(&site.claim).await?;
+                let (store, parts) = (site.layout.store(), &begun.uploaded.parts);
+                let done = put_together(&**store, &archive, &begun.staged, parts, bytes).await;
+                done.map_err(|error| Failure::Upload(UploadError::Store(error)))?;
             }
             Err(error) => return Err(Failure::Store(error)),
         }
@@ -85,12 +98,16 @@ impl Engine {
         Ok(Stored { list, bytes, hooks: site.tally.status() })
     }
 
-    /// Does a run that ends by this leave its Backup InProgress, for another run?
-    pub(super) fn is_left(&self, failure: &Failure, record: &Record, is_resumable: bool) -> bool {
-        let may_help = failure.is_of_the_store() || failure.is_of_the_api_server();
-        let is_worth_it = is_resumable && may_help && record.runs() < MOST_RUNS;
-        self.after_interruption != AfterInterruption::Fail
-            && (matches!(failure, Failure::Stopped) || is_worth_it)
+    /// What becomes of a Backup whose run ends by this.
+    pub(super) fn after(
+        &self,
+        failure: &Failure,
+        record: &Record,
+        is_resumable: bool,
+        is_stuck: bool,
+    ) -> Next {
+        let (cause, setting) = (cause(failure), self.after_interruption);
+        after(&Ended { cause, runs: record.runs(), is_resumable, is_stuck, setting })
     }
 
     /// Leaves it to whoever takes it up.
@@ -111,34 +128,21 @@ impl Engine {
         }
     }
 
-    /// An upload that did not come to its end is left to another run, with a last checkpoint, or given up.
+    /// An upload did not come to its end: where another run goes on with it, it has a last checkpoint.
     pub(super) async fn part_with(
         &self,
         record: &Record,
         site: &mut Site,
         keeper: Option<Keeper<'_>>,
-        begun: Option<Staged>,
         failure: &Failure,
     ) {
-        let was_resumable = site.is_resumable;
-        let mut is_kept = false;
-        if let Some(mut keeper) = keeper {
-            if self.is_left(failure, record, true) {
-                keeper.finish(LAST_PART).await;
-            }
-            is_kept = keeper.has_one();
-            site.is_resumable |= is_kept;
-            // What it was to go on with is there no more: the next run would come no further.
-            if was_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_)) {
-                forget_checkpoint(&site.layout).await;
-            }
+        let Some(mut keeper) = keeper else { return };
+        // The next run would come no further.
+        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
+        if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
+            keeper.finish(LAST_PART).await;
         }
-        // Whoever has taken it over goes on with it.
-        let is_taken = matches!(failure, Failure::Write(WriteError::Taken));
-        let is_left = is_taken || (is_kept && self.is_left(failure, record, site.is_resumable));
-        if let Some(begun) = begun.filter(|_| !is_left) {
-            abort(&begun).await;
-        }
+        site.is_resumable = keeper.has_one();
     }
 
     /// Ends a run that did not end its backup.
@@ -149,7 +153,25 @@ impl Engine {
         log: &BackupLog,
         failure: Failure,
     ) -> Result<(), WriteError> {
-        if self.is_left(&failure, record, site.is_resumable) {
+        let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
+        // Whoever has it now goes on with what is begun, or aborts it; and what is published is complete.
+        let is_taken = matches!(
+            failure,
+            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
+        );
+        match next {
+            Next::HandOver | Next::Resume if site.is_resumable => {}
+            Next::Restart | Next::End if !is_taken => {
+                self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
+            }
+            // No checkpoint of ours says anything of it.
+            _ => {
+                if let Some(staged) = &site.staged {
+                    self.let_go(&site.layout, staged).await;
+                }
+            }
+        }
+        if next != Next::End {
             self.leave(record, &failure).await;
             return Ok(());
         }
@@ -160,6 +182,25 @@ impl Engine {
             Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
             failure => self.fail(record, &failure).await,
         }
+    }
+}
+
+/// What has to be known of a failure to say what comes next.
+fn cause(failure: &Failure) -> Cause {
+    match failure {
+        Failure::Stopped => Cause::Stopped,
+        Failure::Stale | Failure::Changed { .. } => Cause::Unusable,
+        Failure::Upload(UploadError::Store(error)) if is_refused(error) => Cause::Unusable,
+        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => Cause::Passing,
+        _ => Cause::Lasting,
+    }
+}
+
+/// A run does not go on with what it could not make its own: somebody else may go on with it, or have aborted it.
+pub(super) fn untaken(error: KeepError) -> Failure {
+    match error {
+        KeepError::Store(error) => Failure::Store(error),
+        KeepError::Over => Failure::Stale,
     }
 }
 

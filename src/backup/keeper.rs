@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use berth_core::claim::Claim;
+use berth_core::upload::may_write_over;
 use bytes::Bytes;
 use object_store::{Error, UpdateVersion};
 use tokio::sync::{mpsc, oneshot};
@@ -10,12 +12,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::begun::Begun;
-use super::checkpoint::{Checkpoint, HEAD, Head, Packed, Remembered, Uploaded};
+use super::checkpoint::{Checkpoint, HEAD, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
 use super::ledger::{Contents, Extents, Ledger};
 use super::log::{BackupLog, Told};
 use super::revision::Revision;
-use crate::storage::{Layout, Receipt};
+use super::uploads::Noted;
+use crate::storage::{ClaimError, Layout, Receipt};
 use crate::telemetry::chain;
 
 /// Between two checkpoints, at least. And as a share of the time that the run has taken: so much of its work is done twice at
@@ -26,6 +29,8 @@ const SHARE: u32 = 20;
 const REST: u32 = 10;
 /// Bytes of the log's lines. Without them a run that goes on writes a log of its own.
 const MOST_LINES: usize = 4 << 20;
+/// How often one is written again in place of what stands there unexpectedly.
+const TRIES: usize = 3;
 
 /// What the upload says as it goes on.
 pub enum Progress {
@@ -51,11 +56,21 @@ pub struct Known<'a> {
     pub revision: Option<&'a Revision>,
 }
 
+/// Why a checkpoint was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// None of this run will be.
+    #[error("another run has the checkpoint, or made it void: this one writes none any more")]
+    Over,
+}
+
 /// Keeps the checkpoint of one run.
 pub struct Keeper<'a> {
     layout: &'a Layout,
     known: Known<'a>,
-    run: String,
+    claim: Claim,
     scope: Packed,
     uploaded: Uploaded,
     tail: Bytes,
@@ -69,17 +84,19 @@ pub struct Keeper<'a> {
     is_behind: bool,
     /// This run has stored some of it.
     has_stored: bool,
+    /// The one of which `version` is known is still that of the run before.
+    goes_on: bool,
     /// Another run has written one, or this one cannot be.
     is_over: bool,
 }
 
 impl<'a> Keeper<'a> {
     /// Of a run that begins.
-    pub fn new(layout: &'a Layout, known: Known<'a>, run: &str, scope: Packed) -> Self {
+    pub fn new(layout: &'a Layout, known: Known<'a>, claim: &Claim, scope: Packed) -> Self {
         Self {
             layout,
             known,
-            run: run.to_owned(),
+            claim: claim.clone(),
             scope,
             uploaded: Uploaded::default(),
             tail: Bytes::new(),
@@ -89,19 +106,21 @@ impl<'a> Keeper<'a> {
             begun: Instant::now(),
             is_behind: false,
             has_stored: false,
+            goes_on: false,
             is_over: false,
         }
     }
 
     /// Goes on from one: what it says is to be written down as this run's, before anything else is stored.
-    pub fn going_on(layout: &'a Layout, known: Known<'a>, run: &str, begun: &Begun) -> Self {
+    pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &Claim, begun: &Begun) -> Self {
         Self {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
             is_whole: begun.is_whole,
             version: Some(begun.version.clone()),
             is_behind: true,
-            ..Self::new(layout, known, run, begun.scope.clone())
+            goes_on: true,
+            ..Self::new(layout, known, claim, begun.scope.clone())
         }
     }
 
@@ -170,45 +189,71 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Writes it down, and says whether it stands. What fails is tried again with the next one.
-    pub async fn write(&mut self) -> bool {
-        if self.is_over {
-            return false;
+    /// Writes it down. What fails is tried again with the next one.
+    async fn write(&mut self) {
+        let was_over = self.is_over;
+        if let Err(error) = self.try_write().await
+            && !was_over
+        {
+            warn!(name = self.layout.backup(), error = chain(&error), "a checkpoint could not be written");
         }
-        let written = match self.checkpoint().and_then(Checkpoint::content) {
-            Ok(content) => self.layout.put_checkpoint(content, self.version.clone()).await,
-            Err(error) => Err(Error::Generic { store: "checkpoint", source: error.into() }),
-        };
-        let error = match written {
-            Ok(version) => {
-                (self.version, self.is_behind) = (Some(version), false);
-                return true;
-            }
-            // The first answer to this very write may have been lost.
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => match self.standing().await {
-                Ok(Some(version)) => {
-                    self.version = Some(version);
-                    return true;
-                }
-                Ok(None) => {
-                    self.is_over = true;
-                    let name = self.layout.backup();
-                    warn!(%name, "another run has written a checkpoint: this one writes none any more");
-                    return false;
-                }
-                Err(error) => error,
-            },
-            Err(error) => error,
-        };
-        warn!(name = self.layout.backup(), error = chain(&error), "a checkpoint could not be written");
-        false
     }
 
-    /// The version of the one that stands there, if this run wrote it.
-    async fn standing(&self) -> object_store::Result<Option<UpdateVersion>> {
-        let Some((start, version)) = self.layout.read_checkpoint_start(HEAD).await? else { return Ok(None) };
-        let is_ours = Head::read(start).is_ok_and(|(head, _)| head.says().run == self.run);
-        Ok(is_ours.then_some(version))
+    /// Writes it down, over what this run has written or taken up, and over nothing else that counts.
+    ///
+    /// # Errors
+    /// When it does not stand.
+    pub async fn try_write(&mut self) -> Result<(), KeepError> {
+        if self.is_over {
+            return Err(KeepError::Over);
+        }
+        let content = self.checkpoint().and_then(Checkpoint::content);
+        let content =
+            content.map_err(|error| Error::Generic { store: "checkpoint", source: error.into() })?;
+        // Its process may have been paused before its first one.
+        if self.version.is_none() && !self.is_claimed().await? {
+            self.is_over = true;
+            return Err(KeepError::Over);
+        }
+        for _ in 0..TRIES {
+            match self.layout.put_checkpoint(content.clone(), self.version.clone()).await {
+                Ok(version) => {
+                    self.stands(version);
+                    return Ok(());
+                }
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let (found, version) = self.layout.read_checkpoint_start(HEAD).await?.unzip();
+            // The first answer to this very write may have been lost: the first line has a digest of the rest. One that this run wrote
+            // before it says less.
+            if let (Some(found), Some(version)) = (&found, &version)
+                && content.iter().flatten().take(HEAD).eq(found.iter())
+            {
+                self.stands(version.clone());
+                return Ok(());
+            }
+            let is_claimed = self.is_claimed().await?;
+            if !may_write_over(&self.claim.run, self.goes_on, is_claimed, &Noted::of(found).standing()) {
+                self.is_over = true;
+                return Err(KeepError::Over);
+            }
+            self.version = version;
+        }
+        let source = "it was written by somebody else each time".into();
+        Err(Error::Generic { store: "checkpoint", source }.into())
+    }
+
+    fn stands(&mut self, version: UpdateVersion) {
+        (self.version, self.is_behind, self.goes_on) = (Some(version), false, false);
+    }
+
+    async fn is_claimed(&self) -> Result<bool, Error> {
+        match self.layout.confirm(&self.claim).await {
+            Ok(()) => Ok(true),
+            Err(ClaimError::Store(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     fn checkpoint(&self) -> std::io::Result<Checkpoint> {
@@ -223,7 +268,7 @@ impl<'a> Keeper<'a> {
         };
         let lines = Bytes::from(self.known.log.lines()?);
         Ok(Checkpoint {
-            run: self.run.clone(),
+            run: self.claim.run.clone(),
             scope: self.scope.clone(),
             uploaded: self.uploaded.clone(),
             tail: self.tail.clone(),
@@ -244,5 +289,45 @@ impl<'a> Keeper<'a> {
         let is_kept = |told: &Told| told.lasts || self.known.ledger.is_through(&told.resource, extents);
         let kept = told.into_iter().enumerate();
         kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use berth_core::selection::Selection;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::backup::checkpoint::Scope;
+
+    #[tokio::test]
+    async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+        layout.claim(&claim("ours"), None).await.unwrap();
+        let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
+        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let selection = Selection::of(std::iter::empty(), true);
+        let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
+        let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());
+        let (mut ours, mut old) = (keeper("ours"), keeper("old"));
+        assert!(matches!(old.try_write().await, Err(KeepError::Over)));
+        ours.try_write().await.unwrap();
+        // An old run has removed it, or written over it where the store knows no conditions.
+        layout.remove_checkpoint().await.unwrap();
+        ours.try_write().await.unwrap();
+        layout.store().put(&layout.checkpoint_path(), "of another".into()).await.unwrap();
+        ours.try_write().await.unwrap();
+        let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
+        assert_eq!(Checkpoint::read(content).unwrap().run, "ours");
+        layout.void_checkpoint(&claim("ours")).await.unwrap();
+        assert!(matches!(ours.try_write().await, Err(KeepError::Over)));
+        assert!(!ours.has_one());
+        let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
+        assert!(content.is_empty());
     }
 }

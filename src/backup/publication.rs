@@ -25,7 +25,8 @@ use super::log::{About, BackupLog, gzip_json};
 use super::names::Names;
 use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::status::{Record, WriteError};
-use crate::storage::{ClaimError, Layout, Side};
+use super::uploads::Place;
+use crate::storage::{ClaimError, Layout, Parts, Side};
 use crate::telemetry::chain;
 
 /// By its UID a cluster is known, as everywhere.
@@ -73,6 +74,7 @@ impl Engine {
         record: &Record,
         location: &BackupStorageLocation,
         layout: &Layout,
+        parts: &Parts,
         run: &str,
     ) -> Result<Claim, Failure> {
         let cluster = self.cluster_uid().await.map_err(|error| Failure::Cluster(error.into()))?;
@@ -103,7 +105,7 @@ impl Engine {
         layout.claim(&ours, replaces).await?;
         if is_taken_over {
             // An upload that the dead run has begun would be put in place of ours, should anybody complete it.
-            self.abort_uploads(location, layout).await;
+            self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
             layout.remove(&ours, false).await?;
         }
         Ok(ours)
@@ -121,16 +123,6 @@ impl Engine {
         let found = self.lister().patiently("who claims the folder", || api.get_metadata_opt(name)).await;
         let found = found.map_err(|error| Failure::Cluster(error.into()))?;
         Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup)))
-    }
-
-    /// Of dead runs, below a folder that is ours. Nobody sees them, and they are paid for; a store that does not let us look at
-    /// them is left alone.
-    pub(super) async fn abort_uploads(&self, location: &BackupStorageLocation, layout: &Layout) {
-        for key in [layout.archive(), layout.claim_path(), layout.checkpoint_path()] {
-            if let Err(error) = self.opener.abort_uploads(location, &key).await {
-                warn!(%key, error = format!("{error:#}"), "uploads that a dead run has begun could not be aborted: the bucket may keep their parts");
-            }
-        }
     }
 
     /// Stores what lies beside the archive, and publishes it. Gives the last status.

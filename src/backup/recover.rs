@@ -26,8 +26,9 @@ use super::publication::{Shown, unsettled};
 use super::run::{Engine, Failure, OPENING, Signals, failed};
 use super::status::{Record, WriteError, run_id};
 use super::survey::Cluster;
+use super::uploads::Place;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{Found, Layout, Opened};
+use crate::storage::{Found, Layout, Opened, Parts};
 use crate::telemetry::chain;
 
 /// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
@@ -39,6 +40,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 struct Scene {
     location: BackupStorageLocation,
     layout: Layout,
+    parts: Parts,
     found: Found,
     /// What its checkpoint says of itself. The rest is read when its run is counted: it may be whatever kills us.
     checkpoint: Option<Head>,
@@ -82,6 +84,11 @@ impl Scene {
         let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
         let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
         Ok(Some((checkpoint, version)).filter(|_| is_believed))
+    }
+
+    fn place(&self) -> Place<'_> {
+        let Self { location, layout, parts, .. } = self;
+        Place { location, layout, parts, is_taken_over: true }
     }
 }
 
@@ -188,7 +195,7 @@ impl Engine {
         let location = record.backup()?.spec.storage_location.unwrap_or_default();
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let location = api.get(&location).await?;
-        let store = self.opener.open(&location).await?;
+        let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
         let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
         let found = layout.look().await?;
         let ours = Claim {
@@ -201,6 +208,8 @@ impl Engine {
             AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
             _ => None,
         };
+        // An empty one says that nobody is to go on from there.
+        let start = start.filter(|(start, _)| !start.is_empty());
         let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
             Ok((head, _)) => Some(head),
             Err(error) => {
@@ -221,7 +230,7 @@ impl Engine {
             checkpoint: checkpoint.as_ref().map(Head::says),
             setting: self.after_interruption,
         });
-        Ok(Scene { location, layout, found, checkpoint, ours, recovery })
+        Ok(Scene { location, layout, parts, found, checkpoint, ours, recovery })
     }
 
     /// Does what does not take a run.
@@ -243,7 +252,7 @@ impl Engine {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
                 if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
                     let log = scene.log(thawed).await?;
-                    self.abort_uploads(&scene.location, &scene.layout).await;
+                    self.clear(scene.place(), claim, None).await;
                     let is_canceled = why == Why::Canceled;
                     if scene.layout.remove(claim, is_canceled).await? && !is_canceled {
                         self.keep_log(&scene.layout, &log, &reason).await?;
@@ -292,14 +301,31 @@ impl Engine {
         let name = scene.layout.backup().to_owned();
         let Opened { store, parts } = match self.open(&scene.location).await {
             Ok(opened) => opened,
-            Err(error) => return self.fail(record, &Failure::Open(error)).await,
+            Err(error) => {
+                if let Some(claim) = scene.earlier() {
+                    self.clear(scene.place(), claim, None).await;
+                }
+                return self.fail(record, &Failure::Open(error)).await;
+            }
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let layout = Layout::new(store, prefix, &name);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();
         let Thawed { log: thawed, tally } = thawed;
         let is_resumable = scene.recovery == Recovery::Resume;
-        let mut site = Site { layout, parts, claim, begun: None, scope: None, is_resumable, tally };
+        let mut site = Site {
+            location: scene.location.clone(),
+            layout,
+            parts,
+            claim,
+            begun: None,
+            scope: None,
+            is_resumable,
+            is_stuck: false,
+            is_taken_over: true,
+            staged: None,
+            tally,
+        };
         let heard = thawed.behind(Vec::new(), Vec::new());
         let surveyed = tokio::select! {
             surveyed = self.survey(record, &heard) => surveyed,
@@ -313,12 +339,12 @@ impl Engine {
                 warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
                 return Ok(());
             }
-            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
+            Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
         match record.run_again(OPENING).await {
             Ok(()) => {}
             Err(WriteError::Refused(error)) => {
-                return self.end_again(record, &scene, &site, &heard, Failure::Refused(error)).await;
+                return self.conclude(record, &site, &heard, Failure::Refused(error)).await;
             }
             Err(error) => return Err(error),
         }
@@ -326,10 +352,10 @@ impl Engine {
         let entered = signals.bound(entered).await;
         let log = match entered {
             Ok(log) => log.unwrap_or(heard),
-            Err(failure) => return self.end_again(record, &scene, &site, &heard, failure).await,
+            Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
         if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
-            return self.end_again(record, &scene, &site, &log, failure).await;
+            return self.conclude(record, &site, &log, failure).await;
         }
         if site.begun.is_none() {
             match self.freeze(record, &cluster, &prepared).await {
@@ -389,6 +415,7 @@ impl Engine {
             match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
                 Ok((mut begun, known)) => {
                     site.tally.add(std::mem::take(&mut begun.tried));
+                    site.staged = Some(begun.staged.clone());
                     (site.begun, log) = (Some(begun), Some(known));
                 }
                 Err(error) => {
@@ -399,32 +426,17 @@ impl Engine {
             site.is_resumable = site.begun.is_some();
         }
         if scene.earlier().is_none() {
-            site.claim = self.claim(record, &scene.location, &site.layout, &scene.ours.run).await?;
+            let Site { location, layout, parts, .. } = &*site;
+            site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
             return Ok(log);
         }
         site.layout.claim(&scene.ours, scene.found.version.clone()).await?;
         site.claim = scene.ours.clone();
         if site.begun.is_none() {
-            self.abort_uploads(&scene.location, &site.layout).await;
+            self.clear(site.place(), &site.claim, None).await;
             site.layout.remove(&site.claim, false).await?;
         }
         Ok(log)
-    }
-
-    /// Ends one that was to be run again.
-    async fn end_again(
-        &self,
-        record: &mut Record,
-        scene: &Scene,
-        site: &Site,
-        log: &BackupLog,
-        failure: Failure,
-    ) -> Result<(), WriteError> {
-        // What the run before has begun, unless somebody else goes on with it.
-        if !self.is_left(&failure, record, site.is_resumable) && !matches!(failure, Failure::Claim(_)) {
-            self.abort_uploads(&scene.location, &site.layout).await;
-        }
-        self.conclude(record, site, log, failure).await
     }
 }
 

@@ -1,13 +1,13 @@
 //! One backup, from ReadyToStart to its end.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
-use berth_core::run::AfterInterruption;
+use berth_core::run::{AfterInterruption, Next};
 use berth_core::violation::Violations;
 use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
@@ -28,6 +28,7 @@ use super::begun::Site;
 use super::blocks::Blocks;
 use super::checkpoint::{Packed, Scope};
 use super::collect::{Collector, Counters, ResourceList};
+use super::conduct::untaken;
 use super::discovery::Discovery;
 use super::exec::Exec;
 use super::frozen::Frozen;
@@ -43,7 +44,7 @@ use super::publication::Stored;
 use super::revision::Revision;
 use super::status::{Record, WriteError, merge_into, run_id};
 use super::survey::Cluster;
-use super::upload::{Interrupted, Part, Upload, UploadError};
+use super::upload::{Part, Upload, UploadError};
 use crate::client::list;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, Layout, OpenError, Opened, Opener};
@@ -115,6 +116,8 @@ pub(super) enum Failure {
     Archive(#[source] ArchiveError),
     #[error("failed to store the archive")]
     Upload(#[source] UploadError),
+    #[error("what an earlier run has stored cannot be gone on with any more")]
+    Stale,
     #[error("a worker ended")]
     Worker(#[source] tokio::task::JoinError),
     #[error("failed to write a file")]
@@ -255,15 +258,27 @@ impl Engine {
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let claim = async {
             let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
-            let layout = Layout::new(store, prepared.location.spec.object_storage.prefix.as_deref(), name);
-            let claim = self.claim(record, &prepared.location, &layout, &run).await?;
-            let tally = Tally::default();
-            Ok(Site { layout, parts, claim, begun: None, scope, is_resumable: false, tally })
+            let location = prepared.location.clone();
+            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let claim = self.claim(record, &location, &layout, &parts, &run).await?;
+            Ok(Site {
+                location,
+                layout,
+                parts,
+                claim,
+                begun: None,
+                scope,
+                is_resumable: false,
+                is_stuck: false,
+                is_taken_over: false,
+                staged: None,
+                tally: Tally::default(),
+            })
         };
         let site = match signals.bound(claim).await {
             Ok(site) => site,
             Err(Failure::Deleted) => return Err(WriteError::Gone),
-            Err(failure) if self.is_left(&failure, record, false) => {
+            Err(failure) if self.after(&failure, record, false, false) != Next::End => {
                 self.leave(record, &failure).await;
                 return Ok(());
             }
@@ -351,17 +366,18 @@ impl Engine {
         let tally = std::mem::take(&mut site.tally);
         let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
         let mut keeper = match &begun {
-            Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim.run, begun)),
-            None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim.run, scope)),
+            Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
+            None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
         };
-        if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper)
-            && keeper.write().await
-        {
+        if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper) {
+            site.staged = Some(begun.staged.clone());
+            keeper.try_write().await.map_err(untaken)?;
             begun.forget_before().await;
         }
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let (telling, told) = mpsc::channel(TOLD);
+        let staged = Arc::new(OnceLock::new());
         let upload = Upload {
             store: Arc::clone(layout.store()),
             parts: site.parts.clone(),
@@ -369,6 +385,8 @@ impl Engine {
             part_size: self.part_size,
             begun: begun.map(|begun| (begun.staged, begun.uploaded, begun.tail)),
             progress: keeper.is_some().then_some(telling),
+            staged: Arc::clone(&staged),
+            claimed: Some((layout.clone(), site.claim.clone())),
         };
         // Whoever does not lead any more stores nothing either.
         let uploading = AbortOnDropHandle::new(tokio::spawn(upload.run(taken_parts)));
@@ -446,8 +464,8 @@ impl Engine {
             let uploaded = match &packed {
                 // It may be in the middle of a part, and as patient with its store as ever.
                 Err(failure) if failure.is_from_outside() => {
-                    let given_up = Interrupted { error: UploadError::GivenUp, begun: None };
-                    tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(Ok(Err(given_up)))
+                    let given_up = Ok(Err(UploadError::GivenUp));
+                    tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(given_up)
                 }
                 _ => uploading.await,
             };
@@ -467,11 +485,10 @@ impl Engine {
             }
         };
         let ((packed, uploaded), ()) = tokio::join!(storing, keeping);
-        let (uploaded, begun) = match uploaded.map_err(Failure::Worker)? {
-            Ok(bytes) => (Ok(bytes), None),
-            Err(Interrupted { error, begun }) => (Err(error), begun),
-        };
-        let failure = match (packed, uploaded) {
+        if let Some(staged) = staged.get() {
+            site.staged = Some(staged.clone());
+        }
+        let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
@@ -480,12 +497,13 @@ impl Engine {
                 return Ok(Stored { list, bytes, hooks: tally.status() });
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
+            (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
             // The upload knows why, unless it ended because the packing did.
             (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Failure::Upload(error),
             (Err(failure), _) => failure,
             (Ok(_), Err(error)) => Failure::Upload(error),
         };
-        self.part_with(record, site, keeper, begun, &failure).await;
+        self.part_with(record, site, keeper, &failure).await;
         Err(failure)
     }
 }

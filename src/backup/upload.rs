@@ -2,9 +2,10 @@
 //! under its key until all of it is there. What is stored of it is told as it goes on, so that another process can go on with it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use berth_core::claim::Claim;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
@@ -14,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::checkpoint::Uploaded;
 use super::keeper::Progress;
 use super::ledger::Contents;
-use crate::storage::{Parts, Receipt, Staged};
+use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
 
 /// Size of every part but the last. S3 wants 5 MiB or more, and Cloudflare's R2 wants all of one size: a part ends where it is
 /// full, be that in the middle of a gzip member.
@@ -41,12 +42,8 @@ pub enum UploadError {
     Task(#[source] tokio::task::JoinError),
     #[error("the archive was given up")]
     GivenUp,
-}
-
-/// An upload that ended before the archive was stored, and what was begun of it: to be aborted, or to be gone on with.
-pub struct Interrupted {
-    pub error: UploadError,
-    pub begun: Option<Staged>,
+    #[error("the folder of the archive could not be looked at once more")]
+    Claim(#[source] ClaimError),
 }
 
 /// Where the archive goes, and from where on.
@@ -60,6 +57,27 @@ pub struct Upload {
     pub begun: Option<(Staged, Uploaded, Bytes)>,
     /// Who wants to know what is stored.
     pub progress: Option<mpsc::Sender<Progress>>,
+    /// Where it stands as soon as it is begun in parts, whatever becomes of this: to be aborted, or to be gone on with.
+    pub staged: Arc<OnceLock<Staged>>,
+    /// Under which claim the archive is stored: looked at before that is to be seen. Tests do without.
+    pub claimed: Option<(Layout, Claim)>,
+}
+
+/// What has to be known to put it together.
+struct Target {
+    store: Arc<DynObjectStore>,
+    path: Path,
+    claimed: Option<(Layout, Claim)>,
+}
+
+impl Target {
+    /// A run that was paused for long would put its archive in place of that of the run which has its folder now.
+    async fn confirm(&self) -> Result<(), UploadError> {
+        match &self.claimed {
+            Some((layout, claim)) => layout.confirm(claim).await.map_err(UploadError::Claim),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Upload {
@@ -67,33 +85,55 @@ impl Upload {
     ///
     /// # Errors
     /// When the store refuses, or the archive ends without [`Part::End`]. Nothing of it is on its way then.
-    pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, Interrupted> {
-        let Self { store, parts, path, part_size, begun, progress } = self;
-        let teller = Teller(progress);
+    pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, UploadError> {
+        let Self { store, parts, path, part_size, begun, progress, staged: told, claimed } = self;
+        let teller = Teller { progress, staged: told };
         let mut waiting = Waiting::default();
         let mut staged = None;
         if let Some((begun, uploaded, tail)) = begun {
             waiting.push(tail, Vec::new());
+            teller.begun(&begun);
             staged = Some(Multipart::new(begun, uploaded.parts, part_size));
         }
         let received = receive(&parts, &path, &mut members, &mut waiting, &mut staged, &teller, part_size);
         let received = received.await;
         // Whoever still makes members learns that nobody takes them.
         drop(members);
-        let ended = match (received, &mut staged) {
+        let target = Target { store, path, claimed };
+        match (received, &mut staged) {
             (Ok(()), None) => {
                 let size = waiting.size as u64;
-                store.put(&path, waiting.take_rest().bytes).await.map(|_| size).map_err(UploadError::Store)
+                target.confirm().await?;
+                let put = target.store.put(&target.path, waiting.take_rest().bytes).await;
+                put.map(|_| size).map_err(UploadError::Store)
             }
-            (Ok(()), Some(staged)) => staged.complete(waiting, &teller).await,
+            (Ok(()), Some(staged)) => staged.complete(waiting, &teller, &target).await,
             (Err(error), staged) => {
                 if let Some(staged) = staged {
                     staged.come_to_rest(&teller).await;
                 }
                 Err(error)
             }
-        };
-        ended.map_err(|error| Interrupted { error, begun: staged.map(|staged| staged.staged) })
+        }
+    }
+}
+
+/// Makes one of all parts, which have so many `bytes`. Where the store does not do it, it may have done it: the answer to an earlier attempt may
+/// have been lost.
+///
+/// # Errors
+/// When the archive does not stand there whole.
+pub async fn put_together(
+    store: &DynObjectStore,
+    path: &Path,
+    staged: &Staged,
+    receipts: &[Receipt],
+    bytes: u64,
+) -> object_store::Result<()> {
+    let Err(error) = staged.complete(receipts).await else { return Ok(()) };
+    match store.head(path).await {
+        Ok(found) if found.size == bytes => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -143,6 +183,7 @@ async fn receive(
                 Some(open) => open,
                 None => {
                     let begun = parts.begin(path).await.map_err(UploadError::Store)?;
+                    teller.begun(&begun);
                     Multipart::new(begun, Vec::new(), part_size)
                 }
             };
@@ -215,11 +256,18 @@ impl Waiting {
     }
 }
 
-struct Teller(Option<mpsc::Sender<Progress>>);
+struct Teller {
+    progress: Option<mpsc::Sender<Progress>>,
+    staged: Arc<OnceLock<Staged>>,
+}
 
 impl Teller {
+    fn begun(&self, staged: &Staged) {
+        let _ = self.staged.set(staged.clone());
+    }
+
     async fn tell(&self, progress: Progress) {
-        if let Some(teller) = &self.0 {
+        if let Some(teller) = &self.progress {
             // Whoever wanted to know may be gone.
             let _ = teller.send(progress).await;
         }
@@ -298,7 +346,12 @@ impl Multipart {
     }
 
     /// What is behind the parts becomes the last one. It holds the end of the archive, so nobody may go on behind it.
-    async fn complete(&mut self, waiting: Waiting, teller: &Teller) -> Result<u64, UploadError> {
+    async fn complete(
+        &mut self,
+        waiting: Waiting,
+        teller: &Teller,
+        target: &Target,
+    ) -> Result<u64, UploadError> {
         while !self.under_way.is_empty() {
             self.settle(teller).await?;
         }
@@ -311,8 +364,10 @@ impl Multipart {
         teller.tell(Progress::Whole { receipts: vec![last], contents: full.contents, kept }).await;
         // An error says that nobody keeps anything.
         let _ = is_kept.await;
-        self.staged.complete(&self.receipts).await.map_err(UploadError::Store)?;
-        Ok(self.offset)
+        target.confirm().await?;
+        let Target { store, path, .. } = target;
+        let done = put_together(&**store, path, &self.staged, &self.receipts, self.offset).await;
+        done.map(|()| self.offset).map_err(UploadError::Store)
     }
 
     /// Until no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it. Not for as

@@ -14,6 +14,7 @@
 //! - [`limits`]: how much a Backup may ask for.
 //! - [`claim`]: whose a backup's folder in a store is.
 //! - [`run`]: what becomes of a backup whose run ended before it did.
+//! - [`upload`]: who goes on with an upload in parts, and who may abort it.
 //! - [`location`]: which storage location a backup goes to.
 //! - [`affinity`]: on which nodes a data mover may run.
 //! - [`mover`]: data movers: which may take a place in the cluster.
@@ -37,4 +38,5 @@ pub mod reading;
 pub mod revision;
 pub mod run;
 pub mod selection;
+pub mod upload;
 pub mod violation;

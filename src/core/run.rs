@@ -1,5 +1,9 @@
 //! What becomes of a Backup that is InProgress and that nobody runs: whoever led is gone or was asked to go, or the store failed.
 
+mod ended;
+
+pub use ended::{Cause, Ended, Next, after};
+
 use std::fmt;
 
 use crate::claim::{Claim, Folder, Verdict, judge};

@@ -30,6 +30,8 @@ use super::Roots;
 
 /// As many as S3 lists, and deletes, in one call.
 pub const PAGE: usize = 1000;
+/// Pages of unfinished uploads that one sweep looks at: the next one goes on.
+const SWEPT: usize = 100;
 
 /// Why a store did not do what was asked: for people, and for whoever decides what comes next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +75,21 @@ pub struct Page {
     pub versions: Vec<Version>,
     /// Absent on the last one.
     pub next: Option<Marker>,
+}
+
+/// An upload in parts that was begun and has not ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upload {
+    pub key: String,
+    pub id: String,
+}
+
+/// What one call lists of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uploads {
+    pub uploads: Vec<Upload>,
+    /// There are more.
+    pub is_cut: bool,
 }
 
 /// What became of a page that was to be removed.
@@ -222,12 +239,44 @@ impl Bucket {
     /// # Errors
     /// What the store says; not that it does not know such things.
     pub async fn sweep(&self, prefix: &str) -> Result<()> {
+        if let Self::Folder(folder) = self {
+            return folder.remove_empty(prefix).await;
+        }
+        for _ in 0..SWEPT {
+            let Uploads { uploads, is_cut } = self.uploads(prefix).await?;
+            for upload in &uploads {
+                self.abort(upload).await?;
+            }
+            if !is_cut || uploads.is_empty() {
+                return Ok(());
+            }
+        }
+        let message = format!("{self:?}: more unfinished uploads are left than one attempt aborts");
+        Err(StoreError::new(Fault::Unavailable, message))
+    }
+
+    /// The first of the unfinished uploads of keys that begin with `prefix`: one page.
+    ///
+    /// # Errors
+    /// What the store says; not that it does not know such things.
+    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
         match self {
-            Self::S3(bucket) => bucket.abort_uploads(prefix).await,
+            Self::S3(bucket) => bucket.uploads(prefix).await,
+            Self::Google(bucket) => bucket.uploads(prefix).await,
             // Blocks of no blob go by themselves within a week.
-            Self::Azure(_) => Ok(()),
-            Self::Google(bucket) => bucket.abort_uploads(prefix).await,
-            Self::Folder(folder) => folder.remove_empty(prefix).await,
+            Self::Azure(_) | Self::Folder(_) => Ok(Uploads::default()),
+        }
+    }
+
+    /// One that is gone already is aborted.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+        match self {
+            Self::S3(bucket) => bucket.abort(upload).await,
+            Self::Google(bucket) => bucket.abort(upload).await,
+            Self::Azure(_) | Self::Folder(_) => Ok(()),
         }
     }
 

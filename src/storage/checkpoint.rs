@@ -1,16 +1,20 @@
 //! The checkpoint in a backup's folder: how far its run is, beside its claim. It is gone when the backup is stored.
 
+use berth_core::claim::Claim;
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
 use object_store::path::Path;
 use object_store::{Error, GetResult, ObjectStoreExt, PutMode, PutPayload, Result, UpdateVersion};
 
+use super::claim::ClaimError;
 use super::conditional::put_if;
 use super::layout::Layout;
 
 pub(super) const FILE: &str = "berth-checkpoint";
 /// What a backup of many millions of objects takes.
 const LARGEST: u64 = 256 << 20;
+/// How often one is read again that is written at that very moment.
+const TRIES: usize = 3;
 
 impl Layout {
     pub fn checkpoint_path(&self) -> Path {
@@ -20,14 +24,48 @@ impl Layout {
     /// Replaces the one of version `replaces`, or none: a leader that is gone writes over nobody's.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] or [`Error::Precondition`] when another one stands there, or what the store says.
+    /// [`Error::AlreadyExists`] or [`Error::Precondition`] when another one stands there, or none any more, or what the store says.
     pub async fn put_checkpoint(
         &self,
         content: PutPayload,
         replaces: Option<UpdateVersion>,
     ) -> Result<UpdateVersion> {
+        if content.content_length() as u64 > LARGEST {
+            // Nobody would read it, and the one that stands there is of use.
+            let source = format!("it has more than {LARGEST} bytes").into();
+            return Err(Error::Generic { store: "checkpoint", source });
+        }
         let mode = replaces.map_or(PutMode::Create, PutMode::Update);
-        put_if(self.store(), &self.checkpoint_path(), content, mode).await
+        match put_if(self.store(), &self.checkpoint_path(), content, mode).await {
+            // So some say that what was to be replaced is not there.
+            Err(Error::NotFound { path, source }) => Err(Error::Precondition { path, source }),
+            done => done,
+        }
+    }
+
+    /// Puts an empty one in its place, as it was read, while the folder is claimed by `claim`: nobody goes on from there any more. Gives
+    /// the first bytes of what stood there, `most` of them.
+    ///
+    /// # Errors
+    /// When the folder is not claimed so any more, or somebody else writes it, or the store fails.
+    pub async fn void_checkpoint(
+        &self,
+        claim: &Claim,
+        most: usize,
+    ) -> std::result::Result<Option<Bytes>, ClaimError> {
+        for _ in 0..TRIES {
+            let found = self.read_checkpoint_start(most).await.map_err(ClaimError::Store)?;
+            self.confirm(claim).await?;
+            let Some((start, version)) = found.filter(|(start, _)| !start.is_empty()) else {
+                return Ok(None);
+            };
+            match self.put_checkpoint(PutPayload::default(), Some(version)).await {
+                Ok(_) => return Ok(Some(start)),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
+                Err(error) => return Err(ClaimError::Store(error)),
+            }
+        }
+        Err(ClaimError::Lost(self.folder()))
     }
 
     async fn get_checkpoint(&self) -> Result<Option<(GetResult, UpdateVersion)>> {
@@ -73,6 +111,53 @@ impl Layout {
         match self.store().delete(&self.checkpoint_path()).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::DynObjectStore;
+    use object_store::local::LocalFileSystem;
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn claim(run: &str) -> Claim {
+        Claim { cluster: "here".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    }
+
+    #[tokio::test]
+    async fn of_whoever_takes_a_checkpoint_up_and_whoever_makes_it_void_one_alone_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+        let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
+        for store in stores {
+            let layout = Layout::new(store, None, "b");
+            layout.claim(&claim("old"), None).await.unwrap();
+            assert!(layout.void_checkpoint(&claim("old"), 100).await.unwrap().is_none());
+            layout.put_checkpoint("of the old".into(), None).await.unwrap();
+            let (read, version) = layout.read_checkpoint().await.unwrap().unwrap();
+            assert_eq!(layout.void_checkpoint(&claim("old"), 100).await.unwrap(), Some(read));
+            assert!(layout.void_checkpoint(&claim("old"), 100).await.unwrap().is_none(), "it is void");
+            let late = layout.put_checkpoint("of the new".into(), Some(version)).await.unwrap_err();
+            assert!(matches!(late, Error::AlreadyExists { .. } | Error::Precondition { .. }), "{late}");
+            // And the other way round.
+            let (_, version) = layout.read_checkpoint().await.unwrap().unwrap();
+            let standing = layout.look().await.unwrap().version;
+            layout.claim(&claim("new"), standing).await.unwrap();
+            layout.put_checkpoint("of the new".into(), Some(version)).await.unwrap();
+            assert!(matches!(
+                layout.void_checkpoint(&claim("old"), 100).await,
+                Err(ClaimError::Taken { .. })
+            ));
+            let (read, version) = layout.read_checkpoint().await.unwrap().unwrap();
+            assert_eq!(&read[..], b"of the new");
+            layout.remove_checkpoint().await.unwrap();
+            let gone = layout.put_checkpoint("again".into(), Some(version)).await.unwrap_err();
+            assert!(matches!(gone, Error::AlreadyExists { .. } | Error::Precondition { .. }), "{gone}");
         }
     }
 }

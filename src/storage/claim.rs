@@ -163,10 +163,12 @@ impl Layout {
 
     /// Removes what a run has stored under its claim, as far as that can be, and, `with_claim` and when nothing else of it is
     /// left, the claim. `false`: there is nothing to be removed, because it is published or the folder is somebody else's.
-    /// Whatever a run does not write stays.
+    /// Whatever a run does not write stays. The claim is looked at before each of them, because a process that was paused may find
+    /// that another run has stored its own there. No store removes on a condition: what is left is the moment between an answer and
+    /// the next request.
     ///
     /// # Errors
-    /// The first of those that the store did not remove.
+    /// When the folder is somebody else's by now, or the first of those that the store did not remove.
     pub async fn remove(&self, claim: &Claim, with_claim: bool) -> Result<bool, ClaimError> {
         let found = self.look().await?;
         if found.folder.published || found.folder.claim.as_ref() != Some(claim) {
@@ -176,11 +178,13 @@ impl Layout {
         // First of all what says that the rest is of use.
         let names = std::iter::once(checkpoint::FILE.to_owned()).chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
+            self.confirm(claim).await?;
             if let Err(error) = self.delete(&self.folder().join(name)).await {
                 failed.get_or_insert(error);
             }
         }
         if failed.is_none() && with_claim {
+            self.confirm(claim).await?;
             failed = self.delete(&self.claim_path()).await.err();
         }
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))

@@ -2,8 +2,6 @@
 
 mod uploads;
 
-pub(super) use uploads::remove_staged;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

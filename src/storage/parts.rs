@@ -13,8 +13,6 @@ use object_store::path::Path;
 use object_store::{DynObjectStore, Error, MultipartId, ObjectStore, PutPayload, Result};
 use serde::{Deserialize, Serialize};
 
-use super::open::remove_staged;
-
 /// A location, opened.
 pub struct Opened {
     pub store: Arc<DynObjectStore>,
@@ -226,9 +224,26 @@ fn finish(file: &FilePath, id: &str, size: u64) -> io::Result<()> {
     if let Some(folder) = file.parent() {
         File::open(folder)?.sync_all()?;
     }
-    // Of runs that are dead. Nobody sees it, and it takes room.
-    let _ = remove_staged(file);
     Ok(())
+}
+
+/// What stores say of an upload that is gone, or of which a part is missing or another one. The status is left in the text alone.
+const REFUSALS: [&str; 5] =
+    ["NoSuchUpload", "InvalidPart", "InvalidBlockList", "InvalidBlobOrBlock", "EntityTooSmall"];
+
+/// Does it say that nobody will come further with this upload? One that says less may pass.
+pub fn is_refused(error: &Error) -> bool {
+    match error {
+        Error::NotFound { .. } => true,
+        Error::Generic { source, .. } => match source.downcast_ref::<io::Error>() {
+            Some(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof),
+            None => {
+                let told = source.to_string();
+                REFUSALS.iter().any(|word| told.contains(word))
+            }
+        },
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -254,11 +269,34 @@ mod tests {
         first.put(0, 0, "too late, too late".into()).await.unwrap();
         next.complete(&[begun, rest]).await.unwrap();
         let place = folder.path().join("backups/b");
-        assert_eq!(fs::read_to_string(place.join("b.tar.gz")).unwrap(), "first second");
+        let whole = || fs::read_to_string(place.join("b.tar.gz")).unwrap();
+        assert_eq!(whole(), "first second");
+        first.abort().await.unwrap();
         assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "nothing is left of what was begun");
         assert!(first.put(1, 6, "later still".into()).await.is_err());
         assert!(first.complete(&[]).await.is_err());
-        first.abort().await.unwrap();
+        assert_eq!(whole(), "first second");
+    }
+
+    #[tokio::test]
+    async fn an_upload_that_is_gone_or_has_holes_is_told_from_a_store_that_fails() {
+        let (_folder, parts, path) = folder();
+        let begun = parts.begin(&path).await.unwrap();
+        let receipt = begun.put(0, 0, "short".into()).await.unwrap();
+        let hole = begun.complete(&[receipt.clone(), receipt.clone()]).await.unwrap_err();
+        begun.abort().await.unwrap();
+        let gone = begun.complete(&[receipt]).await.unwrap_err();
+        let late = begun.put(1, 5, "late".into()).await.unwrap_err();
+        let of_bucket = |text: &str| Error::Generic { store: "S3", source: text.to_owned().into() };
+        let part =
+            of_bucket("Server returned non-2xx status code: 400 Bad Request: <Code>InvalidPart</Code>");
+        for error in [hole, gone, late, part] {
+            assert!(is_refused(&error), "{error}");
+        }
+        let full = io::Error::from(ErrorKind::StorageFull);
+        for error in [of_bucket("503 Service Unavailable: <Code>SlowDown</Code>"), failed(full.into())] {
+            assert!(!is_refused(&error), "{error}");
+        }
     }
 
     #[tokio::test]

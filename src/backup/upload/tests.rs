@@ -57,6 +57,7 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
         let (_folder, stores) = stores();
         for (store, parts) in stores {
             let path = Path::from("b.tar.gz");
+            let staged = Arc::new(OnceLock::new());
             let upload = |begun, progress| Upload {
                 store: Arc::clone(&store),
                 parts: parts.clone(),
@@ -64,6 +65,8 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
                 part_size: 16,
                 begun,
                 progress: Some(progress),
+                staged: Arc::clone(&staged),
+                claimed: None,
             };
             let (progress, mut told) = mpsc::channel(64);
             let (members, received) = mpsc::channel(64);
@@ -71,8 +74,8 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
                 members.send(Part::Member(member(i), contents(&i.to_string()))).await.unwrap();
             }
             drop(members);
-            let interrupted = upload(None, progress).run(received).await.err().unwrap();
-            assert!(matches!(interrupted.error, UploadError::GivenUp), "{}", interrupted.error);
+            let error = upload(None, progress).run(received).await.unwrap_err();
+            assert!(matches!(error, UploadError::GivenUp), "{error}");
             let (mut stored, mut tail, mut names) = (Uploaded::default(), Bytes::new(), Vec::new());
             while let Some(Progress::Part { upload, receipt, contents, tail: behind }) = told.recv().await {
                 stored.upload = upload;
@@ -80,8 +83,8 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
                 names.extend(contents.into_iter().flat_map(|contents| contents.names));
                 tail = behind;
             }
-            assert_eq!(interrupted.begun.is_some(), !stored.parts.is_empty());
-            let begun = match interrupted.begun {
+            assert_eq!(staged.get().is_some(), !stored.parts.is_empty());
+            let begun = match staged.get() {
                 Some(begun) => {
                     let known = parts.known(&path, begun.id()).unwrap();
                     Some((known.for_another(stored.size()).await.unwrap(), stored, tail))
@@ -104,7 +107,7 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
                 }
             };
             let (size, ()) = tokio::join!(upload(begun, progress).run(received), listen);
-            assert_eq!(size.map_err(|interrupted| interrupted.error).unwrap(), whole.len() as u64);
+            assert_eq!(size.unwrap(), whole.len() as u64);
             let found = store.get(&path).await.unwrap().bytes().await.unwrap();
             assert!(found == whole, "cut off after {cut}: {found:?}");
             assert_eq!((names.len(), is_told), (9, true), "each is told once: {names:?}");
@@ -121,7 +124,54 @@ async fn a_small_archive_is_stored_with_one_request() {
         members.send(Part::Member(member(1), contents("1"))).await.unwrap();
         members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
         let (store, progress) = (Arc::clone(&store), None);
-        let upload = Upload { store, parts, path, part_size: PART, begun: None, progress };
+        let (staged, claimed) = (Arc::default(), None);
+        let upload = Upload { store, parts, path, part_size: PART, begun: None, progress, staged, claimed };
         assert!(matches!(upload.run(received).await, Ok(15)));
+    }
+}
+
+/// Its process was paused for long, and another run has the folder now.
+#[tokio::test]
+async fn a_run_that_has_lost_its_claim_puts_nothing_in_place_of_what_stands_there() {
+    for part_size in [PART, 4] {
+        let (_folder, stores) = stores();
+        for (store, parts) in stores {
+            let layout = Layout::new(Arc::clone(&store), None, "b");
+            let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+            layout.claim(&claim("next"), None).await.unwrap();
+            let path = layout.archive();
+            store.put(&path, "of the next".into()).await.unwrap();
+            let (members, received) = mpsc::channel(4);
+            members.send(Part::Member(member(1), contents("1"))).await.unwrap();
+            members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
+            let upload = Upload {
+                store: Arc::clone(&store),
+                parts,
+                path: path.clone(),
+                part_size,
+                begun: None,
+                progress: None,
+                staged: Arc::default(),
+                claimed: Some((layout, claim("old"))),
+            };
+            let error = upload.run(received).await.unwrap_err();
+            assert!(matches!(error, UploadError::Claim(ClaimError::Taken { .. })), "{error}");
+            assert_eq!(&store.get(&path).await.unwrap().bytes().await.unwrap()[..], b"of the next");
+        }
+    }
+}
+
+/// As where the answer to the first attempt was lost.
+#[tokio::test]
+async fn what_is_put_together_already_is_not_refused() {
+    let (_folder, stores) = stores();
+    for (store, parts) in stores {
+        let path = Path::from("b.tar.gz");
+        let staged = parts.begin(&path).await.unwrap();
+        let receipts = [staged.put(0, 0, "whole".into()).await.unwrap()];
+        for _ in 0..2 {
+            put_together(&*store, &path, &staged, &receipts, 5).await.unwrap();
+        }
+        assert!(put_together(&*store, &path, &staged, &receipts, 6).await.is_err());
     }
 }

@@ -19,7 +19,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::line::{self, Answer, ENCODED, Line, Request, add_query, lacks, wrong};
-use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, generations, xml};
+use super::{
+    Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, generations, xml,
+};
 
 /// Of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
 const KEY: &str = "serviceaccount.json";
@@ -254,31 +256,28 @@ impl Google {
     }
 
     /// Only programs that write as they would to S3 leave any.
-    pub async fn abort_uploads(&self, prefix: &str) -> Result<()> {
+    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
         let path = format!("/{}", self.bucket);
-        loop {
-            let query = [("uploads", ""), ("prefix", prefix)];
-            let call = Call { path: &path, query: &query, ..Call::default() };
-            let body = match self.send(Method::GET, call).await {
-                Ok(answer) => answer.body,
-                Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            };
-            let found: xml::Uploads = xml::read(&body).map_err(|error| self.unreadable(&error))?;
-            for upload in found.upload.iter().filter(|upload| upload.key.starts_with(prefix)) {
-                let path = format!("{path}/{}", utf8_percent_encode(&upload.key, &ENCODED));
-                let query = [("uploadId", upload.upload_id.as_str())];
-                let call = Call { path: &path, query: &query, key: Some(&upload.key), body: None };
-                match self.send(Method::DELETE, call).await {
-                    Err(error) if error.word != "NoSuchUpload" => return Err(error),
-                    _ => {}
-                }
+        let query = [("uploads", ""), ("prefix", prefix)];
+        let call = Call { path: &path, query: &query, ..Call::default() };
+        let body = match self.send(Method::GET, call).await {
+            Ok(answer) => answer.body,
+            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
+                return Ok(Uploads::default());
             }
-            if !found.is_truncated || found.upload.is_empty() {
-                return Ok(());
-            }
+            Err(error) => return Err(error),
+        };
+        let found: xml::Uploads = xml::read(&body).map_err(|error| self.unreadable(&error))?;
+        Ok(found.below(prefix))
+    }
+
+    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+        let path = format!("/{}/{}", self.bucket, utf8_percent_encode(&upload.key, &ENCODED));
+        let query = [("uploadId", upload.id.as_str())];
+        let call = Call { path: &path, query: &query, key: Some(&upload.key), body: None };
+        match self.send(Method::DELETE, call).await {
+            Err(error) if error.word != "NoSuchUpload" => Err(error),
+            _ => Ok(()),
         }
     }
 

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::signed::{Call, Endpoint, Keys, partition};
-use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, xml};
+use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, xml};
 
 /// An upload that was begun and never ended costs, and nobody sees it.
 const UNFINISHED_DAYS: u32 = 7;
@@ -235,29 +235,24 @@ impl S3 {
         Ok(removal)
     }
 
-    pub async fn abort_uploads(&self, prefix: &str) -> Result<()> {
-        loop {
-            let query = [("uploads", ""), ("prefix", prefix)];
-            let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
-                Ok(body) => body,
-                Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            };
-            let found: xml::Uploads = self.read(&body)?;
-            for upload in found.upload.iter().filter(|upload| upload.key.starts_with(prefix)) {
-                let query = [("uploadId", upload.upload_id.as_str())];
-                let call =
-                    Call { method: Method::DELETE, key: Some(&upload.key), query: &query, ..Call::default() };
-                match self.endpoint.send(call).await {
-                    Err(error) if error.word != "NoSuchUpload" => return Err(error),
-                    _ => {}
-                }
+    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
+        let query = [("uploads", ""), ("prefix", prefix)];
+        let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
+            Ok(body) => body,
+            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
+                return Ok(Uploads::default());
             }
-            if !found.is_truncated || found.upload.is_empty() {
-                return Ok(());
-            }
+            Err(error) => return Err(error),
+        };
+        self.read::<xml::Uploads>(&body).map(|found| found.below(prefix))
+    }
+
+    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+        let query = [("uploadId", upload.id.as_str())];
+        let call = Call { method: Method::DELETE, key: Some(&upload.key), query: &query, ..Call::default() };
+        match self.endpoint.send(call).await {
+            Err(error) if error.word != "NoSuchUpload" => Err(error),
+            _ => Ok(()),
         }
     }
 

@@ -113,6 +113,15 @@ pub struct Upload {
     pub upload_id: String,
 }
 
+impl Uploads {
+    /// Some stores take the prefix for less than it is.
+    pub fn below(self, prefix: &str) -> super::Uploads {
+        let all = self.upload.into_iter().filter(|upload| upload.key.starts_with(prefix));
+        let uploads = all.map(|upload| super::Upload { key: upload.key, id: upload.upload_id });
+        super::Uploads { uploads: uploads.collect(), is_cut: self.is_truncated }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Retention {

@@ -1,7 +1,7 @@
 //! Uploads that somebody has begun and nobody will end. [`object_store`] does not list them; the administration of buckets does.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,22 +15,61 @@ use tokio::time::timeout;
 
 use super::{Opener, bucket_of};
 use crate::storage::Roots;
-use crate::storage::bucket::Bucket;
+use crate::storage::bucket::{Bucket, Upload};
 use crate::storage::credentials::{self, Keys};
 
-/// For all of them.
+/// For a list of them, and for all aborts.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Of one key. The rest is left to whoever looks next.
+const MOST: usize = 1000;
 
-impl Opener {
-    /// Aborts what was begun for `key` and never ended.
+/// What was begun for one key and never ended, as it was found.
+pub enum Unfinished {
+    Uploads(Box<Bucket>, Vec<Upload>),
+    Files(Vec<PathBuf>),
+}
+
+impl Unfinished {
+    /// Aborts these, and nothing that was begun since they were listed.
     ///
     /// # Errors
-    /// When the store does not let us look, or does not do it.
-    pub async fn abort_uploads(
+    /// When the store does not do it.
+    pub async fn abort(self) -> anyhow::Result<()> {
+        match self {
+            Self::Uploads(bucket, uploads) => {
+                let all = async {
+                    for upload in &uploads {
+                        bucket.abort(upload).await?;
+                    }
+                    anyhow::Ok(())
+                };
+                timeout(PATIENCE, all).await.context("the store took too long")?
+            }
+            Self::Files(files) => {
+                for file in files {
+                    match std::fs::remove_file(file) {
+                        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                            return Err(error.into());
+                        }
+                        _ => {}
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Opener {
+    /// Lists what was begun for `key` and never ended, and for no other key.
+    ///
+    /// # Errors
+    /// When the store does not let us look.
+    pub async fn unfinished(
         &self,
         location: &BackupStorageLocation,
         key: &object_store::path::Path,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Unfinished> {
         let bucket = bucket_of(location)?;
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
@@ -40,13 +79,14 @@ impl Opener {
             "aws" => ("aws", self.amazon_keys(location, bucket, get("region"), get("profile")).await?),
             "gcp" => match self.cloud_file(location).await? {
                 Some(file) => ("gcp", secret([("serviceaccount.json", file.text)])),
-                None => return Ok(()),
+                None => return Ok(Unfinished::Files(Vec::new())),
             },
             FILESYSTEM_PROVIDER => {
-                return remove_staged(&self.folder_path(config, bucket)?.join(key.as_ref()));
+                let file = self.folder_path(config, bucket)?.join(key.as_ref());
+                return staged(&file).map(Unfinished::Files);
             }
             // Blocks of no blob go by themselves within a week.
-            _ => return Ok(()),
+            _ => return Ok(Unfinished::Files(Vec::new())),
         };
         let authority = self.authority(location).await?;
         let store = StoreConfig {
@@ -58,8 +98,11 @@ impl Opener {
         };
         let region = get("region").unwrap_or("us-east-1");
         let bucket = Bucket::open(kind, bucket, region, &store, &secret, &Roots::default())?;
-        timeout(PATIENCE, bucket.sweep(key.as_ref())).await.context("the store took too long")??;
-        Ok(())
+        let key: &str = key.as_ref();
+        let page = timeout(PATIENCE, bucket.uploads(key)).await.context("the store took too long")??;
+        // Others have names that begin alike.
+        let of_key = page.uploads.into_iter().filter(|upload| upload.key == key).take(MOST).collect();
+        Ok(Unfinished::Uploads(Box::new(bucket), of_key))
     }
 
     async fn amazon_keys(
@@ -95,35 +138,45 @@ fn secret(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Secret {
 }
 
 /// What is not whole yet lies beside its file, as `FILE#NUMBER`.
-pub(in crate::storage) fn remove_staged(file: &Path) -> anyhow::Result<()> {
+fn staged(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
-        return Ok(());
+        return Ok(Vec::new());
     };
-    for entry in std::fs::read_dir(folder)? {
+    let mut staged = Vec::new();
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(staged),
+        entries => entries?,
+    };
+    for entry in entries.take(MOST) {
         let entry = entry?;
         let found = entry.file_name();
         let number = found.to_str().and_then(|found| found.strip_prefix(name)?.strip_prefix('#'));
         if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
-            std::fs::remove_file(entry.path())?;
+            staged.push(entry.path());
         }
     }
-    Ok(())
+    Ok(staged)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_what_was_begun_of_that_very_file_is_removed() {
+    #[tokio::test]
+    async fn only_what_was_begun_of_that_very_file_before_it_was_listed_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let names =
             ["one.tar.gz", "one.tar.gz#1", "one.tar.gz#23", "one.tar.gz#", "one.tar.gz#a", "two.tar.gz#1"];
         for name in names {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        remove_staged(&folder.path().join("one.tar.gz")).unwrap();
+        let found = staged(&folder.path().join("one.tar.gz")).unwrap();
+        std::fs::write(folder.path().join("one.tar.gz#4"), "of the next run").unwrap();
+        std::fs::remove_file(folder.path().join("one.tar.gz#23")).unwrap();
+        Unfinished::Files(found).abort().await.unwrap();
         let left = names.map(|name| folder.path().join(name).exists());
         assert_eq!(left, [true, false, false, true, true, true]);
+        assert!(folder.path().join("one.tar.gz#4").exists());
+        assert!(staged(&folder.path().join("nowhere/one.tar.gz")).unwrap().is_empty());
     }
 }

@@ -1,0 +1,133 @@
+//! Uploads that no run completes any more. Why nobody aborts what another run goes on with is said in [`berth_core::upload`].
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use berth_api::velero::BackupStorageLocation;
+use berth_core::claim::Claim;
+use berth_core::upload::{Standing, may_abort};
+use bytes::Bytes;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::begun::Site;
+use super::checkpoint::{HEAD, Head};
+use super::run::Engine;
+use super::upload::abort;
+use crate::storage::{ClaimError, Layout, Parts, Staged};
+
+/// For all of it: the store may be what failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where an archive goes.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub location: &'a BackupStorageLocation,
+    pub layout: &'a Layout,
+    pub parts: &'a Parts,
+    /// By whoever takes it over: what the run before was just writing as its claim goes, too.
+    pub is_taken_over: bool,
+}
+
+impl Site {
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            location: &self.location,
+            layout: &self.layout,
+            parts: &self.parts,
+            is_taken_over: self.is_taken_over,
+        }
+    }
+}
+
+impl Engine {
+    /// Aborts everything that was begun of the archive and is not complete, by whichever run, as long as the folder is claimed by `claim`;
+    /// nobody goes on from its checkpoint any more. `own`: what the run that ends was at. It is paid for where that fails.
+    pub(super) async fn clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) {
+        let name = place.layout.backup();
+        let cleared = timeout(PATIENCE, self.try_clear(place, claim, own)).await;
+        let Err(error) = cleared.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time"))) else {
+            return;
+        };
+        if let Some(ClaimError::Taken { .. } | ClaimError::Lost(_)) = error.downcast_ref::<ClaimError>() {
+            info!(%name, "another run has the folder: what it may go on with is left to it");
+            if let Some(own) = own {
+                self.let_go(place.layout, own).await;
+            }
+            return;
+        }
+        warn!(%name, error = format!("{error:#}"), "uploads that a run has begun could not be aborted: the bucket may keep their parts");
+    }
+
+    async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {
+        let Place { layout, parts, .. } = place;
+        let start = layout.void_checkpoint(claim, HEAD).await?;
+        let head = start.and_then(|start| Head::read(start).ok()).map(|(head, _)| head);
+        let named = head.filter(|head| !head.upload().is_empty());
+        let named = named.and_then(|head| parts.known(&layout.archive(), head.upload()).ok());
+        // By their ids, because many a key may not list uploads.
+        let own = own.filter(|own| named.as_ref().is_none_or(|named| named.id() != own.id()));
+        for upload in named.iter().chain(own) {
+            abort(upload).await;
+        }
+        self.sweep(place, claim).await
+    }
+
+    /// Aborts what is begun and named by nobody.
+    ///
+    /// # Errors
+    /// When the folder is somebody else's by now, or the store does not let us look, or does not do it.
+    pub(super) async fn sweep(&self, place: Place<'_>, claim: &Claim) -> anyhow::Result<()> {
+        let Place { location, layout, .. } = place;
+        let keys = [layout.archive(), layout.checkpoint_path(), layout.claim_path()];
+        for key in keys.iter().take(if place.is_taken_over { 3 } else { 2 }) {
+            let found = self.opener.unfinished(location, key).await?;
+            // What a later run begins is not in that list, if none has claimed the folder yet.
+            layout.confirm(claim).await?;
+            found.abort().await?;
+        }
+        Ok(())
+    }
+
+    /// Aborts an upload that this run alone knows, whoever has the folder by now.
+    pub(super) async fn let_go(&self, layout: &Layout, upload: &Staged) {
+        let Ok(Ok(found)) = timeout(PATIENCE, layout.read_checkpoint_start(HEAD)).await else { return };
+        let noted = Noted::of(found.map(|(start, _)| start));
+        if may_abort(upload.id(), &noted.standing()) {
+            abort(upload).await;
+        }
+    }
+}
+
+/// What a checkpoint that stands in a folder says of an upload.
+pub(super) enum Noted {
+    Nothing,
+    Void,
+    Unreadable,
+    Of { run: String, upload: String },
+}
+
+impl Noted {
+    /// From its first bytes.
+    pub fn of(start: Option<Bytes>) -> Self {
+        match start {
+            None => Self::Nothing,
+            Some(start) if start.is_empty() => Self::Void,
+            Some(start) => match Head::read(start) {
+                Ok((head, _)) => {
+                    Self::Of { run: head.says().run.to_owned(), upload: head.upload().to_owned() }
+                }
+                Err(_) => Self::Unreadable,
+            },
+        }
+    }
+
+    pub fn standing(&self) -> Standing<'_> {
+        match self {
+            Self::Nothing => Standing::Nothing,
+            Self::Void => Standing::Void,
+            Self::Unreadable => Standing::Unreadable,
+            Self::Of { run, upload } => Standing::Of { run, upload },
+        }
+    }
+}
