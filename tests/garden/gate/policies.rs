@@ -249,6 +249,16 @@ fn that_an_entry_has_a_place_is_the_hubs_word(kubectl: &Kubectl) {
         }
         assert!(apply(kubectl, &plain, false).status.success());
     }
+    // Policies are asked when the API server has named it.
+    let mut generated = finalized.clone();
+    generated["metadata"].as_object_mut().unwrap().remove("name");
+    generated["metadata"]["generateName"] = json!("mine-");
+    let create = |more: &[&str]| {
+        let args = [&["create", "--dry-run=server", "-f", "-"][..], more].concat();
+        said(&kubectl.answer(&args, &generated.to_string()).unwrap())
+    };
+    assert!(create(&["--as=maker"]).contains("refused by berth-places: metadata.finalizers: "));
+    assert_eq!(create(&[]), "  accepted\n", "whoever may write statuses");
     // Nor is it anybody's to take back.
     assert!(apply(kubectl, &finalized, false).status.success());
     let answer = by_maker(&plain);
