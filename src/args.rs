@@ -231,9 +231,12 @@ pub struct WebhookArgs {
     #[arg(long = "executor-identity")]
     pub executor_identities: Vec<String>,
     /// User name that may delete and expire finished Backups. May be given more than once.
-    /// Default: service account velero of the namespace.
+    /// Default: service account velero of the namespace, or nobody with --without-velero.
     #[arg(long = "lifecycle-identity")]
     pub lifecycle_identities: Vec<String>,
+    /// No Velero is installed in the namespace: a service account of its name is nobody's in particular.
+    #[arg(long)]
+    pub without_velero: bool,
 }
 
 #[derive(ClapArgs)]
@@ -337,7 +340,8 @@ pub struct InstallArgs {
     /// Who runs the backups that are started. Default: as it is installed, else berth.
     #[arg(long, value_enum)]
     pub executor: Option<Executor>,
-    /// Velero is installed there: bring no definitions and leave the namespace as it is. Default: found out.
+    /// Velero is installed there: bring no definitions, leave the namespace as it is, and take its service account for
+    /// Velero. Default: found out.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub beside_velero: Option<bool>,
     /// Switch off those controllers of Velero that berth takes the place of. The difference is shown first; `berth
@@ -347,7 +351,8 @@ pub struct InstallArgs {
     /// Who keeps the webhooks' certificates. Default: as it is installed, else berth itself.
     #[arg(long, value_enum)]
     pub certificates: Option<Certificates>,
-    /// Velero's service account. Default: that of its Deployment, else velero.
+    /// Velero's service account, which may delete, expire and copy finished Backups. Default: that of its Deployment, else
+    /// velero; none where no Velero is installed.
     #[arg(long)]
     pub velero_service_account: Option<String>,
     /// What the engine may read to back it up. Default: as it is installed, else all.

@@ -2,6 +2,7 @@
 //! given by berth alone; and who may steer does so by rights.
 
 mod generated;
+mod trust;
 
 use std::sync::OnceLock;
 

@@ -122,10 +122,14 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
     keep("--concurrent-backups", args.concurrent_backups);
     keep("--item-block-worker-count", args.item_block_worker_count);
     let image = || Some(image_of(env!("CARGO_PKG_VERSION"), installed?.image()?));
+    let velero = found.and_then(|found| found.velero.as_ref());
     let account = || {
-        let spec = found?.velero.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
+        let spec = velero?.spec.as_ref()?.template.spec.as_ref()?;
         spec.service_account_name.clone()
     };
+    // Where no Velero is, whoever may make service accounts would gain by making one of its name.
+    let is_beside = args.beside_velero.unwrap_or(velero.is_some());
+    let of_velero = || is_beside.then(|| account().unwrap_or_else(|| VELERO_ACCOUNT.to_owned()));
     Settings {
         executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
         certificates: args
@@ -133,11 +137,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
             .or_else(|| Some(installed?.certificates))
             .unwrap_or(Certificates::SelfManaged),
         image: args.image.clone().or_else(image),
-        velero_account: args
-            .velero_service_account
-            .clone()
-            .or_else(account)
-            .unwrap_or_else(|| VELERO_ACCOUNT.to_owned()),
+        velero_account: args.velero_service_account.clone().or_else(of_velero),
         args: flags,
         reviews: Reviews::wanted(&args.reviews, None),
         member: Member::wanted(
