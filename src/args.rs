@@ -368,6 +368,9 @@ pub struct InstallArgs {
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
+    /// Take over objects of berth's names that no berth brought. Without, they are named, and nothing is changed.
+    #[arg(long, conflicts_with = "output")]
+    pub adopt: bool,
     /// Let the API server judge everything, and write nothing.
     #[arg(long)]
     pub dry_run: bool,

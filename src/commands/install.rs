@@ -20,8 +20,8 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Installed, Member, Reference, Reviews, Settings, Types, certificates, diff,
-    kept, left, member, remove, render, velero,
+    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Settings,
+    Types, certificates, diff, kept, left, member, remove, render, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -78,6 +78,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         objects.retain(|object| !needs_policies(object));
     }
     ensure_allowed(&cluster, &objects).await?;
+    ensure_ours(&cluster, &objects, args.adopt).await?;
     let executor = settings.executor;
     let hands = Hands::of(&found, settings);
     if args.dry_run || args.diff {
@@ -163,6 +164,21 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
     for role in objects.iter().filter(is_role) {
         apply::apply(&cluster.client, role, Mode::DryRun).await.context("nothing was changed")?;
+    }
+    Ok(())
+}
+
+/// Before anything is written: nothing of somebody else's that happens to have one of our names is overwritten.
+async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
+    let strangers = apply::strangers(&cluster.client, objects).await?;
+    if adopt {
+        strangers.iter().for_each(|one| println!("{one} is taken over: no berth brought it"));
+    } else if !strangers.is_empty() {
+        let names: Vec<String> = strangers.iter().map(ToString::to_string).collect();
+        bail!(
+            "these are there already, and lack the label {PART_OF}={PART_OF_BERTH} of what berth brings; nothing was changed. Delete what is somebody else's, or take all of it over by --adopt (with --diff it only shows what would change):\n  {}",
+            names.join("\n  ")
+        );
     }
     Ok(())
 }
