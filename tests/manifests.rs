@@ -225,6 +225,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
         ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
         ("berth-places", hub("CREATE,UPDATE", &["backupentries"])),
+        ("berth-finalizers", hub("UPDATE", &["backupbuckets", "backupentries"])),
         ("berth-backupentry-deletions", hub("DELETE", &["backupentries"])),
         (
             "berth-letting-go",
