@@ -352,10 +352,11 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     }
     const ENTRIES: &str = "backupentries.garden.berth.dev";
     kubectl.run(&["delete", ENTRIES, "going", "-n", "garden-dev", "--wait=false"]).unwrap();
-    let let_go = json!({"metadata": {"finalizers": [THEIRS]}}).to_string();
+    let mut let_go = entry("going", "s", "b");
+    let_go["metadata"]["finalizers"] = json!([THEIRS]);
     let hub = format!("--as={HUBS}");
-    let patch = ["patch", ENTRIES, "going", "-n", "garden-dev", "--type=merge", "-p", &let_go, &hub];
-    kubectl.run(&patch).unwrap();
+    let args = ["apply", "--server-side", "--force-conflicts", "-f", "-", &hub];
+    kubectl.run_with(&args, &let_go.to_string()).unwrap();
     let delete = |name: &str| {
         let args = ["delete", ENTRIES, name, "-n", "garden-dev", "--wait=false", "--dry-run=server"];
         said(&kubectl.answer(&args, "").unwrap())
