@@ -220,6 +220,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
                 .to_vec(),
         ),
         ("berth-tokens", vec!["secrets.v1. CREATE,UPDATE".to_owned()]),
+        ("berth-secrets", vec!["secrets.v1. CREATE,UPDATE,DELETE".to_owned()]),
         ("berth-cloudprofiles", hub("CREATE,UPDATE", &["cloudprofiles"])),
         ("berth-seeds", hub("CREATE,UPDATE", &["seeds"])),
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
