@@ -230,9 +230,12 @@ pub struct WebhookArgs {
     #[arg(long = "executor-identity")]
     pub executor_identities: Vec<String>,
     /// User name that may delete and expire finished Backups. May be given more than once.
-    /// Default: service account velero of the namespace.
+    /// Default: service account velero of the namespace, or nobody with --without-velero.
     #[arg(long = "lifecycle-identity")]
     pub lifecycle_identities: Vec<String>,
+    /// No Velero is installed in the namespace: a service account of its name is nobody's in particular.
+    #[arg(long)]
+    pub without_velero: bool,
 }
 
 #[derive(ClapArgs)]
@@ -336,7 +339,8 @@ pub struct InstallArgs {
     /// Who runs the backups that are started. Default: as it is installed, else berth.
     #[arg(long, value_enum)]
     pub executor: Option<Executor>,
-    /// Velero is installed there: bring no definitions and leave the namespace as it is. Default: found out.
+    /// Velero is installed there: bring no definitions, leave the namespace as it is, and take its service account for
+    /// Velero. Default: found out.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub beside_velero: Option<bool>,
     /// Switch off those controllers of Velero that berth takes the place of. The difference is shown first; `berth
@@ -346,7 +350,8 @@ pub struct InstallArgs {
     /// Who keeps the webhooks' certificates. Default: as it is installed, else berth itself.
     #[arg(long, value_enum)]
     pub certificates: Option<Certificates>,
-    /// Velero's service account. Default: that of its Deployment, else velero.
+    /// Velero's service account, which may delete, expire and copy finished Backups. Default: that of its Deployment, else
+    /// velero; none where no Velero is installed.
     #[arg(long)]
     pub velero_service_account: Option<String>,
     /// What the engine may read to back it up. Default: as it is installed, else all.
@@ -362,6 +367,9 @@ pub struct InstallArgs {
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
+    /// Take over objects of berth's names that no berth brought. Without, they are named, and nothing is changed.
+    #[arg(long, conflicts_with = "output")]
+    pub adopt: bool,
     /// Let the API server judge everything, and write nothing.
     #[arg(long)]
     pub dry_run: bool,

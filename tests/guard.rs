@@ -1,6 +1,10 @@
 //! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; grants are
 //! given by berth alone; and who may steer does so by rights.
 
+mod generated;
+mod secrets;
+mod trust;
+
 use std::sync::OnceLock;
 
 use berth::movers::granting;
@@ -612,7 +616,10 @@ fn nobody_makes_tokens_of_other_accounts_with_a_token_of_berth() {
     let_do_everything(kubectl, &accounts.each_ref().map(String::as_str));
     let secret = |kind: &str| {
         let annotations = json!({"kubernetes.io/service-account.name": "default"});
-        let metadata = json!({"name": "made", "namespace": "tokens", "annotations": annotations});
+        // The agent makes none without.
+        let labels = json!({"garden.berth.dev/seed": "ship"});
+        let metadata =
+            json!({"name": "made", "namespace": "tokens", "annotations": annotations, "labels": labels});
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind}).to_string()
     };
     let make = |kind: &str, user: &str| {

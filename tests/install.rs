@@ -206,7 +206,26 @@ fn a_stranger_is_left_alone(plane: &ControlPlane, admin: &Path) {
     apply(plane, &[of_helm]);
     let output = berth(admin, &["install"]);
     assert!(!output.status.success() && said(&output).contains("helm upgrade berth"), "{}", said(&output));
-    plane.kubectl().run(&["delete", "mutatingwebhookconfiguration", "berth"]).unwrap();
+    let kubectl = plane.kubectl();
+    kubectl.run(&["delete", "mutatingwebhookconfiguration", "berth"]).unwrap();
+    // Somebody's own role, which happens to have a name of berth's.
+    const ROLE: &str = "berth-operator";
+    kubectl.run(&["create", "clusterrole", ROLE, "--verb=get", "--resource=pods"]).unwrap();
+    let read = || kubectl.run(&["get", "clusterrole", ROLE, "-o", "json"]).unwrap();
+    let before = read();
+    for flags in [&["install"][..], &["install", "--dry-run"]] {
+        let output = berth(admin, flags);
+        let text = said(&output);
+        assert!(!output.status.success() && text.contains("clusterrole/berth-operator"), "{text}");
+        assert!(text.contains("--adopt") && !text.contains("created"), "{text}");
+    }
+    let output = berth(admin, &["install", "--adopt", "--dry-run"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("clusterrole/berth-operator is taken over"), "{text}");
+    assert!(text.contains("clusterrole/berth-operator changed (dry run)"), "{text}");
+    assert_eq!(read(), before, "nothing of it was written");
+    kubectl.run(&["delete", "clusterrole", ROLE]).unwrap();
 }
 
 fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {

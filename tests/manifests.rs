@@ -115,8 +115,8 @@ fn kustomized(resources: &[&str], components: &str) -> Vec<Value> {
 #[test]
 fn kustomize_and_the_binary_agree() {
     for (executor, certificates, components) in [
-        (Executor::Berth, Certificates::SelfManaged, "alone self-managed"),
-        (Executor::Berth, Certificates::CertManager, "alone cert-manager"),
+        (Executor::Berth, Certificates::SelfManaged, "alone without-velero self-managed"),
+        (Executor::Berth, Certificates::CertManager, "alone without-velero cert-manager"),
         (Executor::Velero, Certificates::SelfManaged, "beside-velero self-managed"),
         (Executor::Velero, Certificates::CertManager, "beside-velero cert-manager"),
     ] {
@@ -220,11 +220,13 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
                 .to_vec(),
         ),
         ("berth-tokens", vec!["secrets.v1. CREATE,UPDATE".to_owned()]),
+        ("berth-secrets", vec!["secrets.v1. CREATE,UPDATE,DELETE".to_owned()]),
         ("berth-cloudprofiles", hub("CREATE,UPDATE", &["cloudprofiles"])),
         ("berth-seeds", hub("CREATE,UPDATE", &["seeds"])),
         ("berth-backupbuckets", hub("CREATE,UPDATE", &["backupbuckets"])),
         ("berth-backupentries", hub("CREATE,UPDATE", &["backupentries"])),
         ("berth-places", hub("CREATE,UPDATE", &["backupentries"])),
+        ("berth-finalizers", hub("UPDATE", &["backupbuckets", "backupentries"])),
         ("berth-backupentry-deletions", hub("DELETE", &["backupentries"])),
         (
             "berth-letting-go",
@@ -328,13 +330,14 @@ fn rendered_by_helm(values: &str) -> Vec<Value> {
 #[test]
 fn the_chart_and_the_binary_agree() {
     for (executor, certificates) in COMBINATIONS {
-        let theirs = rendered_by_helm(&format!("executor={executor},certificates={certificates}"));
+        let values = format!("executor={executor},certificates={certificates},veleroServiceAccount=velero");
+        let theirs = rendered_by_helm(&values);
         let mut ours = documents(&printed(executor, certificates, "elsewhere", &[]));
         ours.extend(berth_api::crd::velero().iter().map(|crd| serde_json::to_value(crd).unwrap()));
         assert_same(theirs, ours, &format!("{executor} {certificates}"));
     }
     let said = "webhook.timeoutSeconds=5,webhook.reviewsFrom={10.0.0.0/28},webhook.clientCAConfigMap=callers";
-    let theirs = rendered_by_helm(&format!("executor=berth,certificates=self-managed,{said}"));
+    let theirs = rendered_by_helm(&format!("veleroServiceAccount=velero,{said}"));
     let flags = ["--webhook-timeout=5s", "--reviews-from=10.0.0.0/28", "--client-ca-configmap=callers"];
     let mut ours = documents(&printed("berth", "self-managed", "elsewhere", &flags));
     assert!(ours.iter().any(|o| o["spec"]["ingress"][0]["from"][0]["ipBlock"]["cidr"] == "10.0.0.0/28"));
@@ -392,6 +395,36 @@ fn the_chart_and_the_binary_know_velero_by_its_service_account() {
             let wanted = format!("--{flag}-identity=system:serviceaccount:velero:velero-server");
             assert!(text.contains(&wanted), "{wanted}: {text}");
         }
+    }
+}
+
+/// Whoever may make service accounts gains nothing by one of Velero's name where there is no Velero.
+#[test]
+fn velero_is_trusted_where_it_is_installed_and_nowhere_else() {
+    let printed = |flags: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+            .args(["install", "--output=yaml", "--namespace=elsewhere"])
+            .args(["--concurrent-backups=1", "--item-block-worker-count=1"])
+            .args(flags)
+            .output()
+            .unwrap();
+        documents(&String::from_utf8(output.stdout).unwrap())
+    };
+    let judges = |mut objects: Vec<Value>| {
+        objects.retain(|one| one["kind"] == "Deployment" || one["kind"] == "ValidatingAdmissionPolicy");
+        objects
+    };
+    for (flags, values, is_trusted) in [
+        (&["--beside-velero"][..], "definitions=false", true),
+        (&[], "definitions=true", false),
+        (&["--velero-service-account=velero"], "veleroServiceAccount=velero", true),
+        (&["--executor=velero"], "executor=velero", true),
+    ] {
+        let (theirs, ours) = (judges(rendered_by_helm(values)), judges(printed(flags)));
+        let text = json!(ours).to_string();
+        assert_eq!(text.contains(":velero'"), is_trusted, "{flags:?}");
+        assert_eq!(text.contains("--without-velero"), !is_trusted, "{flags:?}");
+        assert_same(theirs, ours, values);
     }
 }
 

@@ -90,6 +90,13 @@ async fn connect(from: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
+/// Connections to the port of reviews.
+fn refused(berth: &Berth) -> anyhow::Result<u32> {
+    let metrics = berth.webhook.metrics()?;
+    let line = metrics.lines().find(|line| line.starts_with("berth_admission_connections_refused_total "));
+    Ok(line.context("no such metric")?.rsplit(' ').next().unwrap_or_default().parse()?)
+}
+
 #[test]
 fn what_one_address_takes_leaves_room_for_the_api_server() {
     let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "crowded")).unwrap();
@@ -100,16 +107,8 @@ fn what_one_address_takes_leaves_room_for_the_api_server() {
         (0..384).map(|_| runtime.block_on(connect([127, 0, 0, 7], to)).unwrap()).collect()
     };
     let mut strangers = crowd();
-    let refused = || {
-        let metrics = berth.webhook.metrics()?;
-        let line =
-            metrics.lines().find(|line| line.starts_with("berth_admission_connections_refused_total "));
-        Ok::<u32, anyhow::Error>(
-            line.context("no such metric")?.rsplit(' ').next().unwrap_or_default().parse()?,
-        )
-    };
     wait_for("some above its share to be refused", PATIENCE, || {
-        if refused()? > 0 {
+        if refused(&berth)? > 0 {
             return Ok(Some(()));
         }
         // A busy machine may have let the first ones go before the last ones came.
@@ -121,6 +120,31 @@ fn what_one_address_takes_leaves_room_for_the_api_server() {
     let made = berth.kubectl().create("crowded", &[backup_of("mine", &["a"])]).unwrap();
     assert!(made.stderr.contains("berth: queued at position"), "{}", made.stderr);
     drop(strangers);
+}
+
+/// The API server and the kubelet of one machine come by its address, and so does what else runs in its network.
+#[test]
+fn reviews_and_probes_of_one_address_do_not_starve_each_other() {
+    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "neighbours")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let crowd = |to: SocketAddr, count: usize| -> Vec<TcpStream> {
+        (0..count).map(|_| runtime.block_on(connect([127, 0, 0, 1], to)).unwrap()).collect()
+    };
+    let probes = crowd(berth.webhook.health_address(), 64);
+    let made = berth.kubectl().create("neighbours", &[backup_of("mine", &["a"])]).unwrap();
+    assert!(made.stderr.contains("berth: queued at position"), "{}", made.stderr);
+    drop(probes);
+    let mut reviews = crowd(berth.webhook_address(), 384);
+    wait_for("some above its share to be refused, and that to be told", PATIENCE, || {
+        if refused(&berth).is_ok_and(|count| count > 0) {
+            return Ok(Some(()));
+        }
+        reviews.clear();
+        reviews = crowd(berth.webhook_address(), 384);
+        Ok(None)
+    })
+    .unwrap();
+    assert!(berth.webhook.is_ready(), "the port of probes has connections of its own");
 }
 
 #[test]

@@ -11,7 +11,6 @@ use anyhow::{Context as _, ensure};
 use berth_api::keys::{self, EXCLUDE_FROM_BACKUP};
 use berth_certs::rotation::{self, trusts};
 use berth_certs::{Keys, Rotate, Step};
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -20,7 +19,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
@@ -30,8 +30,8 @@ use tracing::{info, warn};
 use super::trust::Trust;
 use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
+use crate::mirror::{mirror, of_namespace};
 use crate::pace::counted;
-use crate::telemetry::chain;
 
 /// How often everything is looked at, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -74,7 +74,7 @@ impl Keeper {
                 let _ = timeout(pause, changed.notified()).await;
             }
         };
-        let secrets: Api<Secret> = Api::namespaced(self.watch.clone(), &self.namespace);
+        let secrets: Api<DeserializeGuard<Secret>> = of_namespace(&self.watch, &self.namespace);
         tokio::join!(
             keeping,
             touched(secrets.clone(), &self.secret, &changed),
@@ -230,16 +230,28 @@ fn asked(secret: &Secret) -> Option<Rotate> {
 }
 
 /// Tells whenever that object changes, for ever.
-async fn touched<K>(api: Api<K>, name: &str, changed: &Notify)
+async fn touched<K>(api: Api<DeserializeGuard<K>>, name: &str, changed: &Notify)
 where
-    K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = std::pin::pin!(watcher(api, only).default_backoff());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(_) => changed.notify_one(),
-            Err(error) => warn!(%name, error = chain(&error), "the watch was interrupted"),
-        }
+    mirror(api, only, |_| (), |_| changed.notify_one()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get};
+
+    use super::*;
+
+    /// What tells of changes as they come never asks faster than what looks every ten seconds for long.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_cannot_list_asks_less_and_less_often_and_goes_on() {
+        let api = Scripted::new().always(get("/api/v1/namespaces/ns/secrets").refuses(500));
+        let changed = Notify::new();
+        let secrets: Api<DeserializeGuard<Secret>> = of_namespace(&api.client("ns"), "ns");
+        let _ = timeout(Duration::from_secs(50), touched(secrets, "keys", &changed)).await;
+        // After 0.1, 0.2, 0.4 … 12.8 s, and then every 15 s.
+        assert_eq!(api.asked().len(), 10);
     }
 }

@@ -140,6 +140,16 @@ fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<
             ));
         }
     };
+    if installed.trusts_no_velero() {
+        return Some(Finding::warning(
+            CHECK,
+            format!(
+                "Deployment {} came after berth, which refuses what it writes: expiry, deletion, what it finds in stores",
+                velero.name_any()
+            ),
+            format!("berth install --namespace {namespace} --executor={}", installed.executor.as_str()),
+        ));
+    }
     let on = velero::still_on(velero, velero::to_switch_off(installed.executor));
     Some(if on.is_empty() {
         Finding::ok(CHECK, format!("Deployment {} leaves the queue to berth", velero.name_any()))

@@ -20,8 +20,8 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Installed, Member, Reference, Reviews, Settings, Types, certificates, diff,
-    kept, left, member, remove, render, velero,
+    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Settings,
+    Types, certificates, diff, kept, left, member, remove, render, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -78,6 +78,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         objects.retain(|object| !needs_policies(object));
     }
     ensure_allowed(&cluster, &objects).await?;
+    ensure_ours(&cluster, &objects, args.adopt).await?;
     let executor = settings.executor;
     let hands = Hands::of(&found, settings);
     if args.dry_run || args.diff {
@@ -122,10 +123,14 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
     keep("--concurrent-backups", args.concurrent_backups);
     keep("--item-block-worker-count", args.item_block_worker_count);
     let image = || Some(image_of(env!("CARGO_PKG_VERSION"), installed?.image()?));
+    let velero = found.and_then(|found| found.velero.as_ref());
     let account = || {
-        let spec = found?.velero.as_ref()?.spec.as_ref()?.template.spec.as_ref()?;
+        let spec = velero?.spec.as_ref()?.template.spec.as_ref()?;
         spec.service_account_name.clone()
     };
+    // Where no Velero is, whoever may make service accounts would gain by making one of its name.
+    let is_beside = args.beside_velero.unwrap_or(velero.is_some());
+    let of_velero = || is_beside.then(|| account().unwrap_or_else(|| VELERO_ACCOUNT.to_owned()));
     Settings {
         executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
         certificates: args
@@ -133,11 +138,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
             .or_else(|| Some(installed?.certificates))
             .unwrap_or(Certificates::SelfManaged),
         image: args.image.clone().or_else(image),
-        velero_account: args
-            .velero_service_account
-            .clone()
-            .or_else(account)
-            .unwrap_or_else(|| VELERO_ACCOUNT.to_owned()),
+        velero_account: args.velero_service_account.clone().or_else(of_velero),
         args: flags,
         reviews: Reviews::wanted(&args.reviews, None),
         member: Member::wanted(
@@ -163,6 +164,21 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
     for role in objects.iter().filter(is_role) {
         apply::apply(&cluster.client, role, Mode::DryRun).await.context("nothing was changed")?;
+    }
+    Ok(())
+}
+
+/// Before anything is written: nothing of somebody else's that happens to have one of our names is overwritten.
+async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
+    let strangers = apply::strangers(&cluster.client, objects).await?;
+    if adopt {
+        strangers.iter().for_each(|one| println!("{one} is taken over: no berth brought it"));
+    } else if !strangers.is_empty() {
+        let names: Vec<String> = strangers.iter().map(ToString::to_string).collect();
+        bail!(
+            "these are there already, and lack the label {PART_OF}={PART_OF_BERTH} of what berth brings; nothing was changed. Delete what is somebody else's, or take all of it over by --adopt (with --diff it only shows what would change):\n  {}",
+            names.join("\n  ")
+        );
     }
     Ok(())
 }
@@ -433,6 +449,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 34, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 38, "{}", admission.len());
     }
 }

@@ -178,6 +178,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         queue_identities,
         executor_identities,
         lifecycle_identities,
+        without_velero,
     } = args;
     let stop = shutdown::on_signal()?;
     let listener =
@@ -216,7 +217,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let identities = Identities {
         queue: or(queue_identities, "berth-controller"),
         executor: or(executor_identities, executor),
-        lifecycle: or(lifecycle_identities, "velero"),
+        lifecycle: if without_velero { lifecycle_identities } else { or(lifecycle_identities, "velero") },
     };
     let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
     desk.register(&mut registry);

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::GARDEN_NAMESPACES;
+use super::cluster::{GARDEN_NAMESPACES, Presence};
 use super::render::is_admission;
 use super::{Cluster, INSTALLER, PART_OF, PART_OF_BERTH, Reference, diff};
 use crate::client::is_not_found;
@@ -64,12 +64,7 @@ pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Resul
     let reference = Reference::of(object).context("an object without a name")?;
     let api = reference.api(client);
     let name = reference.to_string();
-    let live = match api.get_opt(&reference.name).await {
-        Ok(live) => live,
-        // The kind itself is not there yet.
-        Err(error) if is_not_found(&error) => None,
-        Err(error) => return Err(error).with_context(|| format!("{name} cannot be read")),
-    };
+    let live = live(client, &reference).await?;
     let mut params = PatchParams::apply(INSTALLER).force();
     params.dry_run = mode == Mode::DryRun;
     let applied = match api.patch(&reference.name, &params, &Patch::Apply(object)).await {
@@ -86,6 +81,30 @@ pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Resul
         Some(_) => Outcome::Changed,
     };
     Ok((outcome, difference))
+}
+
+async fn live(client: &Client, reference: &Reference) -> anyhow::Result<Option<DynamicObject>> {
+    match reference.api(client).get_opt(&reference.name).await {
+        Ok(live) => Ok(live),
+        // The kind itself is not there yet.
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{reference} cannot be read")),
+    }
+}
+
+/// What is there under the names of these, and was brought by no installation: applied, they would be berth's by force.
+///
+/// # Errors
+/// When one cannot be read.
+pub async fn strangers(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
+    let references = objects.iter().filter_map(Reference::of);
+    let looked = futures::stream::iter(references).map(|reference| async move {
+        let found = live(client, &reference).await?;
+        let presence = Presence::of(found.as_ref().map(|found| found.labels()));
+        anyhow::Ok((presence == Presence::Foreign).then_some(reference))
+    });
+    let found: Vec<Option<Reference>> = looked.buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// Waits until the API server serves what a definition defines.

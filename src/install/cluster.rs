@@ -75,6 +75,12 @@ impl Installed {
         flag_of(&self.deployments, flag)
     }
 
+    /// Was it told that no Velero is there?
+    pub fn trusts_no_velero(&self) -> bool {
+        let args = self.deployments.iter().flat_map(containers).filter_map(|one| one.args.as_deref());
+        args.flatten().any(|arg| arg == "--without-velero")
+    }
+
     /// As the first of the Deployments names it.
     pub fn image(&self) -> Option<&str> {
         self.deployments.iter().flat_map(containers).find_map(|container| container.image.as_deref())

@@ -16,9 +16,10 @@ use crate::args::Args;
 /// whatever an earlier version rendered.
 const RENDERED: &str = "berth.dev/installed-args";
 /// What `berth install` decides by its own flags or by what is installed, whatever a Deployment says besides.
-const DECIDED: [&str; 7] = [
+const DECIDED: [&str; 8] = [
     "--namespace",
     "--executor",
+    "--without-velero",
     "--certificates",
     "--concurrent-backups",
     "--item-block-worker-count",

@@ -39,8 +39,8 @@ pub struct Settings {
     pub certificates: Certificates,
     /// Without: as the manifests name it.
     pub image: Option<String>,
-    /// Velero's service account in that namespace.
-    pub velero_account: String,
+    /// Velero's service account in that namespace, which is trusted with its part. Without: no Velero is there, and nobody is.
+    pub velero_account: Option<String>,
     /// Added to the arguments of the webhook's and the controller's Deployment.
     pub args: Vec<String>,
     /// Who may ask the webhooks, and for how long.
@@ -62,12 +62,18 @@ impl Settings {
             executor: Executor::Berth,
             certificates: Certificates::SelfManaged,
             image: None,
-            velero_account: VELERO_ACCOUNT.to_owned(),
+            velero_account: None,
             args: Vec::new(),
             reviews: Reviews::default(),
             member: None,
             engine: None,
         }
+    }
+
+    /// Whom the guard takes for Velero: whoever runs the backups is there.
+    fn velero(&self) -> Option<&str> {
+        let runs = (self.executor == Executor::Velero).then_some(VELERO_ACCOUNT);
+        self.velero_account.as_deref().or(runs)
     }
 }
 
@@ -81,6 +87,9 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
     let mut components = vec!["components/alone"];
     if settings.executor == Executor::Velero {
         components.push("components/beside-velero");
+    }
+    if settings.velero().is_none() {
+        components.push("components/without-velero");
     }
     components.push(match settings.certificates {
         Certificates::SelfManaged => "components/self-managed",
@@ -112,8 +121,8 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
         {
             object["rules"] = rules.clone();
         }
-        if object["kind"] == "ValidatingAdmissionPolicy" {
-            judge_velero_by(object, &settings.velero_account);
+        if let Some(account) = settings.velero().filter(|_| object["kind"] == "ValidatingAdmissionPolicy") {
+            judge_velero_by(object, account);
         }
         settings.reviews.configure(object)?;
         move_to(object, "", &settings.namespace);
@@ -245,8 +254,10 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
         container["image"] = json!(image);
     }
     let args = container["args"].as_array_mut().context("a container without arguments")?;
-    if settings.velero_account != VELERO_ACCOUNT && args.first().is_some_and(|duty| duty == "webhook") {
-        let user = format!("system:serviceaccount:{}:{}", settings.namespace, settings.velero_account);
+    if let Some(account) = settings.velero().filter(|account| *account != VELERO_ACCOUNT)
+        && args.first().is_some_and(|duty| duty == "webhook")
+    {
+        let user = format!("system:serviceaccount:{}:{account}", settings.namespace);
         args.push(json!(format!("--lifecycle-identity={user}")));
         if settings.executor == Executor::Velero {
             args.push(json!(format!("--executor-identity={user}")));
@@ -330,6 +341,7 @@ mod tests {
                 // Velero's own service account, in that namespace.
                 let text = text.replace("+ ':velero'", "").replace("--executor=velero", "");
                 let text = text.replace("'system:serviceaccount:elsewhere:velero'", "");
+                let text = text.replace("--without-velero", "");
                 assert!(!text.contains("velero"), "{text}");
             }
         }
@@ -358,7 +370,7 @@ mod tests {
     fn a_velero_with_another_service_account_is_known_by_that() {
         let settings = Settings {
             executor: Executor::Velero,
-            velero_account: "velero-server".to_owned(),
+            velero_account: Some("velero-server".to_owned()),
             ..Settings::new("velero")
         };
         let text = json!(render(&settings).unwrap_or_default()).to_string();

@@ -65,6 +65,10 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),
     ),
     ("components/self-managed/rbac.yaml", include_str!("../../manifests/components/self-managed/rbac.yaml")),
+    (
+        "components/without-velero/kustomization.yaml",
+        include_str!("../../manifests/components/without-velero/kustomization.yaml"),
+    ),
     ("crd/backups.velero.io.yaml", include_str!("../../manifests/crd/backups.velero.io.yaml")),
     (
         "crd/backupstoragelocations.velero.io.yaml",

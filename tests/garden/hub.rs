@@ -15,7 +15,7 @@ use crate::support::PATIENCE;
 use crate::support::berth::SHORTEST_LEASE;
 use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
-use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
+use crate::support::{Berth, ControlPlane, Kubectl, Options, manifest, wait_for};
 
 /// Nobody looks at how these stores are reached: they are told from one another by limits and graces.
 const FLAGS: [&str; 4] = [
@@ -563,6 +563,8 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hin
     // No webhook may keep anything here: the hub is lost.
     garden.berth.webhook.process.kill().unwrap();
     garden.kubectl().run(&["delete", "validatingwebhookconfiguration", "--all"]).unwrap();
+    let finalizers = manifest::suffixed("berth-finalizers", garden.berth.namespace());
+    garden.kubectl().run(&["delete", "validatingadmissionpolicybinding", &finalizers]).unwrap();
     for kind in kinds {
         garden.wait("the API server to ask no webhook any more", || {
             let args = ["delete", kind, "--all", "-n", "default", "--wait=false"];

@@ -21,8 +21,8 @@ fn courier(secret: &str) -> Member {
 #[test]
 fn kustomize_and_the_binary_agree_on_a_member() {
     for (member, components) in [
-        (Member::Agent, "alone self-managed garden-member"),
-        (courier(SECRET), "alone self-managed garden-member garden-courier"),
+        (Member::Agent, "alone without-velero self-managed garden-member"),
+        (courier(SECRET), "alone without-velero self-managed garden-member garden-courier"),
     ] {
         let settings = Settings { member: Some(member), ..Settings::new("velero") };
         assert_same(kustomized(&[DEFINITIONS], components), render(&settings).unwrap(), components);
@@ -43,14 +43,17 @@ fn the_agent_beside_velero_has_no_flag_of_the_queue() {
 
 #[test]
 fn the_chart_and_the_binary_agree_on_a_member() {
-    let enabled = "garden.member.enabled=true";
+    let enabled = "garden.member.enabled=true,veleroServiceAccount=velero";
     for (values, flag) in [
         (enabled.to_owned(), "--garden-member"),
         (format!("{enabled},garden.member.hub.existingSecret=of-mine"), "--hub-secret=of-mine"),
         (format!("{enabled},executor=velero,certificates=cert-manager"), "--garden-member"),
     ] {
-        let (executor, certificates) =
-            if values.contains("velero") { ("velero", "cert-manager") } else { ("berth", "self-managed") };
+        let (executor, certificates) = if values.contains("executor=velero") {
+            ("velero", "cert-manager")
+        } else {
+            ("berth", "self-managed")
+        };
         let mut ours = documents(&printed(executor, certificates, "elsewhere", &[flag]));
         ours.extend(berth_api::crd::velero().iter().map(|crd| json!(crd)));
         assert_same(rendered_by_helm(&values), ours, &values);

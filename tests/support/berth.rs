@@ -113,6 +113,11 @@ impl Server {
         http::get(self.health, "/readyz").is_ok_and(|(status, _)| status == 200)
     }
 
+    /// Where probes and metrics are asked for.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health
+    }
+
     /// Ends it as a cluster does: a controller frees its Lease, so that the next one need not wait for its end.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use berth::args::Executor;
+use berth::install::render::VELERO_ACCOUNT;
 use berth::install::{Settings, render};
 use berth_api::garden::GARDEN_NAMESPACE;
 use serde_json::{Value, json};
@@ -34,7 +35,18 @@ pub fn definitions() -> anyhow::Result<Vec<Value>> {
 /// # Errors
 /// When they cannot be made.
 pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<Vec<Value>> {
-    let mut objects = objects_with_garden(namespace, webhook_url, beside_velero)?;
+    Ok(without_garden(objects_with_garden(namespace, webhook_url, beside_velero)?))
+}
+
+/// [`objects`] for a namespace without Velero: its service account is nobody.
+///
+/// # Errors
+/// When they cannot be made.
+pub fn objects_without_velero(namespace: &str, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
+    Ok(without_garden(fitted(&Settings::new(namespace), webhook_url)?))
+}
+
+fn without_garden(mut objects: Vec<Value>) -> Vec<Value> {
     let judges = |rules: &Value| {
         let groups = rules.as_array().into_iter().flatten().flat_map(|rule| rule["apiGroups"].as_array());
         groups.flatten().any(|group| group == "garden.berth.dev" || group == "extensions.gardener.cloud")
@@ -51,7 +63,7 @@ pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyho
     for webhooks in objects.iter_mut().filter_map(|object| object.get_mut("webhooks")?.as_array_mut()) {
         webhooks.retain(|webhook| !judges(&webhook["rules"]));
     }
-    Ok(objects)
+    objects
 }
 
 /// [`objects`], and what judges shared buckets. For one berth of a control plane.
@@ -64,7 +76,13 @@ pub fn objects_with_garden(
     beside_velero: bool,
 ) -> anyhow::Result<Vec<Value>> {
     let executor = if beside_velero { Executor::Velero } else { Executor::Berth };
-    let mut objects = render(&Settings { executor, ..Settings::new(namespace) })?;
+    let velero_account = Some(VELERO_ACCOUNT.to_owned());
+    fitted(&Settings { executor, velero_account, ..Settings::new(namespace) }, webhook_url)
+}
+
+fn fitted(settings: &Settings, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
+    let namespace = settings.namespace.as_str();
+    let mut objects = render(settings)?;
     let left_out = ["CustomResourceDefinition", "Deployment", "PodDisruptionBudget", "NetworkPolicy"];
     objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| left_out.contains(&kind)));
     for object in &mut objects {

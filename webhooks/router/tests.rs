@@ -391,6 +391,23 @@ async fn strangers_move_nothing_and_berth_moves_everything() {
 }
 
 #[tokio::test]
+async fn another_queue_that_only_tries_is_refused_and_not_told() {
+    let (cluster, router) = desk();
+    let at = |phase: &str| {
+        let mut object = backup("b", json!({"includedNamespaces": ["a"]}));
+        object["status"] = json!({"phase": phase});
+        object
+    };
+    for (dry_run, told) in [(true, 0), (false, 1), (true, 1)] {
+        let mut asked = review("UPDATE", at("ReadyToStart"), Some(at("Queued")), dry_run);
+        asked["request"]["userInfo"] = json!({"username": "velero"});
+        let answer = ask(&router, VALIDATE_PATH, asked).await;
+        assert_eq!(answer["status"]["reason"], "Conflict");
+        assert_eq!(cluster.foreign.lock().len(), told, "dry run: {dry_run}");
+    }
+}
+
+#[tokio::test]
 async fn a_place_written_by_hand_is_no_place() {
     let (_, router) = desk();
     create(&router, backup("first", json!({"includedNamespaces": ["a"]})), false).await;

@@ -93,7 +93,8 @@ impl From<&BackupBucket> for Bucket {
     fn from(wire: &BackupBucket) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         Self {
-            name: wire.name_any(),
+            // Not what a name is generated from: that is no name yet.
+            name: wire.metadata.name.clone().unwrap_or_default(),
             place: Place { provider: wire.spec.provider.clone(), region: wire.spec.region.clone() },
             secret: wire.spec.secret_ref.as_ref().map(Into::into),
             config: wire.spec.provider_config.as_ref().map(Into::into).unwrap_or_default(),
@@ -113,7 +114,8 @@ impl From<&BackupEntry> for Entry {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
             namespace: wire.namespace().unwrap_or_default(),
-            name: wire.name_any(),
+            // Not what a name is generated from: that is no name yet.
+            name: wire.metadata.name.clone().unwrap_or_default(),
             uid: wire.uid().unwrap_or_default(),
             seed: wire.spec.seed_name.clone(),
             shoot_uid: said(&wire.spec.shoot_uid),

@@ -467,6 +467,12 @@ fn every_way_is_the_same_way(kubectl: &Kubectl) {
     let args = ["patch", "cloudprofiles.garden.berth.dev", "other-region", "--type=merge", "-p", &patch];
     let answer = kubectl.answer(&args, "").unwrap();
     assert!(!answer.status.success() && answer.stderr.contains(faults), "{}", answer.stderr);
+    // Whoever leaves the name to the API server is not blamed for having none.
+    let mut unnamed = bucket("", "eu-west-1");
+    unnamed["metadata"] = json!({"generateName": "way-"});
+    let args = ["create", "--dry-run=server", "-f", "-"];
+    let answer = kubectl.answer(&args, &unnamed.to_string()).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
     // What was let in may be labelled, whatever it is like by now.
     kubectl.run(&["label", "cloudprofiles.garden.berth.dev", "main", "a=b"]).unwrap();
 }

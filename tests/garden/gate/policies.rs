@@ -219,9 +219,9 @@ fn who_names_a_seed_may_use_it(kubectl: &Kubectl) {
     assert_eq!(by(kubectl, "stranger", &labelled), "  accepted\n", "it stays where it is");
 }
 
-/// Who takes the hub's finalizer off, and may not delete the entry.
-const LETS_GO: &str =
-    "refused by berth-places: metadata.finalizers: only the hub, or who may delete the entry";
+/// Who takes the hub's finalizer off, and is not the hub.
+const LETS_GO: &str = "refused by berth-finalizers: metadata.finalizers: only the hub takes";
+const HUBS: &str = "system:serviceaccount:velero:berth-controller";
 
 fn claimed(entry: &Value) -> Value {
     let mut entry = entry.clone();
@@ -249,6 +249,16 @@ fn that_an_entry_has_a_place_is_the_hubs_word(kubectl: &Kubectl) {
         }
         assert!(apply(kubectl, &plain, false).status.success());
     }
+    // Policies are asked when the API server has named it.
+    let mut generated = finalized.clone();
+    generated["metadata"].as_object_mut().unwrap().remove("name");
+    generated["metadata"]["generateName"] = json!("mine-");
+    let create = |more: &[&str]| {
+        let args = [&["create", "--dry-run=server", "-f", "-"][..], more].concat();
+        said(&kubectl.answer(&args, &generated.to_string()).unwrap())
+    };
+    assert!(create(&["--as=maker"]).contains("refused by berth-places: metadata.finalizers: "));
+    assert_eq!(create(&[]), "  accepted\n", "whoever may write statuses");
     // Nor is it anybody's to take back.
     assert!(apply(kubectl, &finalized, false).status.success());
     let answer = by_maker(&plain);
@@ -256,9 +266,14 @@ fn that_an_entry_has_a_place_is_the_hubs_word(kubectl: &Kubectl) {
     let mut labelled = finalized;
     labelled["metadata"]["labels"] = json!({"a": "b"});
     assert_eq!(by_maker(&labelled), "  accepted\n", "it has it still");
-    let hub = "system:serviceaccount:velero:berth-controller";
-    assert_eq!(by(kubectl, hub, &plain), "  accepted\n", "the hub, whose rights do not include deleting");
-    assert_eq!(said(&apply(kubectl, &plain, true)), "  accepted\n", "whoever may delete it");
+    assert_eq!(by(kubectl, HUBS, &plain), "  accepted\n", "the hub, whose rights do not include deleting");
+    let answer = said(&apply(kubectl, &plain, true));
+    assert!(answer.contains(LETS_GO), "whoever may delete it: {answer}");
+    let plain = bucket("held", "r");
+    assert!(apply(kubectl, &claimed(&plain), false).status.success());
+    let answer = said(&apply(kubectl, &plain, true));
+    assert!(answer.contains(LETS_GO), "{answer}");
+    assert_eq!(by(kubectl, HUBS, &plain), "  accepted\n");
 }
 
 #[test]
@@ -337,8 +352,11 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     }
     const ENTRIES: &str = "backupentries.garden.berth.dev";
     kubectl.run(&["delete", ENTRIES, "going", "-n", "garden-dev", "--wait=false"]).unwrap();
-    let let_go = json!({"metadata": {"finalizers": [THEIRS]}}).to_string();
-    kubectl.run(&["patch", ENTRIES, "going", "-n", "garden-dev", "--type=merge", "-p", &let_go]).unwrap();
+    let mut let_go = entry("going", "s", "b");
+    let_go["metadata"]["finalizers"] = json!([THEIRS]);
+    let hub = format!("--as={HUBS}");
+    let args = ["apply", "--server-side", "--force-conflicts", "-f", "-", &hub];
+    kubectl.run_with(&args, &let_go.to_string()).unwrap();
     let delete = |name: &str| {
         let args = ["delete", ENTRIES, name, "-n", "garden-dev", "--wait=false", "--dry-run=server"];
         said(&kubectl.answer(&args, "").unwrap())
@@ -409,12 +427,14 @@ fn only_who_may_delete_lets_go(plane: &ControlPlane) {
     let answer = said(&apply(&writer, &stripped, true));
     assert!(answer.contains(LETS_GO), "{answer}");
     may("delete", "delete-entries-and-buckets");
-    for object in asked.iter().map(|(_, object)| object).chain([&stripped]) {
+    for (_, object) in &asked {
         wait_for("the right to delete", PATIENCE, || {
             Ok((said(&apply(&writer, object, true)) == "  accepted\n").then_some(()))
         })
         .unwrap();
     }
+    let answer = said(&apply(&writer, &stripped, true));
+    assert!(answer.contains(LETS_GO), "not without a record: {answer}");
     // The API server has not named it yet.
     let mut generated = both;
     generated["metadata"].as_object_mut().unwrap().remove("name");

@@ -121,6 +121,21 @@ async fn every_fault_of_a_profile_is_in_one_refusal() {
     assert_eq!(*cluster.garden.asked.lock(), ["garden/operator"]);
 }
 
+/// The API server names it after the first webhooks, and asks policies and the last ones after that.
+#[tokio::test]
+async fn what_has_no_name_yet_is_not_blamed_for_it() {
+    let (_, router) = gardener();
+    for (metadata, is_blamed) in [(json!({"name": "x-"}), true), (json!({"generateName": "x-"}), false)] {
+        let mut bucket = object("BackupBucket", "", json!({"provider": "aws", "region": "eu"}));
+        bucket["metadata"] = metadata;
+        let answer = ask(&router, GARDEN_PATH, review_of("BackupBucket", HUB, bucket, Value::Null)).await;
+        let (code, message) = refused(&answer);
+        assert_eq!(code, 422);
+        assert!(message.contains("spec.secretRef: required"), "{message}");
+        assert_eq!(message.contains("metadata.name"), is_blamed, "{message}");
+    }
+}
+
 /// Anybody who can reach the port can ask for one after the other.
 #[tokio::test]
 async fn of_secrets_so_many_are_read_in_a_second_and_a_warning_tells_of_the_rest() {

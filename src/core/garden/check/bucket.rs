@@ -13,7 +13,8 @@ use crate::violation::{Field, Violations};
 pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
-    if old.is_none() {
+    // Where it has none yet the API server names it, after the first webhooks and before the last ones and the policies.
+    if old.is_none() && !new.name.is_empty() {
         found.require(
             is_bucket_name(&new.name),
             &name(),

@@ -321,6 +321,7 @@ fn a_bucket_stays_what_it_is() {
         let new = Bucket { place: place(provider, "eu"), owner: None, ..bucket(name, "eu") };
         assert_eq!(judge(None, &new), expected, "{provider} {name}");
     }
+    assert_eq!(judge(None, &bucket("", "eu")), "| 0", "the API server has not named it yet");
     let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
     assert_eq!(judge(None, &empty), "metadata.name spec.provider spec.region spec.secretRef | 0");
     let moved = Bucket { place: place("packet", "us"), owner: text("other"), ..good.clone() };
