@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys;
-use berth_api::place::Source;
+use berth_api::place::{PlacedSpec, Source};
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{Change, Roles, judge};
@@ -34,14 +34,22 @@ const MARKS: [&str; 5] =
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
+struct Incoming<'a> {
+    metadata: Metadata,
+    spec: BackupSpec,
+    status: Option<&'a RawValue>,
+    phase: Option<String>,
+}
+
+/// `S`: what is read of the spec.
 #[derive(Deserialize)]
-struct Incoming {
+struct Object<'a, S> {
     #[serde(default)]
     metadata: Metadata,
     #[serde(default)]
-    spec: BackupSpec,
-    #[serde(default)]
-    status: Option<Status>,
+    spec: S,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -66,14 +74,28 @@ struct Status {
     phase: Option<String>,
 }
 
-impl Incoming {
-    fn parse(question: &Question<'_>) -> Result<Self, ReviewError> {
-        let object = question.object.ok_or(ReviewError::NoObject)?;
-        Ok(serde_json::from_str(object.get())?)
+impl<'a> Incoming<'a> {
+    /// `S`: as much of the spec as is looked at.
+    fn of<S>(question: &Question<'a>) -> Result<Self, ReviewError>
+    where
+        S: Default + Deserialize<'a> + Into<BackupSpec>,
+    {
+        Self::parse::<S>(question.object.ok_or(ReviewError::NoObject)?)
+    }
+
+    fn parse<S>(object: &'a RawValue) -> Result<Self, ReviewError>
+    where
+        S: Default + Deserialize<'a> + Into<BackupSpec>,
+    {
+        let object: Object<'a, S> = serde_json::from_str(object.get())?;
+        let Object { metadata, spec, status } = object;
+        let phase = status.map(|status| serde_json::from_str::<Status>(status.get())).transpose()?;
+        let phase = phase.and_then(|status| status.phase);
+        Ok(Self { metadata, spec: spec.into(), status, phase })
     }
 
     fn phase(&self) -> &str {
-        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+        self.phase.as_deref().unwrap_or_default()
     }
 
     /// A place that somebody wrote down by hand is no place.
@@ -127,7 +149,7 @@ pub fn enqueue<K: Known>(
     question: &Question<'_>,
     now: Timestamp,
 ) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::parse(question)?;
+    let incoming = Incoming::of::<PlacedSpec>(question)?;
     if question.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
@@ -193,7 +215,7 @@ pub fn enqueue<K: Known>(
 /// # Errors
 /// When the object cannot be read.
 pub fn enqueue_later(question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::parse(question)?;
+    let incoming = Incoming::of::<PlacedSpec>(question)?;
     let is_meant = question.operation == Operation::Create && incoming.wants_place();
     Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
 }
@@ -236,8 +258,8 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     if !matches!(question.operation, Operation::Create | Operation::Update) {
         return Ok(Verdict::allow());
     }
-    let incoming = Incoming::parse(question)?;
-    let old = question.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
+    let incoming = Incoming::of::<BackupSpec>(question)?;
+    let old = question.old_object.map(Incoming::parse::<BackupSpec>).transpose()?;
     let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
     let marks_changed = match &old {
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
@@ -246,7 +268,7 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     let change = Change {
         from: old.as_ref().map(Incoming::phase),
         to: incoming.phase(),
-        status_changed: status(question.old_object)? != status(question.object)?,
+        status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
         spec_changed,
         marks_changed,
         ..Change::default()
@@ -266,7 +288,7 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     if !incoming.wants_place() || !spec_changed {
         return Ok(Verdict::allow());
     }
-    let mut found = berth_api::parse::backup(&incoming.spec).err().unwrap_or_default();
+    let mut found = berth_api::parse::check(&incoming.spec);
     if desk.known().runs_backups() {
         found.append(unserved(&incoming.spec));
     }
@@ -307,7 +329,7 @@ fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
 /// A class that nobody configured would be taken for the default one without a word.
 fn check_class<K: Known>(
     desk: &Desk<K>,
-    incoming: &Incoming,
+    incoming: &Incoming<'_>,
     found: &mut Violations,
     warnings: &mut Vec<String>,
 ) {
@@ -326,15 +348,9 @@ fn check_class<K: Known>(
 }
 
 /// The status as it stands, fields unknown to us included; absent and empty are the same.
-fn status(object: Option<&RawValue>) -> Result<Value, ReviewError> {
-    #[derive(Deserialize)]
-    struct WithStatus {
-        #[serde(default)]
-        status: Value,
-    }
-    let read: Option<WithStatus> = object.map(|object| serde_json::from_str(object.get())).transpose()?;
-    let status = read.map(|object| object.status).unwrap_or_default();
-    Ok(if status.is_null() { json!({}) } else { status })
+fn status(status: Option<&RawValue>) -> Result<Value, ReviewError> {
+    let read: Option<Value> = status.map(|status| serde_json::from_str(status.get())).transpose()?;
+    Ok(read.filter(|status| !status.is_null()).unwrap_or_else(|| json!({})))
 }
 
 async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {

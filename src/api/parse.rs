@@ -41,11 +41,28 @@ pub struct Wanted {
 /// # Errors
 /// Every fault, each with its field path.
 pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
+    read(spec, parse_selector)
+}
+
+/// The faults that [`backup`] tells of a spec, for whoever does nothing else with it: selectors may be large.
+pub fn check(spec: &BackupSpec) -> Violations {
+    let only_check = |selector: &LabelSelector, at: &Field, found: &mut Violations| {
+        let (labels, expressions) = parts(selector, at, found);
+        Selector::check(labels, expressions, at, found);
+        Selector::default()
+    };
+    read(spec, only_check).err().unwrap_or_default()
+}
+
+fn read(
+    spec: &BackupSpec,
+    selector: impl Fn(&LabelSelector, &Field, &mut Violations) -> Selector,
+) -> Result<Wanted, Violations> {
     let at = Field::root("spec");
     let mut found = Violations::default();
     let namespaces = namespaces(spec, &at, &mut found);
     let resources = resources(spec, &at, &mut found);
-    let selectors = selectors(spec, &at, &mut found);
+    let selectors = selectors(spec, &at, &mut found, selector);
     let ttl = duration(spec.ttl.as_ref(), &at.child("ttl"), &mut found);
     duration(spec.csi_snapshot_timeout.as_ref(), &at.child("csiSnapshotTimeout"), &mut found);
     duration(spec.item_operation_timeout.as_ref(), &at.child("itemOperationTimeout"), &mut found);
@@ -157,6 +174,9 @@ pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violat
 }
 
 fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
+    if includes.is_empty() || excludes.is_empty() {
+        return;
+    }
     let included: HashSet<&String> = includes.iter().take(limits::NAMES).collect();
     for (i, entry) in excludes.iter().enumerate().take(limits::NAMES) {
         if included.contains(entry) {
@@ -230,7 +250,12 @@ pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Fi
     both_ways(&filter.includes, &filter.excludes, excludes_at, found);
 }
 
-fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selector> {
+fn selectors(
+    spec: &BackupSpec,
+    at: &Field,
+    found: &mut Violations,
+    read_one: impl Fn(&LabelSelector, &Field, &mut Violations) -> Selector,
+) -> Vec<Selector> {
     let or_at = at.child("orLabelSelectors");
     let either = spec.or_label_selectors.as_deref().unwrap_or_default();
     if spec.label_selector.is_some() && !either.is_empty() {
@@ -240,12 +265,23 @@ fn selectors(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Vec<Selec
     let one = spec.label_selector.iter().map(|selector| (at.child("labelSelector"), selector));
     let many =
         either.iter().take(limits::SELECTORS).enumerate().map(|(i, selector)| (or_at.index(i), selector));
-    let read: Vec<Selector> = one.chain(many).map(|(at, s)| parse_selector(s, &at, found)).collect();
+    let read: Vec<Selector> = one.chain(many).map(|(at, s)| read_one(s, &at, found)).collect();
     // One that matches everything makes the others idle.
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
 }
 
 pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
+    let (labels, expressions) = parts(selector, at, found);
+    Selector::parse(labels, expressions, at, found)
+}
+
+/// Labels and expressions, of each no more than there may be.
+fn parts<'s>(
+    selector: &'s LabelSelector,
+    at: &Field,
+    found: &mut Violations,
+) -> (impl Iterator<Item = (&'s str, &'s str)> + use<'s>, impl Iterator<Item = RawRequirement<'s>> + use<'s>)
+{
     let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
     let labels_at = at.child("matchLabels");
     found.limit(labels.as_ref().map_or(0, BTreeMap::len), limits::SELECTORS, &labels_at, "ask for fewer");
@@ -256,18 +292,18 @@ pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut V
         &expressions_at,
         "ask for fewer",
     );
-    let expressions = || expressions.iter().flatten().take(limits::SELECTORS);
-    for (i, expression) in expressions().enumerate() {
+    for (i, expression) in expressions.iter().flatten().take(limits::SELECTORS).enumerate() {
         let values = expression.values.as_ref().map_or(0, Vec::len);
         found.limit(values, limits::VALUES, &expressions_at.index(i).child("values"), "ask for fewer");
     }
     let labels = labels.iter().flatten().take(limits::SELECTORS).map(|(k, v)| (k.as_str(), v.as_str()));
-    let expressions = expressions().map(|e| RawRequirement {
+    let expressions = expressions.iter().flatten().take(limits::SELECTORS);
+    let expressions = expressions.map(|e| RawRequirement {
         key: &e.key,
         operator: &e.operator,
         values: e.values.as_deref().map_or(&[], |values| values.get(..limits::VALUES).unwrap_or(values)),
     });
-    Selector::parse(labels, expressions, at, found)
+    (labels, expressions)
 }
 
 pub(crate) fn duration(
@@ -290,7 +326,9 @@ mod tests {
 
     fn faults(spec: serde_json::Value) -> Vec<String> {
         let spec: BackupSpec = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
-        backup(&spec).err().map(|v| v.iter().map(ToString::to_string).collect()).unwrap_or_default()
+        let found = backup(&spec).err().unwrap_or_default();
+        assert_eq!(check(&spec), found);
+        found.iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Entry, Order};
 use jiff::Timestamp;
+use serde::Deserialize;
 
 use crate::keys::{self, is_set};
 use crate::parse::backup_namespaces;
@@ -17,6 +18,22 @@ pub struct Source<'a> {
     pub labels: &'a BTreeMap<String, String>,
     pub annotations: &'a BTreeMap<String, String>,
     pub spec: &'a BackupSpec,
+}
+
+/// What [`Source`] looks at of a spec. Reading the rest may take long, and nothing of it decides on a place.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PlacedSpec {
+    included_namespaces: Option<Vec<String>>,
+    excluded_namespaces: Option<Vec<String>>,
+    storage_location: Option<String>,
+}
+
+impl From<PlacedSpec> for BackupSpec {
+    fn from(placed: PlacedSpec) -> Self {
+        let PlacedSpec { included_namespaces, excluded_namespaces, storage_location } = placed;
+        Self { included_namespaces, excluded_namespaces, storage_location, ..Self::default() }
+    }
 }
 
 impl Source<'_> {
@@ -65,5 +82,30 @@ impl Source<'_> {
 
     fn time(&self, key: &str) -> Option<Timestamp> {
         self.annotations.get(key)?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_follows_from_what_is_read_for_it_alone() {
+        let none = BTreeMap::new();
+        let entry =
+            |spec: &BackupSpec| Source { labels: &none, annotations: &none, spec }.entry(&Order::default());
+        for spec in [
+            serde_json::json!({}),
+            serde_json::json!({"includedNamespaces": ["b", "a-*"], "excludedNamespaces": ["a-b"], "storageLocation": "s",
+                "includedResources": ["pods"], "labelSelector": {"matchLabels": {"a": "b"}}, "ttl": "1h0m0s"}),
+            serde_json::json!({"includedNamespaces": ["A"], "excludedNamespaces": null, "orLabelSelectors": []}),
+        ] {
+            let whole: BackupSpec = serde_json::from_value(spec.clone()).unwrap();
+            let placed: PlacedSpec = serde_json::from_value(spec).unwrap();
+            let (whole, placed) = (entry(&whole), entry(&placed.into()));
+            assert_eq!((&whole.namespaces, &whole.includes), (&placed.namespaces, &placed.includes));
+            assert_eq!((&whole.refused, &whole.location), (&placed.refused, &placed.location));
+            assert_eq!(format!("{whole:?}"), format!("{placed:?}"));
+        }
     }
 }

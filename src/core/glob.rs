@@ -6,7 +6,13 @@
 //! tomorrow from ending up in two running backups.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::OnceLock;
+
+pub use exists::name_exists;
+
+mod exists;
 
 /// Longest name of a namespace (RFC 1123 label).
 const MAX_NAME: usize = 63;
@@ -68,11 +74,15 @@ impl Token {
             Self::Class(ranges) => ranges.iter().any(|(low, high)| (*low..=*high).contains(&byte)),
         }
     }
+
+    fn plain(&self) -> Option<u8> {
+        if let Self::One(byte) = self { Some(*byte) } else { None }
+    }
 }
 
 /// A pattern that reads a name byte by byte, all ways of reading it at once: bit i of a set of positions stands
 /// before token i, the bit after the last one at the end.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 struct Automaton {
     /// For each of [`LETTERS`], where it may be read.
     letters: [u64; LETTERS.len()],
@@ -88,15 +98,33 @@ impl Automaton {
         if tokens.len() > MAX_NAME {
             return None;
         }
-        let places = |wanted: &dyn Fn(&Token) -> bool| {
-            tokens.iter().enumerate().filter(|(_, t)| wanted(t)).fold(0, |mask, (i, _)| mask | 1_u64 << i)
-        };
-        Some(Self {
-            letters: LETTERS.map(|byte| places(&|token| token.takes(byte))),
-            any: places(&|token| matches!(token, Token::Any | Token::Star)),
-            stars: places(&|token| matches!(token, Token::Star)),
-            end: 1 << tokens.len(),
-        })
+        let mut made = Self { letters: [0; LETTERS.len()], any: 0, stars: 0, end: 1 << tokens.len() };
+        for (i, token) in tokens.iter().enumerate() {
+            let place = 1_u64 << i;
+            match token {
+                Token::One(byte) => made.read_at(*byte, place),
+                Token::Any => made.any |= place,
+                Token::Star => {
+                    made.any |= place;
+                    made.stars |= place;
+                }
+                Token::Class(_) => {
+                    for byte in LETTERS.iter().filter(|byte| token.takes(**byte)) {
+                        made.read_at(*byte, place);
+                    }
+                }
+            }
+        }
+        for places in &mut made.letters {
+            *places |= made.any;
+        }
+        Some(made)
+    }
+
+    fn read_at(&mut self, byte: u8, place: u64) {
+        if let Some(places) = letter(byte).and_then(|at| self.letters.get_mut(at)) {
+            *places |= place;
+        }
     }
 
     /// Stars may match nothing.
@@ -144,12 +172,60 @@ fn letter(byte: u8) -> Option<usize> {
     })
 }
 
+/// Those of [`LETTERS`] that are in it, as a set.
+pub(crate) fn letters_of(name: &[u8]) -> u64 {
+    name.iter().filter_map(|byte| letter(*byte)).fold(0, |letters, at| letters | 1 << at)
+}
+
+/// A short stand-in for what may be long: equal values have the same one. Its key is the process's own, as that of every
+/// `HashMap`, because whoever creates backups chooses names; so nothing that is decided or told may follow from it.
+pub(crate) fn mark<T: Hash>(value: T) -> u64 {
+    static KEY: OnceLock<RandomState> = OnceLock::new();
+    KEY.get_or_init(RandomState::new).hash_one(value)
+}
+
 /// A checked name pattern.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 pub struct Glob {
-    text: String,
+    text: Box<str>,
     /// `None` for a plain name.
-    pattern: Option<Box<Automaton>>,
+    pattern: Option<Box<Matcher>>,
+    /// Those of [`LETTERS`] that every name has which it matches: all letters of a plain name.
+    letters: u64,
+    mark: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Matcher {
+    automaton: Automaton,
+    /// Where its plain beginning ends, and where its plain end begins.
+    plain: (usize, usize),
+}
+
+impl PartialEq for Glob {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark && self.text == other.text
+    }
+}
+
+impl Eq for Glob {}
+
+impl PartialOrd for Glob {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Glob {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for Glob {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mark);
+    }
 }
 
 /// Why a text is no name pattern.
@@ -172,6 +248,10 @@ impl Glob {
     /// Reads a namespace name or pattern by Velero's rules (`validateNamespaceName` in its
     /// `pkg/util/collections/includes_excludes.go`).
     pub fn parse(text: &str) -> Result<Self, GlobError> {
+        // As most are.
+        if is_label(text) {
+            return Ok(Self::new(text, None, letters_of(text.as_bytes())));
+        }
         if text.len() > MAX_NAME {
             return Err(GlobError::Name(text.chars().take(MAX_NAME).chain(['…']).collect()));
         }
@@ -187,14 +267,15 @@ impl Glob {
         if !is_label(&name) && text != "*" {
             return Err(GlobError::Name(text.to_owned()));
         }
-        let literal = tokens.iter().all(|token| matches!(token, Token::One(_)));
-        let pattern = if literal {
-            None
-        } else {
-            let pattern = Automaton::new(&tokens).ok_or_else(|| GlobError::Name(text.to_owned()))?;
-            Some(Box::new(pattern))
-        };
-        Ok(Self { text: text.to_owned(), pattern })
+        let automaton = Automaton::new(&tokens).ok_or_else(|| GlobError::Name(text.to_owned()))?;
+        let special = |c: char| "*?[]".contains(c);
+        let plain = (text.find(special).unwrap_or(text.len()), text.rfind(special).map_or(0, |at| at + 1));
+        let plain_letters: Vec<u8> = tokens.iter().filter_map(Token::plain).collect();
+        Ok(Self::new(text, Some(Box::new(Matcher { automaton, plain })), letters_of(&plain_letters)))
+    }
+
+    fn new(text: &str, pattern: Option<Box<Matcher>>, letters: u64) -> Self {
+        Self { text: text.into(), pattern, letters, mark: mark(text) }
     }
 
     pub fn as_str(&self) -> &str {
@@ -203,38 +284,49 @@ impl Glob {
 
     /// The name, if this is no pattern.
     pub fn literal(&self) -> Option<&str> {
-        self.pattern.is_none().then_some(self.text.as_str())
+        self.pattern.is_none().then_some(&*self.text)
+    }
+
+    pub(crate) fn letters(&self) -> u64 {
+        self.letters
+    }
+
+    fn automaton(&self) -> Option<&Automaton> {
+        self.pattern.as_deref().map(|pattern| &pattern.automaton)
     }
 
     pub fn matches(&self, name: &str) -> bool {
-        match &self.pattern {
-            None => self.text == name,
-            Some(pattern) => pattern.matches(name.as_bytes()),
-        }
+        let Some(pattern) = &self.pattern else { return *self.text == *name };
+        let (begins, ends) = self.plain();
+        let name = name.as_bytes();
+        name.starts_with(begins) && name.ends_with(ends) && pattern.automaton.matches(name)
     }
 
-    /// Do their plain beginnings and ends already say that no name matches both? The cheap half of
+    /// Could it match a name that has no other letters than these? The cheapest part of [`Glob::matches`].
+    pub(crate) fn may_match(&self, letters: u64) -> bool {
+        self.letters & !letters == 0
+    }
+
+    /// Its plain beginning and end; of a plain name, all of it.
+    fn plain(&self) -> (&[u8], &[u8]) {
+        let text = self.text.as_bytes();
+        let (first, last) = self.pattern.as_ref().map_or((text.len(), 0), |pattern| pattern.plain);
+        (text.get(..first).unwrap_or_default(), text.get(last..).unwrap_or_default())
+    }
+
+    /// Do their letters, or their plain beginnings and ends, already say that no name matches both? The cheap half of
     /// [`name_exists`].
     pub fn is_apart_from(&self, other: &Self) -> bool {
-        let special = |c: char| "*?[]".contains(c);
-        let ends = |glob: &Self| {
-            let text = glob.text.as_str();
-            let first = text.find(special).unwrap_or(text.len());
-            let last = text.rfind(special).map_or(0, |at| at + 1);
-            (first, last)
-        };
-        let ((first, last), (other_first, other_last)) = (ends(self), ends(other));
-        let (a, b) = (self.text.as_bytes(), other.text.as_bytes());
-        let begins = a.iter().take(first).zip(b.iter().take(other_first)).all(|(a, b)| a == b);
-        let ends = a.iter().skip(last).rev().zip(b.iter().skip(other_last).rev()).all(|(a, b)| a == b);
-        !(begins && ends)
-    }
-
-    fn automaton(&self) -> Option<Automaton> {
-        match &self.pattern {
-            Some(pattern) => Some(Automaton::clone(pattern)),
-            None => Automaton::new(&self.text.bytes().map(Token::One).collect::<Vec<_>>()),
+        match (&self.pattern, &other.pattern) {
+            (None, None) => return self != other,
+            (None, Some(_)) if !other.may_match(self.letters) => return true,
+            (Some(_), None) if !self.may_match(other.letters) => return true,
+            _ => {}
         }
+        let ((begins, ends), (other_begins, other_ends)) = (self.plain(), other.plain());
+        let alike = begins.iter().zip(other_begins).all(|(a, b)| a == b)
+            && ends.iter().rev().zip(other_ends.iter().rev()).all(|(a, b)| a == b);
+        !alike
     }
 }
 
@@ -310,75 +402,6 @@ fn tokens(text: &str) -> Result<Vec<Token>, GlobError> {
         });
     }
     Ok(found)
-}
-
-/// Is there a legal namespace name that every pattern of `all` matches and none of `none` does? Exact as long as there
-/// is effort left; then the answer is "perhaps", that is `true`.
-///
-/// Walks the automata of all patterns side by side, breadth first, so that the shortest such name is found
-/// first and names longer than a namespace's never count.
-pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
-    // Telling two beginnings apart takes about as long as ten steps.
-    if !effort.spend(none.len() * 10) {
-        return true;
-    }
-    // What no name of `all` can match excludes nothing.
-    let none = none.iter().filter(|glob| !all.iter().any(|wanted| wanted.is_apart_from(glob)));
-    let patterns: Option<Vec<(Automaton, bool)>> = (all.iter().map(|glob| (glob, true)))
-        .chain(none.map(|glob| (glob, false)))
-        .map(|(glob, wanted)| Some((glob.automaton()?, wanted)))
-        .collect();
-    let Some(patterns) = patterns else { return true };
-    if !effort.spend(patterns.len() * LETTERS.len()) {
-        return true;
-    }
-    let letters = letters_worth_trying(&patterns);
-    let mut seen = HashSet::new();
-    let mut layer = vec![patterns.iter().map(|(pattern, _)| pattern.start()).collect::<Vec<u64>>()];
-    for length in 1..=MAX_NAME {
-        let mut next = Vec::new();
-        for state in &layer {
-            for &letter in &letters {
-                if letter == DASH && length == 1 {
-                    continue;
-                }
-                // A step for each pattern, and about as much for remembering as for thirty.
-                if !effort.spend(patterns.len() + 30) {
-                    return true;
-                }
-                let step = |((pattern, _), mask): (&(Automaton, bool), &u64)| {
-                    pattern.step(*mask, pattern.letter(letter))
-                };
-                let stepped: Vec<u64> = patterns.iter().zip(state).map(step).collect();
-                let met = |wanted: bool, mask: u64| !wanted || mask != 0;
-                if !patterns.iter().zip(&stepped).all(|((_, wanted), mask)| met(*wanted, *mask)) {
-                    continue;
-                }
-                let accepted = letter != DASH
-                    && patterns
-                        .iter()
-                        .zip(&stepped)
-                        .all(|((pattern, wanted), mask)| pattern.accepts(*mask) == *wanted);
-                if accepted {
-                    return true;
-                }
-                if seen.insert((stepped.clone(), letter == DASH)) {
-                    next.push(stepped);
-                }
-            }
-        }
-        layer = next;
-    }
-    false
-}
-
-/// '-', and one of all the letters that every pattern treats alike.
-fn letters_worth_trying(patterns: &[(Automaton, bool)]) -> Vec<usize> {
-    let mut known = HashSet::new();
-    let treated = |letter: usize| patterns.iter().map(|(p, _)| p.letter(letter)).collect::<Vec<_>>();
-    let mut letters: Vec<usize> = (0..DASH).filter(|letter| known.insert(treated(*letter))).collect();
-    letters.push(DASH);
-    letters
 }
 
 #[cfg(test)]

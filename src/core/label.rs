@@ -36,6 +36,44 @@ pub struct RawRequirement<'a> {
     pub values: &'a [String],
 }
 
+impl RawRequirement<'_> {
+    /// What makes its operator of its values, if there is one. It stands at `index` of the expressions below `at`.
+    fn check(&self, index: usize, at: &Field, found: &mut Violations) -> Option<fn(&[String]) -> Operator> {
+        let field = at.child("matchExpressions").index(index);
+        check_key(self.key, &field.child("key"), found);
+        let values = field.child("values");
+        for (j, value) in self.values.iter().enumerate().filter(|(_, value)| !is_value(value)) {
+            check_value(value, &values.index(j), found);
+        }
+        let operator: fn(&[String]) -> Operator = match self.operator {
+            "In" | "NotIn" if self.values.is_empty() => {
+                found.push(values, format!("operator {} needs at least one value", self.operator));
+                return None;
+            }
+            "In" => |values| Operator::In(values.to_vec()),
+            "NotIn" => |values| Operator::NotIn(values.to_vec()),
+            "Exists" | "DoesNotExist" if !self.values.is_empty() => {
+                found.push(values, format!("operator {} takes no values: remove them", self.operator));
+                return None;
+            }
+            "Exists" => |_| Operator::Exists,
+            "DoesNotExist" => |_| Operator::DoesNotExist,
+            other => {
+                let message = format!("{other:?} is not one of In, NotIn, Exists, DoesNotExist");
+                found.push(field.child("operator"), message);
+                return None;
+            }
+        };
+        Some(operator)
+    }
+}
+
+fn check_label(key: &str, value: &str, at: &Field, found: &mut Violations) {
+    let field = at.child("matchLabels").child(key);
+    check_key(key, &field, found);
+    check_value(value, &field, found);
+}
+
 impl Selector {
     /// Checks keys, values and operators by Kubernetes' rules; every fault is told under `at`.
     pub fn parse<'a>(
@@ -46,43 +84,28 @@ impl Selector {
     ) -> Self {
         let mut requirements = Vec::new();
         for (key, value) in labels {
-            let field = at.child("matchLabels").child(key);
-            check_key(key, &field, found);
-            check_value(value, &field, found);
+            check_label(key, value, at, found);
             requirements.push((key.to_owned(), Operator::In(vec![value.to_owned()])));
         }
         for (i, raw) in expressions.enumerate() {
-            let field = at.child("matchExpressions").index(i);
-            check_key(raw.key, &field.child("key"), found);
-            for (j, value) in raw.values.iter().enumerate() {
-                check_value(value, &field.child("values").index(j), found);
+            if let Some(operator) = raw.check(i, at, found) {
+                requirements.push((raw.key.to_owned(), operator(raw.values)));
             }
-            let values_field = field.child("values");
-            let operator = match raw.operator {
-                "In" | "NotIn" if raw.values.is_empty() => {
-                    found.push(values_field, format!("operator {} needs at least one value", raw.operator));
-                    continue;
-                }
-                "In" => Operator::In(raw.values.to_vec()),
-                "NotIn" => Operator::NotIn(raw.values.to_vec()),
-                "Exists" | "DoesNotExist" if !raw.values.is_empty() => {
-                    found.push(
-                        values_field,
-                        format!("operator {} takes no values: remove them", raw.operator),
-                    );
-                    continue;
-                }
-                "Exists" => Operator::Exists,
-                "DoesNotExist" => Operator::DoesNotExist,
-                other => {
-                    let message = format!("{other:?} is not one of In, NotIn, Exists, DoesNotExist");
-                    found.push(field.child("operator"), message);
-                    continue;
-                }
-            };
-            requirements.push((raw.key.to_owned(), operator));
         }
         Self(requirements)
+    }
+
+    /// What [`Selector::parse`] says of faults, without a selector: values may be very many.
+    pub fn check<'a>(
+        labels: impl Iterator<Item = (&'a str, &'a str)>,
+        expressions: impl Iterator<Item = RawRequirement<'a>>,
+        at: &Field,
+        found: &mut Violations,
+    ) {
+        labels.for_each(|(key, value)| check_label(key, value, at, found));
+        expressions.enumerate().for_each(|(i, raw)| {
+            raw.check(i, at, found);
+        });
     }
 
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
@@ -155,20 +178,26 @@ fn is_qualified(text: &str) -> bool {
 pub fn check_key(key: &str, at: &Field, found: &mut Violations) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let prefix_ok = prefix.is_none_or(|p| p.len() <= 253 && p.split('.').all(crate::glob::is_label));
-    found.require(
-        prefix_ok && is_qualified(name),
-        at,
-        format!("{key:?} is not a label key: [DNS name/]name, the name at most 63 of letters, digits, '-', '_', '.'"),
-    );
+    if !(prefix_ok && is_qualified(name)) {
+        let message = format!(
+            "{key:?} is not a label key: [DNS name/]name, the name at most 63 of letters, digits, '-', '_', '.'"
+        );
+        found.push(at.clone(), message);
+    }
+}
+
+fn is_value(value: &str) -> bool {
+    value.is_empty() || is_qualified(value)
 }
 
 /// Notes a value that is none, by Kubernetes' rules.
 pub fn check_value(value: &str, at: &Field, found: &mut Violations) {
-    found.require(
-        value.is_empty() || is_qualified(value),
-        at,
-        format!("{value:?} is not a label value: at most 63 of letters, digits, '-', '_', '.', letter or digit first and last"),
-    );
+    if !is_value(value) {
+        let message = format!(
+            "{value:?} is not a label value: at most 63 of letters, digits, '-', '_', '.', letter or digit first and last"
+        );
+        found.push(at.clone(), message);
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,23 @@
 //! Which namespaces a backup takes, and whether two backups can meet in one.
 
-use crate::glob::{Effort, Glob, name_exists};
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
+use asked::{Asked, Name, letters_of_all, matched};
+
+use crate::glob::{Effort, Glob, letters_of, mark, name_exists};
+
+mod asked;
 
 /// The namespaces of a backup: those included, less those excluded. Patterns stay patterns, so that a
 /// namespace that does not exist yet is covered too.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 pub struct NamespaceSet {
     /// `None`: all.
     includes: Option<Globs>,
     excludes: Globs,
+    /// Of both: sets are looked up by it, because reading them takes long.
+    mark: u64,
 }
 
 /// Names and patterns, each sorted.
@@ -16,6 +25,36 @@ pub struct NamespaceSet {
 struct Globs {
     names: Vec<Glob>,
     patterns: Vec<Glob>,
+}
+
+impl PartialEq for NamespaceSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark && self.includes == other.includes && self.excludes == other.excludes
+    }
+}
+
+impl Eq for NamespaceSet {}
+
+impl PartialOrd for NamespaceSet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By marks first, which are others in each process: an order for looking sets up, and not for people.
+impl Ord for NamespaceSet {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_mark = self.mark.cmp(&other.mark);
+        by_mark
+            .then_with(|| self.includes.cmp(&other.includes))
+            .then_with(|| self.excludes.cmp(&other.excludes))
+    }
+}
+
+impl Hash for NamespaceSet {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mark);
+    }
 }
 
 impl Default for NamespaceSet {
@@ -47,7 +86,7 @@ impl Globs {
         let (mut names, mut patterns): (Vec<Glob>, Vec<Glob>) =
             globs.into_iter().partition(|glob| glob.literal().is_some());
         for list in [&mut names, &mut patterns] {
-            list.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+            list.sort_unstable();
             list.dedup();
         }
         Self { names, patterns }
@@ -57,23 +96,18 @@ impl Globs {
         self.names.iter().chain(&self.patterns)
     }
 
-    /// `None`: there was no effort left to find out.
-    fn contain(&self, name: &str, effort: &Effort) -> Option<bool> {
-        if !effort.spend(name.len()) {
+    /// `patterns` are all of its own that could match. `None`: there was no effort left to find out.
+    fn contain(&self, name: Name<'_>, patterns: &[Glob], effort: &Effort) -> Option<bool> {
+        if !effort.spend(name.text.len()) {
             return None;
         }
-        if self.names.binary_search_by(|known| known.as_str().cmp(name)).is_ok() {
-            return Some(true);
-        }
-        for pattern in &self.patterns {
-            if !effort.spend(name.len()) {
-                return None;
-            }
-            if pattern.matches(name) {
-                return Some(true);
-            }
-        }
-        Some(false)
+        let is_there = self.names.binary_search_by(|known| known.as_str().cmp(name.text)).is_ok();
+        Some(is_there || matched(patterns, name, effort)?)
+    }
+
+    /// Its patterns, or none, if none could match a name that has no other letters than these.
+    fn patterns_for(&self, letters: u64) -> &[Glob] {
+        if self.patterns.iter().any(|pattern| pattern.may_match(letters)) { &self.patterns } else { &[] }
     }
 }
 
@@ -84,19 +118,25 @@ impl NamespaceSet {
         let (mut includes, excludes) = ((!all).then(|| Globs::new(includes)), Globs::new(excludes));
         let effort = Effort::of_decision();
         if let Some(includes) = &mut includes {
+            let patterns = excludes.patterns_for(letters_of_all(&includes.names));
             // A name of which that is not known stays.
-            includes.names.retain(|name| excludes.contain(name.as_str(), &effort) != Some(true));
+            includes.names.retain(|name| excludes.contain(name.into(), patterns, &effort) != Some(true));
         }
-        Self { includes, excludes }
+        Self::made(includes, excludes)
     }
 
     /// Just these; none of them takes nothing at all.
     pub fn literal(names: impl IntoIterator<Item = Glob>) -> Self {
-        Self { includes: Some(Globs::new(names)), excludes: Globs::default() }
+        Self::made(Some(Globs::new(names)), Globs::default())
+    }
+
+    fn made(includes: Option<Globs>, excludes: Globs) -> Self {
+        let mark = mark((&includes, &excludes));
+        Self { includes, excludes, mark }
     }
 
     pub fn takes_all(&self) -> bool {
-        self.includes.is_none() && self.excludes == Globs::default()
+        self.includes.is_none() && self.excludes.iter().next().is_none()
     }
 
     /// Does it take all, but for namespaces that are left out whatever it says?
@@ -115,22 +155,34 @@ impl NamespaceSet {
 
     /// As [`NamespaceSet::contains`]; what there is no effort left to find out counts as contained.
     pub fn may_contain(&self, namespace: &str, effort: &Effort) -> bool {
-        let included = |globs: &Globs| globs.contain(namespace, effort) != Some(false);
-        self.includes.as_ref().is_none_or(included) && self.excludes.contain(namespace, effort) != Some(true)
+        let name = Name { text: namespace, letters: letters_of(namespace.as_bytes()) };
+        self.may_take(name, effort)
+    }
+
+    /// As [`NamespaceSet::may_contain`], of a plain name.
+    pub(crate) fn may_contain_name(&self, name: &Glob, effort: &Effort) -> bool {
+        self.may_take(name.into(), effort)
+    }
+
+    fn may_take(&self, name: Name<'_>, effort: &Effort) -> bool {
+        let contain = |globs: &Globs| globs.contain(name, &globs.patterns, effort);
+        self.includes.as_ref().is_none_or(|globs| contain(globs) != Some(false))
+            && contain(&self.excludes) != Some(true)
     }
 
     /// Names that are included outright and not excluded, sorted.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
-        self.includes.iter().flat_map(|globs| &globs.names).map(Glob::as_str)
+        self.names().iter().map(Glob::as_str)
+    }
+
+    /// As [`NamespaceSet::literals`].
+    pub(crate) fn names(&self) -> &[Glob] {
+        self.includes.as_ref().map(|globs| globs.names.as_slice()).unwrap_or_default()
     }
 
     /// Patterns among the includes, sorted.
     pub fn patterns(&self) -> impl Iterator<Item = &Glob> {
         self.includes.iter().flat_map(|globs| &globs.patterns)
-    }
-
-    fn names(&self) -> usize {
-        self.includes.as_ref().map_or(0, |globs| globs.names.len())
     }
 
     /// Can a namespace, existing or not, be in both sets? `None` when it cannot. Sets that cannot be told apart with
@@ -153,13 +205,16 @@ impl NamespaceSet {
     }
 
     fn compare(&self, other: &Self, told: usize, effort: &Effort) -> Option<Meeting> {
-        let (few, many) = if self.names() <= other.names() { (self, other) } else { (other, self) };
-        let names = few.literals().filter(|name| many.may_contain(name, effort));
+        let (few, many) =
+            if self.names().len() <= other.names().len() { (self, other) } else { (other, self) };
+        let mut asked = Asked::of(many, letters_of_all(few.names()));
+        let names = few.names().iter().filter(|name| asked.may_contain(name, effort));
         // What a list of names has in common with another one is found by its own names.
-        let back = !few.is_literal();
-        let theirs = many.literals().filter(|name| back && few.may_contain(name, effort));
+        let back: &[Glob] = if few.is_literal() { &[] } else { many.names() };
+        let mut asked_back = Asked::of(few, letters_of_all(back));
+        let theirs = back.iter().filter(|name| asked_back.may_contain(name, effort));
         let mut namespaces: Vec<String> = Vec::new();
-        for name in names.chain(theirs) {
+        for name in names.chain(theirs).map(Glob::as_str) {
             if effort.left() == 0 {
                 return Some(Meeting::perhaps());
             }
@@ -177,19 +232,26 @@ impl NamespaceSet {
     }
 
     fn patterns_meet(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
-        let excludes: Vec<&Glob> = self.excludes.iter().chain(other.excludes.iter()).collect();
         let (ours, theirs) = (self.wide(), other.wide());
+        if ours.is_empty() || theirs.is_empty() {
+            return None;
+        }
+        let excludes: Vec<&Glob> = self.excludes.iter().chain(other.excludes.iter()).collect();
+        if !effort.spend(excludes.len()) {
+            return Some(Meeting::perhaps());
+        }
         for (a, b) in ours.iter().flat_map(|a| theirs.iter().map(move |b| (*a, *b))) {
-            if !effort.spend(20) {
+            if !effort.spend(4) {
                 return Some(Meeting::perhaps());
             }
-            let both: Vec<&Glob> = [a, b].into_iter().flatten().collect();
-            let meet = match both.as_slice() {
-                [a, b] if a.is_apart_from(b) => false,
+            let meet = match (a, b) {
+                (Some(a), Some(b)) if a.is_apart_from(b) => false,
                 // What was accepted as a pattern matches some name.
-                [a, b] if a == b && excludes.is_empty() => true,
-                [_] | [] if excludes.is_empty() => true,
-                both => name_exists(both, &excludes, effort),
+                (Some(a), Some(b)) if a == b && excludes.is_empty() => true,
+                (Some(a), Some(b)) => name_exists(&[a, b], &excludes, effort),
+                _ if excludes.is_empty() => true,
+                (Some(one), None) | (None, Some(one)) => name_exists(&[one], &excludes, effort),
+                (None, None) => name_exists(&[], &excludes, effort),
             };
             if meet && effort.left() == 0 {
                 return Some(Meeting::perhaps());

@@ -1,5 +1,6 @@
 //! One decision: who starts, why the others wait, which positions are to be written.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 
 use super::reason::Reason;
 use super::view::{Entry, Phase, View};
-use crate::glob::Effort;
+use crate::glob::{Effort, Glob};
 use crate::namespace::{Meeting, NamespaceSet};
 
 /// What to do, as indices into the view's `backups`.
@@ -71,13 +72,28 @@ impl Plan {
 /// nor any that is ahead of it, started just now or passed over: one that is passed over keeps its
 /// namespaces, so that a backup of many namespaces is never overtaken for ever by small ones.
 pub fn plan(view: &View) -> Plan {
-    walk(view, Extent::Whole)
+    walk(view, Extent::Whole).0
 }
 
 /// The beginning of a [`plan`]: done as soon as no slot is left. Holds all that are to start, and those ahead of them
 /// that are to end first; nothing of the rest.
 pub fn starts(view: &View) -> Plan {
-    walk(view, Extent::WhileSlotsLast)
+    walk(view, Extent::WhileSlotsLast).0
+}
+
+/// What a [`plan`] takes, whatever the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Names that are looked up or noted.
+    pub names: usize,
+    /// Steps of comparing: see [`Effort`].
+    pub steps: u32,
+}
+
+/// For tests and benchmarks: a plan that looks at each name once more for each backup ahead of it is found by this, on a
+/// machine of any speed.
+pub fn work(view: &View) -> Work {
+    walk(view, Extent::Whole).1
 }
 
 /// May a backup that is ReadyToStart begin to run? A second look, by whoever runs it: a write of a leader that was
@@ -100,19 +116,23 @@ enum Extent {
     WhileSlotsLast,
 }
 
-fn walk(view: &View, extent: Extent) -> Plan {
+fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     let mut free = view.slots.max(1).saturating_sub(running(view));
     if view.stopped.is_some() {
         free = 0;
     }
     if extent == Extent::WhileSlotsLast && free == 0 {
-        return Plan::default();
+        return <(Plan, Work)>::default();
     }
     let superseding = superseding(view);
     let heirs = heirs(view, &superseding);
     let sight = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
     let view = sight.as_ref().unwrap_or(view);
-    let mut held = Held::new();
+    let names: usize = match extent {
+        Extent::Whole => view.backups.iter().map(|entry| entry.namespaces.names().len()).sum(),
+        Extent::WhileSlotsLast => 0,
+    };
+    let mut held = Held::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
         held.hold(i, &entry.namespaces);
     }
@@ -165,7 +185,7 @@ fn walk(view: &View, extent: Extent) -> Plan {
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
         plan.waiting.push(Waiting { backup: index, place, reason, inherits: heirs.get(&index).copied() });
     }
-    plan
+    (plan, held.work())
 }
 
 /// The last one of each schedule, waiting or running, if it takes the place of older ones.
@@ -306,37 +326,51 @@ impl<'a> Compared<'a> {
 /// equal ones (the backups of one schedule) are kept once.
 struct Held<'a> {
     effort: Effort,
-    names: HashMap<&'a str, usize, NameHasher>,
+    names: HashMap<&'a Glob, usize, ByMark>,
     patterns: Vec<(&'a NamespaceSet, usize)>,
-    known: HashMap<&'a NamespaceSet, usize>,
+    known: HashMap<&'a NamespaceSet, usize, ByMark>,
     /// Everything is held by this one: nobody behind it can start.
     all: Option<usize>,
     started: HashSet<usize>,
+    looks: Cell<usize>,
 }
 
 impl<'a> Held<'a> {
-    fn new() -> Self {
+    /// With room for so many names.
+    fn new(names: usize) -> Self {
         Self {
             effort: Effort::of_decision(),
-            names: HashMap::default(),
+            names: HashMap::with_capacity_and_hasher(names, ByMark),
             patterns: Vec::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             all: None,
             started: HashSet::new(),
+            looks: Cell::new(0),
         }
     }
 
+    fn work(&self) -> Work {
+        let steps = Effort::of_decision().left().saturating_sub(self.effort.left());
+        Work { names: self.looks.get(), steps }
+    }
+
     fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
-        if self.all.is_some() {
+        if self.all.is_some() || self.known.contains_key(set) {
+            return;
+        }
+        // Nobody is told apart from a pattern any more, so all behind it wait, whatever else is held.
+        if self.effort.left() == 0 && !self.patterns.is_empty() {
             return;
         }
         if set.takes_all() {
             self.all = Some(holder);
         }
-        for name in set.literals() {
+        for name in set.names() {
             self.names.entry(name).or_insert(holder);
         }
-        if !set.is_literal() && self.known.insert(set, holder).is_none() {
+        self.looks.set(self.looks.get() + set.names().len());
+        self.known.insert(set, holder);
+        if !set.is_literal() {
             self.patterns.push((set, holder));
         }
     }
@@ -347,11 +381,11 @@ impl<'a> Held<'a> {
 
     /// The first meeting found: plain names first, in the order in which the backup lists them.
     fn meets(&self, view: &View, set: &NamespaceSet) -> Option<Reason> {
-        let by_name = set.literals().find_map(|name| self.names.get(name).copied());
+        let by_name = set.names().iter().find_map(|name| self.holder(name));
         let (holder, namespaces) = match by_name {
             Some(holder) => {
-                let same = set.literals().filter(|name| self.names.get(name) == Some(&holder));
-                (holder, same.take(Meeting::TOLD).map(str::to_owned).collect())
+                let same = set.names().iter().filter(|name| self.holder(name) == Some(holder));
+                (holder, same.take(Meeting::TOLD).map(|name| name.as_str().to_owned()).collect())
             }
             None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
         };
@@ -361,6 +395,11 @@ impl<'a> Held<'a> {
             running: entry.phase.is_running() || self.started.contains(&holder),
             namespaces,
         })
+    }
+
+    fn holder(&self, name: &Glob) -> Option<usize> {
+        self.looks.set(self.looks.get() + 1);
+        self.names.get(name).copied()
     }
 
     fn meets_pattern(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
@@ -383,11 +422,12 @@ impl<'a> Held<'a> {
         for (name, holder) in &self.names {
             // Whoever takes everything contains each without a look.
             self.effort.spend(1);
-            if !set.may_contain(name, &self.effort) {
+            if !set.may_contain_name(name, &self.effort) {
                 continue;
             }
-            if first.is_none_or(|known| (*holder, *name) < known) {
-                first = Some((*holder, *name));
+            let name = name.as_str();
+            if first.is_none_or(|known| (*holder, name) < known) {
+                first = Some((*holder, name));
             }
             if self.effort.left() == 0 {
                 break;
@@ -397,27 +437,30 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Names are short and there are many; whoever may create namespaces gains nothing by making them collide
-/// but a slower queue of his own. FNV-1a is half the work of the default.
+/// For what hashes as one number that is as good as drawn by lot: the mark of a name, or of a set.
 #[derive(Clone, Default)]
-struct NameHasher;
+struct ByMark;
 
-impl std::hash::BuildHasher for NameHasher {
-    type Hasher = Fnv;
-    fn build_hasher(&self) -> Fnv {
-        Fnv(0xcbf2_9ce4_8422_2325)
+impl std::hash::BuildHasher for ByMark {
+    type Hasher = Mark;
+    fn build_hasher(&self) -> Mark {
+        Mark(0)
     }
 }
 
-struct Fnv(u64);
+struct Mark(u64);
 
-impl std::hash::Hasher for Fnv {
+impl std::hash::Hasher for Mark {
     fn finish(&self) -> u64 {
         self.0
     }
+    fn write_u64(&mut self, mark: u64) {
+        self.0 = mark;
+    }
+    /// Not asked for by marks.
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
     }
 }

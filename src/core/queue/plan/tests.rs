@@ -6,6 +6,8 @@ use crate::glob::{Effort, Glob};
 use crate::location::Closed;
 use crate::queue::{FairShare, Order, mark, position_of_newcomer};
 
+mod limits;
+
 fn set(includes: &[&str]) -> NamespaceSet {
     NamespaceSet::new(includes.iter().filter_map(|t| Glob::parse(t).ok()).collect(), Vec::new())
 }

@@ -1,0 +1,82 @@
+//! How much a plan takes of Backups at the limits: in names and steps, which are the same on every machine.
+
+use super::*;
+use crate::limits;
+use crate::queue::{Work, work};
+
+fn waiting(count: usize, texts: impl Fn(usize) -> Vec<String>) -> View {
+    let one = |i: usize| {
+        let texts = texts(i);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        entry(&format!("b{i}"), Phase::Queued, 0, &texts)
+    };
+    View { slots: 1, backups: (0..count).map(one).collect(), ..View::default() }
+}
+
+#[test]
+fn each_name_is_looked_at_twice_however_many_backups_are_ahead() {
+    for backups in [10, 40] {
+        let own =
+            |i: usize| (0..limits::NAMES).map(|name| format!("team-{i}-{name}")).collect::<Vec<String>>();
+        let view = waiting(backups, own);
+        let most = Work { names: 2 * backups * limits::NAMES, steps: 0 };
+        assert_eq!(work(&view), most);
+        assert_eq!(plan(&view).waiting.len(), backups - 1);
+    }
+}
+
+#[test]
+fn the_backups_of_one_schedule_are_looked_at_once() {
+    let view = waiting(100, |_| (0..limits::NAMES).map(|name| format!("team-{name}")).collect());
+    let found = work(&view);
+    assert!(found.names <= 2 * limits::NAMES + 100 * 10, "{found:?}");
+    assert!(
+        plan(&view).waiting.iter().all(|w| matches!(&w.reason, Reason::Overlap { with, .. } if with == "b0"))
+    );
+}
+
+fn letter(at: usize) -> char {
+    char::from(b'a' + u8::try_from(at % 26).unwrap())
+}
+
+/// Long in saying that they have nothing in common.
+fn patterns(i: usize) -> impl Iterator<Item = String> {
+    let pattern = move |p: usize| {
+        (0..31).map(|at| format!("*{}", letter(i + p * 7 + at * (p % 5 + 1)))).collect::<String>()
+    };
+    (0..limits::PATTERNS).map(pattern)
+}
+
+#[test]
+fn patterns_take_no_more_than_the_effort_of_a_decision_and_names_no_more_for_it() {
+    let long = |i: usize| {
+        let names = (0..limits::NAMES - limits::PATTERNS).map(|name| format!("team-{i}-{name}"));
+        names.chain(patterns(i)).collect::<Vec<String>>()
+    };
+    let view = waiting(40, long);
+    let found = work(&view);
+    assert!(found.names <= 2 * 40 * limits::NAMES, "{found:?}");
+    assert!(found.steps <= Effort::of_decision().left(), "{found:?}");
+    assert_eq!(plan(&view).start, [0]);
+}
+
+/// Even though nothing is noted any more of those that wait ahead of it.
+#[test]
+fn whoever_comes_when_no_effort_is_left_waits_and_others_do_not() {
+    let glob = |text: &str| Glob::parse(text).unwrap();
+    for (hostile, starts) in [(3, 3), (60, 1)] {
+        let mut view = waiting(2, |i| vec![format!("alone-{i}")]);
+        for (i, alone) in view.backups.iter_mut().enumerate() {
+            Arc::make_mut(alone).uid = format!("uid-last-{i}");
+        }
+        for i in 0..hostile {
+            let includes = patterns(i).map(|text| glob(&text)).collect();
+            let namespaces = NamespaceSet::new(includes, vec![glob("?*")]);
+            let made = entry(&format!("b{i}"), Phase::Queued, 0, &[]);
+            view.backups.push(Arc::new(Entry { namespaces, ..Entry::clone(&made) }));
+        }
+        view.slots = 100;
+        assert_eq!(work(&view).steps == Effort::of_decision().left(), hostile == 60);
+        assert_eq!(plan(&view).start.len(), starts, "beside {hostile}");
+    }
+}
