@@ -324,7 +324,7 @@ mod tests {
         ours.try_write().await.unwrap();
         let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
         assert_eq!(Checkpoint::read(content).unwrap().run, "ours");
-        layout.void_checkpoint(&claim("ours")).await.unwrap();
+        layout.void_checkpoint(&claim("ours"), 4096).await.unwrap();
         assert!(matches!(ours.try_write().await, Err(KeepError::Over)));
         assert!(!ours.has_one());
         let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
