@@ -121,10 +121,10 @@ impl Cycle {
         let deciding = self.pulse.within(DECISION);
         let Plan { start: runnable, end, .. } = starts(&view);
         drop(deciding);
-        // First of all: the one that takes the place of another may end before anybody looks again.
-        self.end(&view, &end).await;
+        // First of all: the one that takes the place of another may end before anybody looks again, and waits for that.
+        let left = self.end(&view, &end).await;
         let (writer, teller) = (&self.writer, &self.teller);
-        let entries = runnable.iter().filter_map(|i| view.backups.get(*i));
+        let entries = runnable.iter().filter(|i| !left.contains(i)).filter_map(|i| view.backups.get(*i));
         let started = futures::stream::iter(entries)
             .map(|entry| async move { writer.start(entry).await.then_some(entry) })
             .buffered(STARTS_AT_ONCE)
@@ -160,10 +160,11 @@ impl Cycle {
         if can_queue && self.renumber(&view, &decided) { SOON } else { PERIOD }
     }
 
-    async fn end(&self, view: &View, ends: &[End]) {
+    /// Gives those that take the place of one that could not be ended yet.
+    async fn end(&self, view: &View, ends: &[End]) -> HashSet<usize> {
         let (writer, teller) = (&self.writer, &self.teller);
         let end = async |end: &End| {
-            let Some(entry) = view.backups.get(end.backup) else { return };
+            let entry = view.backups.get(end.backup)?;
             let (what, reason) = match &end.cause {
                 Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
                 Cause::Superseded { by } => {
@@ -181,10 +182,19 @@ impl Cycle {
             if ended {
                 teller.ended(entry, what, &reason);
             }
+            match &end.cause {
+                Cause::Superseded { by } if !ended => Some(*by),
+                _ => None,
+            }
         };
         // Not all at once: somebody may wait for a slot.
-        let ends = ends.iter().take(ENDS);
-        futures::stream::iter(ends).for_each_concurrent(ENDS_AT_ONCE, end).await;
+        let (now, later) = ends.split_at(ends.len().min(ENDS));
+        let left = later.iter().filter_map(|end| match &end.cause {
+            Cause::Superseded { by } => Some(*by),
+            _ => None,
+        });
+        let failed = futures::stream::iter(now).map(end).buffer_unordered(ENDS_AT_ONCE);
+        failed.filter_map(async |by| by).chain(futures::stream::iter(left)).collect().await
     }
 
     /// Are there more places to be written than the budget allows?

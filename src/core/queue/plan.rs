@@ -75,8 +75,8 @@ pub fn plan(view: &View) -> Plan {
     walk(view, Extent::Whole).0
 }
 
-/// The beginning of a [`plan`]: done as soon as no slot is left. Holds all that are to start, and those ahead of them
-/// that are to end first; nothing of the rest.
+/// The beginning of a [`plan`]: done as soon as no slot is left. Holds all that are to start, and those that are to end
+/// first: ahead of them, or wherever they wait if what starts takes their place; nothing of the rest.
 pub fn starts(view: &View) -> Plan {
     walk(view, Extent::WhileSlotsLast).0
 }
@@ -139,7 +139,8 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     let line = view.line();
     let mut plan = Plan::default();
     for index in line {
-        if extent == Extent::WhileSlotsLast && free == 0 {
+        let is_full = extent == Extent::WhileSlotsLast && free == 0;
+        if is_full && superseding.is_empty() {
             break;
         }
         let Some(entry) = view.backups.get(index) else { continue };
@@ -158,6 +159,9 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
                 continue;
             }
             plan.end.push(End { backup: index, cause });
+            continue;
+        }
+        if is_full {
             continue;
         }
         let conflict = held.meets(view, &entry.namespaces);

@@ -324,6 +324,30 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     assert!(plan(&view).end.is_empty(), "the last one decides");
 }
 
+/// Both wait since the same moment once one has taken the other's place, and there is one slot: nothing but their uids says which one
+/// the walk meets first.
+#[test]
+fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
+    for [earlier, later] in [["a", "b"], ["b", "a"]] {
+        let of_schedule = |uid: &str, at: i64| {
+            let mut made = entry(uid, Phase::Queued, 1, &["a"]);
+            let entry = Arc::make_mut(&mut made);
+            (entry.schedule, entry.supersedes) = (Some("hourly".to_owned()), true);
+            entry.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(at));
+            entry.waits_since = Some(Timestamp::UNIX_EPOCH);
+            made
+        };
+        let backups = vec![of_schedule(earlier, 0), of_schedule(later, 1)];
+        let decided = starts(&View { backups, slots: 1, ..View::default() });
+        assert_eq!(decided.start, [1]);
+        assert_eq!(
+            decided.end,
+            [End { backup: 0, cause: Cause::Superseded { by: 1 } }],
+            "{earlier}, {later}"
+        );
+    }
+}
+
 /// A schedule that comes round sooner than the queue moves, one slot, and somebody else each time it is free.
 #[test]
 fn a_schedule_that_is_always_superseded_runs_all_the_same() {
