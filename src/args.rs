@@ -272,6 +272,7 @@ pub struct ControllerArgs {
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub ca_lead_time: Duration,
     /// How long running backups may go on once a stop was asked for, before the next leader has them. Without: it has them at once.
+    /// A pod needs a terminationGracePeriodSeconds that is longer.
     #[arg(long, value_parser = duration)]
     pub drain_timeout: Option<Duration>,
     /// What becomes of a backup whose controller was killed, lost its Lease or was asked to stop, or whose store failed, while it ran.
