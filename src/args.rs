@@ -139,7 +139,7 @@ pub enum Executor {
 pub enum AfterInterruption {
     /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew.
     Resume,
-    /// The next leader begins it anew.
+    /// The next leader begins it anew. Where its store or the API server failed, it is Failed.
     Restart,
     /// It is Failed.
     Fail,
@@ -245,8 +245,8 @@ pub struct ControllerArgs {
     /// How long backups are kept that do not say.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
-    /// How long a read that fails is tried again. Then the backup goes on without that type, and is PartiallyFailed; it fails
-    /// where the API server itself is gone.
+    /// How long a read that fails is tried again. Then the backup goes on without that type, and is PartiallyFailed; where the
+    /// API server itself is gone its run ends: it is run again from its checkpoint, and Failed where there is none.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub list_retry_timeout: Duration,
     /// Objects asked for with one request.
@@ -272,6 +272,7 @@ pub struct ControllerArgs {
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub ca_lead_time: Duration,
     /// How long running backups may go on once a stop was asked for, before the next leader has them. Without: it has them at once.
+    /// A pod needs a terminationGracePeriodSeconds that is longer.
     #[arg(long, value_parser = duration)]
     pub drain_timeout: Option<Duration>,
     /// What becomes of a backup whose controller was killed, lost its Lease or was asked to stop, or whose store failed, while it ran.
@@ -350,8 +351,8 @@ pub struct InstallArgs {
     /// Who keeps the webhooks' certificates. Default: as it is installed, else berth itself.
     #[arg(long, value_enum)]
     pub certificates: Option<Certificates>,
-    /// Velero's service account, which may delete, expire and copy finished Backups. Default: that of its Deployment, else
-    /// velero; none where no Velero is installed.
+    /// Velero's service account, which may delete, expire and copy finished Backups. Default: that of its Deployment; where
+    /// none is found, the one that is installed, if that was said to be another one than velero, else none.
     #[arg(long)]
     pub velero_service_account: Option<String>,
     /// What the engine may read to back it up. Default: as it is installed, else all.
@@ -380,7 +381,7 @@ pub struct InstallArgs {
     /// serves): say --beside-velero where it applies.
     #[arg(long, short, value_enum, conflicts_with_all = ["dry_run", "diff"])]
     pub output: Option<Printed>,
-    /// How long to wait until berth is ready.
+    /// How long to wait until berth is ready, and for running backups to end where another one is to run them.
     #[arg(long, default_value = "2m", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -397,7 +398,8 @@ pub struct UninstallArgs {
     /// Say what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// How long to wait for running backups to end.
+    /// How long to wait until berth's pods have ended. Backups that run are not waited for: they stay InProgress, until a
+    /// later `berth install` goes on with them.
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -508,15 +510,15 @@ pub enum QueueCommand {
     First(Which),
 }
 
-/// Backups by name, or all that wait.
+/// Backups by name, or all that wait; of `cancel`, those that berth runs as well.
 #[derive(ClapArgs)]
 pub struct Which {
     #[arg(required_unless_present_any = ["all", "location"])]
     pub names: Vec<String>,
-    /// All that wait.
+    /// All that wait; of `cancel`, those that berth runs as well.
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
-    /// All that wait and go to this storage location.
+    /// The same, as far as they go to this storage location.
     #[arg(long, conflicts_with_all = ["names", "all"])]
     pub location: Option<String>,
 }

@@ -13,6 +13,7 @@ pub mod probe;
 pub mod remove;
 pub mod render;
 pub mod reviews;
+pub mod running;
 pub mod sources;
 pub mod velero;
 
@@ -21,6 +22,7 @@ pub use engine::Types;
 pub use member::Member;
 pub use render::{Certificates, Settings, render};
 pub use reviews::Reviews;
+pub use running::Running;
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, TypeMeta};

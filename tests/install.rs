@@ -3,6 +3,7 @@
 
 mod kept;
 mod member;
+mod running;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -85,6 +86,7 @@ fn installation_and_removal_without_pods() {
     a_stranger_is_left_alone(&plane, &admin);
     the_engine_reads_what_is_listed_and_what_comes_later_is_named(&plane, &admin);
     kept::what_somebody_added_stays_until_he_takes_it_out(&plane, &admin);
+    running::what_berth_runs_ends_before_a_velero_is_to_run_backups(&plane, &admin);
     what_is_half_gone_is_removed(&plane, &admin);
     backups_and_what_holds_them_stay(&plane, &admin);
     shared_buckets_and_somebody_elses_garden_stay(&plane, &admin);

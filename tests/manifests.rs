@@ -346,6 +346,18 @@ fn the_chart_and_the_binary_agree() {
 }
 
 #[test]
+fn the_chart_gives_the_controller_as_long_to_end_as_is_said() {
+    let objects = rendered_by_helm("controller.terminationGracePeriodSeconds=3420");
+    let grace = |name: &str| {
+        let is_it = |one: &&Value| one["kind"] == "Deployment" && one["metadata"]["name"] == name;
+        let found = objects.iter().find(is_it).unwrap();
+        found["spec"]["template"]["spec"]["terminationGracePeriodSeconds"].clone()
+    };
+    assert_eq!(grace("berth-controller"), 3420);
+    assert_ne!(grace("berth-webhook"), 3420);
+}
+
+#[test]
 fn what_the_chart_carries_is_up_to_date() {
     for (executor, certificates) in COMBINATIONS {
         let path = project().join(format!("manifests/chart/objects/{executor}-{certificates}.yaml"));
@@ -446,6 +458,8 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("webhook.timeoutSeconds=31", "timeoutSeconds"),
         ("webhook.reviewsFrom={10.0.0.1}", "reviewsFrom"),
         ("webhook.clientCAConfigMap=No Name", "clientCAConfigMap"),
+        ("controller.terminationGracePeriodSeconds=0", "terminationGracePeriodSeconds"),
+        ("webhook.terminationGracePeriodSeconds=300", "terminationGracePeriodSeconds"),
         ("replicas=2", "replicas"),
         ("veleroServiceAccount=No Name", "veleroServiceAccount"),
         ("image.tag=@sha256:0", "tag"),

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use anyhow::Context as _;
+use berth_api::keys;
 use berth_api::velero::Backup;
+use berth_core::run::MOST_RUNS;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -52,6 +54,10 @@ fn describe(
         time.as_ref().map(|time| time.0.to_string()).unwrap_or_default()
     };
     row("Created", &time(&backup.creation_timestamp()))?;
+    // One that was run once was not taken up again.
+    let runs = backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse::<u32>().ok());
+    let runs = runs.filter(|runs| *runs > 1);
+    row("Runs", &runs.map(|runs| format!("{runs} of {MOST_RUNS}")).unwrap_or_default())?;
     row("Started", &time(&status.start_timestamp))?;
     row("Completed", &time(&status.completion_timestamp))?;
     row("Expires", &time(&status.expiration))?;
@@ -71,4 +77,28 @@ fn describe(
         row("Not valid", fault)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_backup_that_was_taken_up_again_says_how_often_it_was_run() {
+        for (runs, expected) in
+            [(json!("2"), Some("Runs:             2 of 3")), (json!("1"), None), (json!("many"), None)]
+        {
+            let backup: Backup = serde_json::from_value(json!({
+                "apiVersion": "velero.io/v1", "kind": "Backup",
+                "metadata": {"name": "b", "annotations": {keys::RUNS: runs}}, "spec": {},
+            }))
+            .unwrap();
+            let mut out = Vec::new();
+            describe(&mut out, &backup, None, Timestamp::now()).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert_eq!(text.lines().find(|line| line.starts_with("Runs")), expected, "{text}");
+        }
+    }
 }

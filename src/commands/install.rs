@@ -4,10 +4,8 @@ mod print;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use berth_api::velero::Backup;
+use anyhow::{Context as _, bail, ensure};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -20,8 +18,8 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Settings,
-    Types, certificates, diff, kept, left, member, remove, render, velero,
+    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Running,
+    Settings, Types, certificates, diff, kept, left, member, remove, render, running, velero,
 };
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -58,6 +56,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         );
     }
     found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
+    tell_account(&settings, &found, &args);
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
     for line in kept::keep(&mut objects, found.installed.as_ref())? {
@@ -85,8 +84,10 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         preview(&cluster, &objects, &args, &hands).await?;
         return advise(&cluster, &args, executor).await;
     }
-    if executor == Executor::Berth {
-        take_over(&cluster, &args).await?;
+    match (executor, &found.installed) {
+        (Executor::Berth, _) => take_over(&cluster, &args).await?,
+        (Executor::Velero, Some(installed)) => let_end(&cluster, &args, installed.executor).await?,
+        (Executor::Velero, None) => {}
     }
     install(&cluster, objects, &args, hands).await?;
     advise(&cluster, &args, executor).await
@@ -128,9 +129,12 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
         let spec = velero?.spec.as_ref()?.template.spec.as_ref()?;
         spec.service_account_name.clone()
     };
+    let known = || account().or_else(|| installed?.velero_account(&args.target.namespace));
     // Where no Velero is, whoever may make service accounts would gain by making one of its name.
-    let is_beside = args.beside_velero.unwrap_or(velero.is_some());
-    let of_velero = || is_beside.then(|| account().unwrap_or_else(|| VELERO_ACCOUNT.to_owned()));
+    let of_velero = || match args.beside_velero.unwrap_or(velero.is_some()) {
+        true => Some(known().unwrap_or_else(|| VELERO_ACCOUNT.to_owned())),
+        false => known().filter(|_| args.beside_velero.is_none()),
+    };
     Settings {
         executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
         certificates: args
@@ -147,6 +151,22 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
             installed.and_then(|installed| installed.member.as_ref()),
         ),
         ..Settings::new(&args.target.namespace)
+    }
+}
+
+/// Whom the guard takes for Velero where none was found.
+fn tell_account(settings: &Settings, found: &Found, args: &InstallArgs) {
+    let is_said = args.velero_service_account.is_some() || args.beside_velero.is_some();
+    let (None, Some(installed), false) = (&found.velero, &found.installed, is_said) else { return };
+    let namespace = &settings.namespace;
+    match &settings.velero_account {
+        Some(account) => println!(
+            "no Velero was found in namespace {namespace}: service account {account} stays trusted with its part, as it is installed; --beside-velero=false takes that back"
+        ),
+        None if settings.executor == Executor::Berth && !installed.trusts_no_velero() => println!(
+            "no Velero was found in namespace {namespace}: no service account is trusted with its part any more. If there is one, say --velero-service-account"
+        ),
+        None => {}
     }
 }
 
@@ -227,26 +247,57 @@ async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> 
         );
     }
     println!("{}", difference(&name, &change));
-    let api: Api<Backup> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let idle = async {
-        loop {
-            let all = api.list(&ListParams::default()).await.context("the Backups cannot be listed")?;
-            let running = all.items.iter().filter(|b| b.phase().as_str() == "InProgress").count();
-            if running == 0 {
-                return anyhow::Ok(());
-            }
-            sleep(LOOK * 5).await;
-        }
-    };
-    timeout(args.timeout, idle).await.unwrap_or_else(|_| {
-        bail!("Velero still runs a backup; nothing was changed. Run this again when it has ended, or with a longer --timeout")
-    })?;
+    // What berth runs it goes on with.
+    let left = running::ended(
+        cluster,
+        args.timeout,
+        |running| running.by_others,
+        |names| println!("waiting: Velero runs {names}"),
+    );
+    let left = left.await?;
+    ensure!(
+        left.is_empty(),
+        "Velero still runs {}; nothing was changed. Run this again when that has ended, or with a longer --timeout",
+        running::names(&left)
+    );
     change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
     println!("deployment/{name} changed; `berth uninstall` changes it back");
     let written = cluster.velero().await?.context("Velero's Deployment is gone")?;
     let object = serde_json::to_value(&written)?;
     let velero = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object["metadata"]});
     apply::rolled_out(cluster, &[velero], args.timeout, |line| println!("{line}")).await
+}
+
+/// Where Velero is to run the backups that berth runs now (`was`): what berth has begun nobody would end then.
+async fn let_end(cluster: &Cluster, args: &InstallArgs, was: Executor) -> anyhow::Result<()> {
+    if was == Executor::Velero {
+        let left = Running::read(cluster).await?.by_berth;
+        if !left.is_empty() {
+            println!(
+                "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` goes on with it, `kubectl delete` ends it",
+                running::names(&left)
+            );
+        }
+        return Ok(());
+    }
+    let left = running::ended(
+        cluster,
+        args.timeout,
+        |running| running.by_berth,
+        |names| {
+            println!(
+                "waiting: berth runs {names} (`berth queue hold --all` lets nothing that waits start meanwhile)"
+            )
+        },
+    );
+    let left = left.await?;
+    ensure!(
+        left.is_empty(),
+        "berth still runs {} after {} s, and a Velero would not go on with that; nothing was changed. Run this again when it has ended, or with a longer --timeout, or end it: `berth queue cancel NAME`. So that no further one starts meanwhile: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later; `berth queue release` takes that back",
+        running::names(&left),
+        args.timeout.as_secs()
+    );
+    Ok(())
 }
 
 fn difference(name: &str, change: &velero::Change) -> String {
@@ -278,7 +329,7 @@ async fn preview(
 
 /// What passes from one to another by this installation.
 struct Hands {
-    backups: bool,
+    executor_to: Option<Executor>,
     certificates_to: Option<Certificates>,
     member: Option<Member>,
     /// There was one.
@@ -289,7 +340,9 @@ impl Hands {
     fn of(found: &Found, settings: Settings) -> Self {
         let was = found.installed.as_ref();
         Self {
-            backups: was.is_some_and(|was| was.executor != settings.executor),
+            executor_to: was
+                .is_some_and(|was| was.executor != settings.executor)
+                .then_some(settings.executor),
             certificates_to: was
                 .is_some_and(|was| was.certificates != settings.certificates)
                 .then_some(settings.certificates),
@@ -338,10 +391,18 @@ async fn install(
     }
     // Not before there is somebody to answer: an upgrade's new rules meet its new replicas.
     apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
-    if hands.backups || gives {
-        // What still runs needs its rights, and a guard that lets it write its end.
-        println!("waiting: running backups end under the one that began them");
+    if hands.executor_to.is_some() || gives {
+        // They need their rights as long as they are there, and a guard that lets them write.
+        println!("waiting: the controllers before these end");
         remove::leaving_gone(cluster, args.timeout).await?;
+    }
+    if hands.executor_to == Some(Executor::Velero) {
+        let left = Running::read(cluster).await?.by_berth;
+        ensure!(
+            left.is_empty(),
+            "{} began at the last moment, and nobody runs that now. `berth install --executor=berth` goes on with it; have the queue wait before you say --executor=velero again: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later",
+            running::names(&left)
+        );
     }
     if gives {
         certificates::give(cluster, &later, args.timeout).await?;
@@ -438,7 +499,67 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> an
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use k8s_openapi::api::apps::v1::Deployment;
+
     use super::*;
+    use crate::args::{Args, Command};
+
+    fn deployment(name: &str, pod: &Value) -> Deployment {
+        let object = json!({"metadata": {"name": name}, "spec": {"selector": {}, "template": {"spec": pod}}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn found(velero: Option<Deployment>, webhook: &[&str]) -> Found {
+        let args = json!({"containers": [{"name": "berth", "args": webhook}]});
+        Found {
+            version: String::new(),
+            minor: None,
+            has_policies: true,
+            has_cert_manager: false,
+            velero,
+            namespace: Presence::Ours,
+            definition: Presence::Ours,
+            foreign: Vec::new(),
+            definition_fault: None,
+            called: None,
+            installed: Some(Installed {
+                executor: Executor::Berth,
+                certificates: Certificates::SelfManaged,
+                member: None,
+                deployments: vec![deployment("berth-webhook", &args)],
+            }),
+            helm_release: None,
+        }
+    }
+
+    #[test]
+    fn veleros_account_stays_as_it_was_said_until_a_velero_says_otherwise() {
+        const SAID: &str = "--lifecycle-identity=system:serviceaccount:velero:velero-server";
+        const ELSEWHERE: &str = "--lifecycle-identity=system:serviceaccount:elsewhere:velero-server";
+        for (flag, velero, before, expected) in [
+            (None, None, &["webhook", SAID][..], Some("velero-server")),
+            (None, Some("ark"), &["webhook", SAID], Some("ark")),
+            (Some("--velero-service-account=ark"), None, &["webhook", SAID], Some("ark")),
+            (Some("--beside-velero"), None, &["webhook", SAID], Some("velero-server")),
+            (Some("--beside-velero=false"), None, &["webhook", SAID], None),
+            (Some("--beside-velero"), None, &["webhook"], Some("velero")),
+            // What nobody said is not trusted where no Velero is.
+            (None, None, &["webhook"], None),
+            (None, None, &["webhook", "--without-velero"], None),
+            (None, None, &["webhook", ELSEWHERE], None),
+        ] {
+            let line = ["berth", "install", "--namespace=velero"].into_iter().chain(flag);
+            let Command::Install(args) = Args::try_parse_from(line).unwrap().command else {
+                panic!("{flag:?}")
+            };
+            let velero = velero.map(|account| {
+                deployment("velero", &json!({"serviceAccountName": account, "containers": []}))
+            });
+            let account = settings(&args, None, Some(&found(velero, before))).velero_account;
+            assert_eq!(account.as_deref(), expected, "{flag:?} {before:?}");
+        }
+    }
 
     #[test]
     fn admission_is_kept_apart() {

@@ -104,8 +104,22 @@ impl Here {
         }
         let situation = situation::read(self).await?;
         let all = which.all || which.location.is_some();
-        let names = if all { situation.waiting_at(which.location.as_deref()) } else { which.names };
-        ensure!(!names.is_empty(), "nothing waits here");
+        let names = if all {
+            let location = which.location.as_deref();
+            // What waits comes first: it would begin in the slots of the others.
+            let mut names = situation.waiting_at(location);
+            if wish == Wish::Cancel {
+                names.extend(situation.running_at(location));
+            }
+            names
+        } else {
+            which.names
+        };
+        ensure!(
+            !names.is_empty(),
+            "nothing waits{} here",
+            if wish == Wish::Cancel { " or runs" } else { "" }
+        );
         let (now, mut failed) = (Timestamp::now(), 0);
         for (i, name) in names.iter().enumerate() {
             match self.wish(&situation, name, wish, wish.value(i, now)).await {
@@ -128,12 +142,17 @@ impl Here {
             bail!("Backup {name} has ended already ({})", found.phase().as_str());
         };
         if entry.phase.is_running() && wish != Wish::Release {
-            let can_cancel = wish == Wish::Cancel && !situation.velero_runs;
             ensure!(wish == Wish::Cancel, "Backup {name} runs already: let it end, or cancel it");
+            let is_berths = found.metadata.annotations.iter().any(|all| all.contains_key(keys::RUN));
             ensure!(
-                can_cancel,
+                is_berths || !situation.velero_runs,
                 "Velero runs Backup {name}, and cannot be told to stop: delete it when it has ended"
             );
+            if situation.velero_runs {
+                eprintln!(
+                    "berth began Backup {name}, and nobody runs it while Velero runs the backups: it ends once berth does again (`berth install --executor=berth`)"
+                );
+            }
         }
         annotate(&api, name, wish.key(), &value).await
     }

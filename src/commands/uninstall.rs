@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use crate::args::UninstallArgs;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
-use crate::install::{Cluster, apply, left, member, remove, velero};
+use crate::install::{Cluster, Running, apply, left, member, remove, running, velero};
 use crate::movers::wake;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
@@ -32,9 +32,11 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
         for reference in member::written(&cluster, None).await? {
             println!("{reference} would be removed");
         }
+        tell_running(&cluster).await?;
         tell_held(&cluster).await?;
         return Ok(());
     }
+    tell_running(&cluster).await?;
     let (kept, removed): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|one| matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition"));
@@ -47,7 +49,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             println!("{reference} removed");
         }
     }
-    // With their rights, as long as they run: running backups end, the Lease is released.
+    // With their rights, as long as they run: they hand over what they run, undo what its hooks began, and release the Lease.
     remove::pods_gone(&cluster, args.timeout).await?;
     for reference in &after {
         if remove::delete(&cluster, reference).await? {
@@ -88,6 +90,22 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
         "berth is removed from namespace {}; Backups, locations and archives are as they were",
         cluster.namespace
     );
+    Ok(())
+}
+
+/// What berth runs: nobody ends it without berth.
+async fn tell_running(cluster: &Cluster) -> anyhow::Result<()> {
+    let all = Running::read(cluster).await?.by_berth;
+    if !all.is_empty() {
+        println!(
+            "{} running ({}): without berth that stays InProgress, until a later `berth install` goes on with it. To have it end first, wait before you uninstall, or `berth queue cancel NAME`",
+            match all.len() {
+                1 => "1 Backup is".to_owned(),
+                several => format!("{several} Backups are"),
+            },
+            running::names(&all)
+        );
+    }
     Ok(())
 }
 

@@ -81,6 +81,17 @@ impl Installed {
         args.flatten().any(|arg| arg == "--without-velero")
     }
 
+    /// Velero's service account in `namespace`, where it was said to be another one than the usual: that it is trusted with Velero's
+    /// part, be no Velero found, is somebody's decision.
+    pub fn velero_account(&self, namespace: &str) -> Option<String> {
+        const FLAG: &str = "--lifecycle-identity=";
+        let webhook = self.deployment("berth-webhook")?;
+        let prefix = format!("{FLAG}system:serviceaccount:{namespace}:");
+        let args = kept::installed(webhook);
+        let user = kept::flags(&args).into_iter().rev().find(|flag| flag.starts_with(FLAG))?;
+        Some(user.strip_prefix(&prefix)?.to_owned())
+    }
+
     /// As the first of the Deployments names it.
     pub fn image(&self) -> Option<&str> {
         self.deployments.iter().flat_map(containers).find_map(|container| container.image.as_deref())

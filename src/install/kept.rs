@@ -39,7 +39,8 @@ struct Added {
     replaced: Vec<String>,
 }
 
-/// Adds to the Deployments of an installation what somebody added to those that are there. Gives what is to be said of it.
+/// Adds to the Deployments of an installation what somebody added to those that are there, and the longer time that somebody gave
+/// their pods to end. Gives what is to be said of it.
 ///
 /// # Errors
 /// When pods would not start with it, with the way out.
@@ -73,10 +74,28 @@ pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Res
                 }
             }
             container["args"] = json!(args);
+            told.extend(keep_grace(object, live).map(|seconds| {
+                format!("{reference} keeps what somebody set: terminationGracePeriodSeconds {seconds}")
+            }));
         }
         object["metadata"]["annotations"][RENDERED] = json!(json!(rendered).to_string());
     }
     Ok(told)
+}
+
+/// How long a pod may take to end, in Kubernetes.
+const GRACE: i64 = 30;
+
+/// Leaves the pods as long to end as they have, where that is longer: `--drain-timeout` is of no use without it.
+fn keep_grace(object: &mut Value, live: &Deployment) -> Option<i64> {
+    let pod = object.pointer_mut("/spec/template/spec")?;
+    let rendered = pod["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE);
+    let seconds = live.spec.as_ref()?.template.spec.as_ref()?.termination_grace_period_seconds?;
+    if seconds <= rendered {
+        return None;
+    }
+    pod["terminationGracePeriodSeconds"] = json!(seconds);
+    Some(seconds)
 }
 
 /// All arguments of that container, and which of them are not berth's; or why it cannot start with them.
@@ -90,9 +109,7 @@ fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(
             args.len()
         ));
     }
-    let recorded: Option<Vec<String>> =
-        live.annotations().get(RENDERED).and_then(|text| serde_json::from_str(text).ok());
-    let recorded = recorded.filter(|args| args.len() <= MOST);
+    let recorded = recorded(live);
     // What kustomize, Helm or an earlier version installed says nothing of it.
     let added = beside(args, recorded.as_deref().unwrap_or(rendered), rendered);
     let args = [rendered, added.kept.as_slice()].concat();
@@ -100,6 +117,18 @@ fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(
         Some(fault) => Err(fault),
         None => Ok((args, added)),
     }
+}
+
+/// What berth itself put there, where that is on record.
+fn recorded(live: &Deployment) -> Option<Vec<String>> {
+    let recorded: Vec<String> = serde_json::from_str(live.annotations().get(RENDERED)?).ok()?;
+    Some(recorded).filter(|args| args.len() <= MOST)
+}
+
+/// The arguments that an installation brought; where that is not on record, all that there are.
+pub(super) fn installed(live: &Deployment) -> Vec<String> {
+    let all = || containers(live).filter_map(|one| one.args.clone()).flatten().take(MOST).collect();
+    recorded(live).unwrap_or_else(all)
 }
 
 /// What of `live` is neither what berth put there (`ours`) nor what it decides now.
@@ -297,6 +326,33 @@ mod tests {
         assert!(of("--client-ca=/theirs/ca.crt", &["webhook", reviews::FLAG]).is_empty());
         // Its volume goes with the installation.
         assert!(of(reviews::FLAG, &["webhook"]).is_empty());
+    }
+
+    #[test]
+    fn pods_keep_the_longer_time_to_end() {
+        for (live, rendered, expected) in [
+            (Some(3420), Some(120), Some(3420)),
+            (Some(60), Some(120), None),
+            (Some(120), Some(120), None),
+            (None, Some(120), None),
+            (Some(30), None, None),
+            (Some(31), None, Some(31)),
+        ] {
+            let args = texts(&RENDERED_NOW);
+            let mut there = deployment("berth-controller", &args, Some(&json!(RENDERED_NOW).to_string()));
+            let pod = there.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+            pod.termination_grace_period_seconds = live;
+            let mut objects = objects();
+            let grace = "terminationGracePeriodSeconds";
+            objects[0]["spec"]["template"]["spec"][grace] = json!(rendered);
+            let told = keep(&mut objects, Some(&installed(there))).unwrap();
+            assert_eq!(
+                objects[0]["spec"]["template"]["spec"][grace],
+                json!(expected.or(rendered)),
+                "{live:?}"
+            );
+            assert_eq!(told.iter().any(|line| line.contains(grace)), expected.is_some(), "{told:?}");
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<
     })
 }
 
-/// Waits until no controller is on its way out: each lets its running backups end first.
+/// Waits until no controller is on its way out: each hands over what it runs first, and undoes what its hooks began.
 ///
 /// # Errors
 /// When one is still there after `patience`.
@@ -79,7 +79,7 @@ pub async fn leaving_gone(cluster: &Cluster, patience: Duration) -> anyhow::Resu
     };
     timeout(patience, waiting).await.unwrap_or_else(|_| {
         anyhow::bail!(
-            "backups still run under the previous controller after {} s; run the same command again when they have ended",
+            "the previous controller is still there after {} s: it runs the hooks after pods, or lets its backups end where it has --drain-timeout; run the same command again when its pods have ended",
             patience.as_secs()
         )
     })

@@ -76,6 +76,16 @@ pub fn what_somebody_added_stays_until_he_takes_it_out(plane: &ControlPlane, adm
     assert!(text.contains("deployment/berth-controller in velero unchanged"), "{text}");
     assert!(!text.contains("berth-controller in velero keeps"), "{text}");
 
+    // Pods that were given longer to end have that.
+    let grace = "terminationGracePeriodSeconds";
+    let patch = json!({"spec": {"template": {"spec": {grace: 3600}}}}).to_string();
+    kubectl.run(&["patch", "deployment", CONTROLLER, "-n", "velero", "-p", &patch]).unwrap();
+    let text = said(&berth(admin, &["install", "--timeout=1s"]));
+    assert!(text.contains("berth-controller in velero keeps what somebody set"), "{text}");
+    let path = format!("jsonpath={{.spec.template.spec.{grace}}}");
+    let found = kubectl.run(&["get", "deployment", CONTROLLER, "-n", "velero", "-o", &path]).unwrap();
+    assert_eq!(found, "3600");
+
     let output = berth(admin, &["uninstall"]);
     assert!(output.status.success(), "{}", said(&output));
     finish_namespaces(plane);

@@ -145,21 +145,36 @@ impl Situation {
 
     /// Names of those that wait, in order; only those that go to this location, where one is named.
     pub fn waiting_at(&self, location: Option<&str>) -> Vec<String> {
+        let starting = self.plan.start.iter().copied();
+        let line = starting.chain(self.plan.waiting.iter().map(|waiting| waiting.backup));
+        self.going_to(location, line)
+    }
+
+    /// Names of those that berth runs; as above.
+    pub fn running_at(&self, location: Option<&str>) -> Vec<String> {
+        if self.velero_runs { Vec::new() } else { self.going_to(location, self.running()) }
+    }
+
+    fn going_to(&self, location: Option<&str>, backups: impl IntoIterator<Item = usize>) -> Vec<String> {
         let goes_there = |entry: &&Entry| {
             let chosen = choose(&self.locations, &entry.location);
             location.is_none() || chosen.map(|chosen| chosen.name.as_str()) == location
         };
-        let starting = self.plan.start.iter().copied();
-        let line = starting.chain(self.plan.waiting.iter().map(|waiting| waiting.backup));
-        line.map(|i| self.entry(i)).filter(goes_there).map(|entry| entry.name.clone()).collect()
+        let entries = backups.into_iter().map(|i| self.entry(i)).filter(goes_there);
+        entries.map(|entry| entry.name.clone()).collect()
+    }
+
+    /// In order.
+    fn running(&self) -> Vec<usize> {
+        let mut running: Vec<usize> =
+            (0..self.view.backups.len()).filter(|i| self.entry(*i).phase.is_running()).collect();
+        running.sort_by(|a, b| self.view.precedence(self.entry(*a), self.entry(*b)));
+        running
     }
 
     /// What runs, what starts next, what waits: in order.
     pub fn lines(&self) -> Vec<Line> {
-        let mut running: Vec<usize> =
-            (0..self.view.backups.len()).filter(|i| self.entry(*i).phase.is_running()).collect();
-        running.sort_by(|a, b| self.view.precedence(self.entry(*a), self.entry(*b)));
-        let running = running.into_iter().map(|i| self.line(i, None, None));
+        let running = self.running().into_iter().map(|i| self.line(i, None, None));
         let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
         let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&Reason::Unwritable), None));
