@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
+use berth_core::policy::filters::Filters;
 use berth_core::run::{self, AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -452,6 +453,9 @@ fn limit(
         cluster.types = scope.types();
         prepared.selection = scope.selection();
         prepared.resolved = scope.resolved();
+        // Among the types and namespaces of now its rules may be for others, or for none.
+        let namespaces = prepared.resolved.iter().map(String::as_str);
+        prepared.filters = Filters::resolve(&prepared.policies, &cluster.types, namespaces);
         // That was said.
         prepared.missing.clear();
     } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {

@@ -12,6 +12,7 @@ use crate::backup::checkpoint::Checkpoint;
 use crate::backup::ledger::{Balance, Extents};
 
 mod counted;
+mod filters;
 mod ordered;
 
 /// Bytes of a part.
