@@ -13,6 +13,7 @@ use crate::backup::ledger::{Balance, Extents};
 
 mod counted;
 mod filters;
+mod late;
 mod ordered;
 
 /// Bytes of a part.
