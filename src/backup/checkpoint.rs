@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
-use super::log::{Counts, Told, gzip_json};
+use super::log::{Told, Untold, gzip_json};
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
@@ -203,7 +203,7 @@ pub struct Remembered {
     /// Warnings and errors.
     pub told: Vec<Told>,
     /// For which there was no room.
-    pub untold: Counts,
+    pub untold: Untold,
     pub hooks: Tried,
     /// As of which moment its lists are: sentences for the log, and whether they are warnings.
     pub moment: Vec<(bool, String)>,

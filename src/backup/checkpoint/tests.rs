@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::backup::ledger::{Extent, read_names};
-use crate::backup::log::{About, BackupLog};
+use crate::backup::log::{About, BackupLog, Counts};
 
 fn kind(resource: &str, group: &str) -> ResourceType {
     ResourceType {
@@ -42,7 +42,7 @@ fn checkpoint() -> Checkpoint {
         },
         remembered: Remembered {
             told: log.told(),
-            untold: Counts { warnings: 0, errors: 2 },
+            untold: Untold::from([("pods".into(), Counts { warnings: 0, errors: 2 })]),
             hooks: serde_json::from_value(hooks).unwrap(),
             moment: vec![(false, "as of then".into())],
         },
