@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
-use super::log::{Counts, Told, gzip_json};
+use super::log::{Told, Untold, gzip_json};
 use crate::storage::Receipt;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of its first line, at most.
 pub const HEAD: usize = 4096;
 /// Of what is remembered and of the log, which come first: whoever ends a backup wants no more of it.
@@ -49,12 +49,16 @@ pub struct Scope {
     policy: String,
 }
 
+/// With all that a resource policy may call it by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ScopedType {
     group: String,
     version: String,
     kind: String,
     resource: String,
+    singular: String,
+    short_names: Vec<String>,
     namespaced: bool,
     fate: ScopedFate,
 }
@@ -94,6 +98,8 @@ impl Scope {
             version: kind.version.clone(),
             kind: kind.kind.clone(),
             resource: kind.resource.clone(),
+            singular: kind.singular.clone(),
+            short_names: kind.short_names.clone(),
             namespaced: kind.namespaced,
             fate: match selection.fate(kind) {
                 Fate::Excluded => ScopedFate::Excluded,
@@ -121,9 +127,8 @@ impl Scope {
             version: scoped.version.clone(),
             kind: scoped.kind.clone(),
             resource: scoped.resource.clone(),
-            // Filters ask for these, and have been settled.
-            singular: String::new(),
-            short_names: Vec::new(),
+            singular: scoped.singular.clone(),
+            short_names: scoped.short_names.clone(),
             namespaced: scoped.namespaced,
         };
         self.types.iter().map(kind).collect()
@@ -198,7 +203,7 @@ pub struct Remembered {
     /// Warnings and errors.
     pub told: Vec<Told>,
     /// For which there was no room.
-    pub untold: Counts,
+    pub untold: Untold,
     pub hooks: Tried,
     /// As of which moment its lists are: sentences for the log, and whether they are warnings.
     pub moment: Vec<(bool, String)>,

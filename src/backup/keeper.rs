@@ -15,7 +15,7 @@ use super::begun::Begun;
 use super::checkpoint::{Checkpoint, HEAD, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
 use super::ledger::{Contents, Extents, Ledger};
-use super::log::{BackupLog, Told};
+use super::log::{BackupLog, Told, Untold};
 use super::revision::Revision;
 use super::uploads::Noted;
 use crate::storage::{ClaimError, Layout, Receipt};
@@ -262,7 +262,7 @@ impl<'a> Keeper<'a> {
         let hooks = self.known.tally.tried();
         let remembered = Remembered {
             told: self.told(&balance.extents),
-            untold: self.known.log.untold(),
+            untold: self.untold(&balance.extents),
             hooks,
             moment: Revision::sentences(self.known.revision),
         };
@@ -290,6 +290,14 @@ impl<'a> Keeper<'a> {
         let kept = told.into_iter().enumerate();
         kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
     }
+
+    /// As [`Keeper::told`], of what there was no room for.
+    fn untold(&self, extents: &Extents) -> Untold {
+        let mut untold = self.known.log.untold();
+        let is_kept = |name: &String| name.is_empty() || self.known.ledger.is_through(name, extents);
+        untold.retain(|name, _| self.is_whole || is_kept(name));
+        untold
+    }
 }
 
 #[cfg(test)]
@@ -297,12 +305,44 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    use berth_core::selection::Selection;
+    use berth_core::selection::{ResourceType, Selection};
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
     use super::*;
     use crate::backup::checkpoint::Scope;
+    use crate::backup::log::Counts;
+
+    /// A type that is listed again is told of again, and so each of its errors counts once.
+    #[test]
+    fn what_there_was_no_room_for_is_kept_of_types_alone_that_are_not_listed_again() {
+        let kind = |resource: &str| ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: resource.into(),
+            resource: resource.into(),
+            singular: String::new(),
+            short_names: Vec::new(),
+            namespaced: true,
+        };
+        let (through, again) = (kind("configmaps"), kind("secrets"));
+        let ledger = Ledger::new(&[through.clone(), again]);
+        ledger.whole(&through, false);
+        let (log, tally) = (BackupLog::new("velero/b".into()), Tally::default());
+        let untold = |names: &[&str]| {
+            let of = |name: &&str| ((*name).to_owned(), Counts { warnings: 0, errors: 2 });
+            names.iter().map(of).collect::<Untold>()
+        };
+        log.count_untold(untold(&["", "configmaps", "secrets"]));
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let selection = Selection::of(std::iter::empty(), true);
+        let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
+        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope);
+        assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
+        keeper.is_whole = true;
+        assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps", "secrets"]));
+    }
 
     #[tokio::test]
     async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {

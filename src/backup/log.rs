@@ -170,9 +170,14 @@ struct State {
     room: Room,
     /// All of them.
     counts: Counts,
+    /// Those for which there was no room.
+    untold: Untold,
     /// What an earlier run told: a run that goes on may find the same once more.
     known: HashSet<Told>,
 }
+
+/// How many there are by the type that they are of. What is done once, and what is of no type, goes by an empty name.
+pub type Untold = BTreeMap<String, Counts>;
 
 /// Lines of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +185,21 @@ struct State {
 pub struct Counts {
     pub warnings: u32,
     pub errors: u32,
+}
+
+impl Counts {
+    fn of_level(&mut self, level: Level) -> Option<&mut u32> {
+        match level {
+            Level::Info => None,
+            Level::Warning => Some(&mut self.warnings),
+            Level::Error => Some(&mut self.errors),
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.warnings = self.warnings.saturating_add(more.warnings);
+        self.errors = self.errors.saturating_add(more.errors);
+    }
 }
 
 impl BackupLog {
@@ -200,7 +220,8 @@ impl BackupLog {
                 room.count(one.level, one.namespace.as_deref());
             }
         }
-        Self { backup, state: Mutex::new(State { whole, lines, told, room, counts, known }) }
+        let untold = Untold::new();
+        Self { backup, state: Mutex::new(State { whole, lines, told, room, counts, untold, known }) }
     }
 
     /// The same behind what an earlier run told, and the lines that it wrote, gzip.
@@ -215,21 +236,17 @@ impl BackupLog {
     }
 
     /// Counted, while there was no room any more for their messages.
-    pub fn untold(&self) -> Counts {
-        let state = self.state.lock();
-        let (all, told) = (state.counts, Counts::of(&state.told));
-        Counts {
-            warnings: all.warnings.saturating_sub(told.warnings),
-            errors: all.errors.saturating_sub(told.errors),
-        }
+    pub fn untold(&self) -> Untold {
+        self.state.lock().untold.clone()
     }
 
     /// Counts those of an earlier run: a backup that goes on has no fewer errors for that.
-    pub fn count_untold(&self, untold: Counts) {
+    pub fn count_untold(&self, untold: Untold) {
         let state = &mut *self.state.lock();
-        let counts = &mut state.counts;
-        counts.warnings = counts.warnings.saturating_add(untold.warnings);
-        counts.errors = counts.errors.saturating_add(untold.errors);
+        for (resource, counts) in untold {
+            state.counts.add(counts);
+            state.untold.entry(resource).or_default().add(counts);
+        }
     }
 
     pub fn info(&self, message: &str) {
@@ -265,11 +282,7 @@ impl BackupLog {
         let state = &mut *self.state.lock();
         // Writing to memory does not fail.
         let _ = state.lines.write_all(line.as_bytes());
-        let count = match level {
-            Level::Info => return,
-            Level::Warning => &mut state.counts.warnings,
-            Level::Error => &mut state.counts.errors,
-        };
+        let Some(count) = state.counts.of_level(level) else { return };
         let namespace = if let About::Namespace(name) = about { Some((*name).to_owned()) } else { None };
         let told = Told {
             level,
@@ -285,6 +298,11 @@ impl BackupLog {
         *count = count.saturating_add(1);
         if let Some(told) = state.room.admit(told) {
             state.told.push(told);
+            return;
+        }
+        let resource = if lasts { "" } else { resource };
+        if let Some(count) = state.untold.entry(resource.to_owned()).or_default().of_level(level) {
+            *count = count.saturating_add(1);
         }
     }
 
@@ -358,9 +376,9 @@ mod tests {
         }
         let untold = log.untold();
         // What says that there are more counts as one of them.
-        assert_eq!(untold, Counts { warnings: 0, errors: 6 });
+        assert_eq!(untold, Untold::from([(String::new(), Counts { warnings: 0, errors: 6 })]));
         let again = BackupLog::new("velero/b".into()).behind(log.told(), Vec::new());
-        again.count_untold(untold);
+        again.count_untold(untold.clone());
         assert_eq!(again.counts(), log.counts());
         assert_eq!((again.untold(), again.behind(Vec::new(), Vec::new()).counts()), (untold, log.counts()));
     }

@@ -11,7 +11,6 @@ use berth_core::glob::Glob;
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::policy::Policies;
 use berth_core::policy::filters::{CLUSTER, Filters};
-use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
 use jiff::{SignedDuration, Timestamp};
@@ -53,9 +52,9 @@ pub struct Prepared {
     pub selection: Selection,
     /// What its resource policy says of objects, among those.
     pub filters: Filters,
-    /// What it says of volumes.
-    pub volumes: Vec<VolumePolicy>,
-    /// Digest of all that it says.
+    /// All that it says, whatever types and namespaces there are.
+    pub policies: Policies,
+    /// Digest of that.
     pub policy: String,
     pub location: BackupStorageLocation,
     /// Namespaces that it takes, as they exist now.
@@ -178,8 +177,8 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     Ok(Prepared {
         selection,
         filters,
-        volumes: policies.volumes.clone(),
         policy: digest(&format!("{policies:?}")),
+        policies: policies.clone(),
         location: location.clone(),
         missing,
         idle,

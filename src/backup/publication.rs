@@ -9,13 +9,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::{Claim, Verdict, judge};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use kube::api::Api;
+use object_store::UpdateVersion;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
@@ -35,6 +38,8 @@ const CALL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long what a failed backup left is being removed, from a store that may be what failed.
 const REMOVAL: Duration = Duration::from_secs(60);
+/// How often a folder is looked at again whose claim was changed meanwhile: each run of the Backup sends one.
+const LOOKS: usize = 5;
 
 /// What the archive holds, and how large it is.
 pub(super) struct Stored {
@@ -83,6 +88,7 @@ impl Engine {
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),
             run: run.to_owned(),
+            before: None,
         };
         let found = layout.look().await?;
         let standing = &found.folder.claim;
@@ -96,19 +102,61 @@ impl Engine {
                 }
                 found.version
             }
+            (Verdict::Taken, Some(claim)) if claim.is_of_backup_of(&ours) => {
+                self.confirm_backup(&ours, layout.backup()).await?;
+                found.version
+            }
             (Verdict::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
             (Verdict::Unclaimed | Verdict::IfGone | Verdict::Taken, _) => {
                 return Err(ClaimError::Unclaimed(layout.folder()).into());
             }
         };
         let is_taken_over = standing.is_some();
-        layout.claim(&ours, replaces).await?;
-        if is_taken_over {
+        if self.claim_over(layout, &ours, replaces).await? || is_taken_over {
             // An upload that the dead run has begun would be put in place of ours, should anybody complete it.
             self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
             layout.remove(&ours, false).await?;
         }
         Ok(ours)
+    }
+
+    /// Makes the folder this run's, in place of the claim that was read. What an earlier run of the Backup sent before it was taken
+    /// over may land after that: then the folder is looked at again. `true`: so it was.
+    pub(super) async fn claim_over(
+        &self,
+        layout: &Layout,
+        ours: &Claim,
+        mut replaces: Option<UpdateVersion>,
+    ) -> Result<bool, Failure> {
+        let mut looks = 0;
+        loop {
+            match layout.claim(ours, replaces).await {
+                Err(ClaimError::Taken { .. }) if looks < LOOKS => looks += 1,
+                done => {
+                    done?;
+                    return Ok(looks > 0);
+                }
+            }
+            let found = layout.look().await?;
+            if let Some(claim) = found.folder.claim.filter(|claim| !claim.is_of_backup_of(ours)) {
+                return Err(layout.taken(&claim).into());
+            }
+            self.confirm_backup(ours, layout.backup()).await?;
+            replaces = found.version;
+        }
+    }
+
+    /// Is the Backup still this run's? Asked between the look at a claim and the write in its place: whoever takes the Backup over does
+    /// so before it claims the folder, so a claim that was read before this is of no later run.
+    async fn confirm_backup(&self, ours: &Claim, name: &str) -> Result<(), Failure> {
+        let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = self.lister().patiently("the Backup", || api.get_metadata_opt(name)).await;
+        let found = found.map_err(|error| Failure::Cluster(error.into()))?;
+        match found.filter(|found| found.metadata.uid.as_ref() == Some(&ours.backup)) {
+            Some(found) if found.annotations().get(keys::RUN) == Some(&ours.run) => Ok(()),
+            Some(_) => Err(Failure::Write(WriteError::Taken)),
+            None => Err(Failure::Write(WriteError::Gone)),
+        }
     }
 
     /// Is the Backup of this claim no more? Its run gets no leave to publish then, and one that has had leave looks at its claim

@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
+use berth_core::policy::filters::Filters;
 use berth_core::run::{self, AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -203,6 +204,7 @@ impl Engine {
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),
             run: run.to_owned(),
+            before: None,
         };
         let start = match self.after_interruption {
             AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
@@ -405,18 +407,19 @@ impl Engine {
         thawed: &BackupLog,
         policy: &str,
     ) -> Result<Option<BackupLog>, Failure> {
-        let mut log = None;
+        let (mut log, mut before) = (None, None);
         let checkpoint = match scene.recovery {
             Recovery::Resume => scene.believed(record).await.map_err(Failure::Store)?,
             _ => None,
         };
         site.is_resumable = checkpoint.is_some();
         if let Some((checkpoint, version)) = checkpoint {
+            let run = checkpoint.run.clone();
             match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
                 Ok((mut begun, known)) => {
                     site.tally.add(std::mem::take(&mut begun.tried));
                     site.staged = Some(begun.staged.clone());
-                    (site.begun, log) = (Some(begun), Some(known));
+                    (site.begun, log, before) = (Some(begun), Some(known), Some(run));
                 }
                 Err(error) => {
                     let name = site.layout.backup();
@@ -430,8 +433,9 @@ impl Engine {
             site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
             return Ok(log);
         }
-        site.layout.claim(&scene.ours, scene.found.version.clone()).await?;
-        site.claim = scene.ours.clone();
+        let ours = Claim { before, ..scene.ours.clone() };
+        self.claim_over(&site.layout, &ours, scene.found.version.clone()).await?;
+        site.claim = ours;
         if site.begun.is_none() {
             self.clear(site.place(), &site.claim, None).await;
             site.layout.remove(&site.claim, false).await?;
@@ -452,6 +456,9 @@ fn limit(
         cluster.types = scope.types();
         prepared.selection = scope.selection();
         prepared.resolved = scope.resolved();
+        // Among the types and namespaces of now its rules may be for others, or for none.
+        let namespaces = prepared.resolved.iter().map(String::as_str);
+        prepared.filters = Filters::resolve(&prepared.policies, &cluster.types, namespaces);
         // That was said.
         prepared.missing.clear();
     } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {

@@ -357,7 +357,7 @@ impl Engine {
         let counters = Counters {
             total: AtomicU64::new(stored),
             done: Arc::new(AtomicU64::new(stored)),
-            asked: Asked::by(prepared.volumes.clone()),
+            asked: Asked::by(prepared.policies.volumes.clone()),
         };
         // The write by which it began, or was taken up, is a moment that the API server's store knows.
         let version = record.object().resource_version();

@@ -18,6 +18,8 @@ use crate::storage::{ClaimError, Layout, Parts, Staged};
 
 /// For all of it: the store may be what failed.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any claim is being written: the next run writes its own before anything says that the folder is not ours any more.
+const AT_REST: Duration = Duration::from_secs(600);
 
 /// Where an archive goes.
 #[derive(Clone, Copy)]
@@ -25,7 +27,7 @@ pub(super) struct Place<'a> {
     pub location: &'a BackupStorageLocation,
     pub layout: &'a Layout,
     pub parts: &'a Parts,
-    /// By whoever takes it over: what the run before was just writing as its claim goes, too.
+    /// By whoever takes it over: what an earlier run was once writing as its claim goes, too.
     pub is_taken_over: bool,
 }
 
@@ -79,9 +81,16 @@ impl Engine {
     /// When the folder is somebody else's by now, or the store does not let us look, or does not do it.
     pub(super) async fn sweep(&self, place: Place<'_>, claim: &Claim) -> anyhow::Result<()> {
         let Place { location, layout, .. } = place;
-        let keys = [layout.archive(), layout.checkpoint_path(), layout.claim_path()];
-        for key in keys.iter().take(if place.is_taken_over { 3 } else { 2 }) {
-            let found = self.opener.unfinished(location, key).await?;
+        let mut keys = vec![(layout.archive(), None), (layout.checkpoint_path(), None)];
+        if place.is_taken_over {
+            keys.push((layout.claim_path(), Some(AT_REST)));
+        }
+        for (key, at_rest) in keys {
+            let found = self.opener.unfinished(location, &key).await?;
+            let found = match at_rest {
+                Some(least) => found.at_rest(least),
+                None => found,
+            };
             // What a later run begins is not in that list, if none has claimed the folder yet.
             layout.confirm(claim).await?;
             found.abort().await?;

@@ -11,6 +11,8 @@ pub struct Claim {
     /// UID of the Backup.
     pub backup: String,
     pub run: String,
+    /// The run from whose checkpoint this one goes on. Until it has written one of its own it has stored nothing, and that one says all.
+    pub before: Option<String>,
 }
 
 impl Claim {

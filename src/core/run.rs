@@ -34,11 +34,12 @@ pub struct Checkpoint<'a> {
 }
 
 impl Checkpoint<'_> {
-    /// May the next run of the Backup go on from it? What another run than that of the claim has written says nothing of what lies
-    /// under this claim. And what is read is for the cluster to say: `scope` is the digest that stands on the Backup, where only
+    /// May the next run of the Backup go on from it? What another run than that of the claim has written, or that from which that one
+    /// goes on, says nothing of what lies under this claim. And what is read is for the cluster to say: `scope` is the digest that stands on the Backup, where only
     /// berth writes it.
     pub fn is_believed(&self, claim: &Claim, scope: Option<&str>) -> bool {
-        self.run == claim.run && scope == Some(self.scope)
+        let is_of_claim = self.run == claim.run || claim.before.as_deref() == Some(self.run);
+        is_of_claim && scope == Some(self.scope)
     }
 }
 
@@ -207,6 +208,23 @@ mod tests {
         }
     }
 
+    /// It was interrupted between its claim and its first checkpoint, and has stored nothing.
+    #[test]
+    fn the_checkpoint_from_which_the_run_of_the_claim_goes_on_is_believed_and_no_earlier_one() {
+        let ours = claim("here", "b", "next");
+        let interrupted = Claim { before: Some("dead".to_owned()), ..claim("here", "b", "interrupted") };
+        let found = folder(Some(interrupted), true);
+        for (run, recovery) in [
+            ("dead", Recovery::Resume),
+            ("interrupted", Recovery::Resume),
+            ("an earlier one", Recovery::Restart),
+            ("", Recovery::Restart),
+        ] {
+            let checkpoint = Some(Checkpoint { run, ..FROZEN });
+            assert_eq!(recover(&Interrupted { checkpoint, ..usual(&ours, &found) }), recovery, "{run}");
+        }
+    }
+
     /// Whoever may write to the store writes whatever checkpoint he likes, and not what stands on the Backup.
     #[test]
     fn what_is_read_is_never_for_a_checkpoint_to_say() {
@@ -252,8 +270,9 @@ mod tests {
     }
 
     fn claims() -> impl Strategy<Value = Option<Claim>> {
-        let one = ("here|elsewhere", "b|c", "dead|next|other").prop_map(|(c, b, r)| claim(&c, &b, &r));
-        proptest::option::of(one)
+        let before = proptest::option::of("dead|other");
+        let one = ("here|elsewhere", "b|c", "dead|next|other", before);
+        proptest::option::of(one.prop_map(|(c, b, r, before)| Claim { before, ..claim(&c, &b, &r) }))
     }
 
     proptest! {
@@ -293,7 +312,9 @@ mod tests {
                 prop_assert!(folder.claim.is_some() || !others);
             }
             if recovery == Recovery::Resume {
-                prop_assert_eq!(checkpoint.as_ref().map(|(run, _)| run), folder.claim.as_ref().map(|claim| &claim.run));
+                let (by, claim) = (checkpoint.as_ref().map(|(run, _)| run), folder.claim.as_ref());
+                let before = claim.and_then(|claim| claim.before.as_ref());
+                prop_assert!(by.is_some() && (by == claim.map(|claim| &claim.run) || by == before));
                 prop_assert_eq!(checkpoint.as_ref().map(|(_, scope)| scope), scope.as_ref());
             }
             prop_assert_eq!(recovery == Recovery::NotOurs, phase != "InProgress");

@@ -52,6 +52,8 @@ struct Wire {
     namespace: String,
     backup: String,
     run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before: Option<String>,
 }
 
 /// A look at a folder.
@@ -115,10 +117,10 @@ impl Layout {
         }
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         let bytes = found.bytes().await.map_err(ClaimError::Store)?;
-        let Ok(Wire { cluster, namespace, backup, run }) = serde_json::from_slice(&bytes) else {
+        let Ok(Wire { cluster, namespace, backup, run, before }) = serde_json::from_slice(&bytes) else {
             return Err(ClaimError::Unreadable(path));
         };
-        Ok(Some((Claim { cluster, namespace, backup, run }, version)))
+        Ok(Some((Claim { cluster, namespace, backup, run, before }, version)))
     }
 
     /// Makes the folder this run's, where there is no claim, or still the one of version `replaces`.
@@ -126,8 +128,8 @@ impl Layout {
     /// # Errors
     /// When somebody else was faster, or the store fails.
     pub async fn claim(&self, ours: &Claim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
-        let Claim { cluster, namespace, backup, run } = ours.clone();
-        let wire = serde_json::to_vec(&Wire { cluster, namespace, backup, run });
+        let Claim { cluster, namespace, backup, run, before } = ours.clone();
+        let wire = serde_json::to_vec(&Wire { cluster, namespace, backup, run, before });
         let payload =
             PutPayload::from(wire.map_err(|error| {
                 ClaimError::Store(Error::Generic { store: "claim", source: error.into() })

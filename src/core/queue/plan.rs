@@ -100,12 +100,20 @@ pub fn work(view: &View) -> Work {
 /// given up, or is gone, may land after another one has decided. `is_open`: it runs it already, whatever the view says.
 pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
     let effort = Effort::of_decision();
+    let meets = |b: &Entry| {
+        let of_its_own = are_plain(&b.namespaces, &entry.namespaces).then(Effort::of_decision);
+        b.namespaces.overlaps(&entry.namespaces, of_its_own.as_ref().unwrap_or(&effort))
+    };
     let running = || {
         let others = view.backups.iter().filter(|b| b.uid != entry.uid);
         others.filter(|b| b.phase == Phase::InProgress || is_open(b))
     };
-    running().count() < view.slots.max(1)
-        && !running().any(|b| b.namespaces.overlaps(&entry.namespaces, &effort))
+    running().count() < view.slots.max(1) && !running().any(|b| meets(b))
+}
+
+/// Names alone are told apart within one comparison.
+fn are_plain(a: &NamespaceSet, b: &NamespaceSet) -> bool {
+    a.is_literal() && b.is_literal()
 }
 
 /// How far to walk.
@@ -135,6 +143,7 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     let mut held = Held::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
         held.hold(i, &entry.namespaces);
+        held.running.push(i);
     }
     let line = view.line();
     let mut plan = Plan::default();
@@ -164,7 +173,10 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         if is_full {
             continue;
         }
-        let conflict = held.meets(view, &entry.namespaces);
+        let conflict = match held.meets(view, &entry.namespaces) {
+            None if free > 0 && view.hold_reason(entry).is_none() => held.meets_running(view, entry),
+            found => found,
+        };
         if view.is_in_the_way(entry) {
             held.hold(index, &entry.namespaces);
         }
@@ -335,6 +347,8 @@ struct Held<'a> {
     known: HashMap<&'a NamespaceSet, usize, ByMark>,
     /// Everything is held by this one: nobody behind it can start.
     all: Option<usize>,
+    /// What runs, and what is started now.
+    running: Vec<usize>,
     started: HashSet<usize>,
     looks: Cell<usize>,
 }
@@ -348,6 +362,7 @@ impl<'a> Held<'a> {
             patterns: Vec::new(),
             known: HashMap::default(),
             all: None,
+            running: Vec::new(),
             started: HashSet::new(),
             looks: Cell::new(0),
         }
@@ -380,6 +395,7 @@ impl<'a> Held<'a> {
     }
 
     fn started(&mut self, holder: usize) {
+        self.running.push(holder);
         self.started.insert(holder);
     }
 
@@ -393,6 +409,21 @@ impl<'a> Held<'a> {
             }
             None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
         };
+        self.told(view, holder, namespaces)
+    }
+
+    /// What nothing is in the way of is compared with each that runs once more, as whoever opens it does ([`may_open`]): what takes that
+    /// too long counts as a meeting there, and one that was started would keep a slot that it does not get.
+    fn meets_running(&self, view: &View, entry: &Entry) -> Option<Reason> {
+        self.running.iter().find_map(|holder| {
+            let other = &view.backups.get(*holder)?.namespaces;
+            let is_apart = are_plain(other, &entry.namespaces);
+            let meeting = if is_apart { None } else { other.meets(&entry.namespaces, &self.effort) };
+            self.told(view, *holder, meeting?.namespaces)
+        })
+    }
+
+    fn told(&self, view: &View, holder: usize, namespaces: Vec<String>) -> Option<Reason> {
         let entry = view.backups.get(holder)?;
         Some(Reason::Overlap {
             with: entry.name.clone(),

@@ -10,7 +10,7 @@ use crate::storage::Side;
 
 fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
     let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
-    Claim { cluster, namespace: "velero".to_owned(), backup, run }
+    Claim { cluster, namespace: "velero".to_owned(), backup, run, before: None }
 }
 
 /// One that knows conditions, and one that knows but one of them.

@@ -30,6 +30,19 @@ pub enum Unfinished {
 }
 
 impl Unfinished {
+    /// Without files that somebody has written to since less than `least`. Uploads stay as they are.
+    #[must_use]
+    pub fn at_rest(self, least: Duration) -> Self {
+        let rests = |file: &PathBuf| {
+            let modified = std::fs::metadata(file).and_then(|found| found.modified());
+            modified.is_ok_and(|at| at.elapsed().is_ok_and(|since| since >= least))
+        };
+        match self {
+            Self::Files(files) => Self::Files(files.into_iter().filter(rests).collect()),
+            uploads @ Self::Uploads(..) => uploads,
+        }
+    }
+
     /// Aborts these, and nothing that was begun since they were listed.
     ///
     /// # Errors
@@ -178,5 +191,20 @@ mod tests {
         assert_eq!(left, [true, false, false, true, true, true]);
         assert!(folder.path().join("one.tar.gz#4").exists());
         assert!(staged(&folder.path().join("nowhere/one.tar.gz")).unwrap().is_empty());
+    }
+
+    /// Of the next run's claim, above all, which nothing else names.
+    #[tokio::test]
+    async fn what_was_written_a_moment_ago_is_left_to_whoever_writes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |number: u32| folder.path().join(format!("berth-run.json#{number}"));
+        for number in [1, 2] {
+            std::fs::write(file(number), "").unwrap();
+        }
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(700);
+        std::fs::File::options().write(true).open(file(2)).unwrap().set_modified(long_ago).unwrap();
+        let found = Unfinished::Files(staged(&folder.path().join("berth-run.json")).unwrap());
+        found.at_rest(Duration::from_secs(600)).abort().await.unwrap();
+        assert!(file(1).exists() && !file(2).exists());
     }
 }

@@ -12,6 +12,8 @@ use crate::backup::checkpoint::Checkpoint;
 use crate::backup::ledger::{Balance, Extents};
 
 mod counted;
+mod filters;
+mod late;
 mod ordered;
 
 /// Bytes of a part.

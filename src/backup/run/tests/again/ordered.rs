@@ -22,7 +22,7 @@ fn with_secrets(site: &Site) {
 }
 
 /// Paths of the objects in the archive.
-fn archived(site: &Site) -> Vec<String> {
+pub(super) fn archived(site: &Site) -> Vec<String> {
     let archive = std::fs::read(site.folder.path().join("bucket/backups/one/one.tar.gz")).unwrap();
     let mut tar = tar::Archive::new(MultiGzDecoder::new(&archive[..]));
     let paths = tar.entries().unwrap().map(|entry| {

@@ -60,6 +60,59 @@ fn patterns_take_no_more_than_the_effort_of_a_decision_and_names_no_more_for_it(
     assert_eq!(plan(&view).start, [0]);
 }
 
+/// Names that each of [`never`] reads to its end, and that none of them matches.
+fn plain(first: usize, count: usize) -> impl Iterator<Item = String> {
+    (first..first + count).map(|i| format!("{}{i:04}", "ab".repeat(29)))
+}
+
+fn never(count: usize) -> impl Iterator<Item = String> {
+    let twice = |i: usize| if i % 2 == 0 { "aa" } else { "bb" };
+    (0..count).map(move |i| format!("*{}{}*", twice(i), "?".repeat(i / 2)))
+}
+
+/// With so many names and so many patterns each, and no name in common.
+fn beside_each_other(running: &[(usize, usize)], waiting: &[(usize, usize)]) -> View {
+    let mut first = 0;
+    let mut backups = Vec::new();
+    for (i, (names, patterns)) in running.iter().chain(waiting).enumerate() {
+        let texts: Vec<String> = plain(first, *names).chain(never(*patterns)).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        first += names;
+        let phase = if i < running.len() { Phase::InProgress } else { Phase::Queued };
+        backups.push(entry(&format!("b{i}"), phase, 0, &texts));
+    }
+    View { slots: 100, backups, ..View::default() }
+}
+
+#[test]
+fn what_takes_longer_than_a_comparison_waits_and_is_not_started_in_vain() {
+    for (names, patterns, starts) in [(10, 10, true), (150, 50, false)] {
+        let view = beside_each_other(&[(names, 0)], &[(1, patterns)]);
+        let plan = plan(&view);
+        assert_eq!(plan.start.len() == 1, starts, "{names} names, {patterns} patterns");
+        assert_eq!(may_open(&view, &view.backups[1], |_| false), starts);
+        if !starts {
+            assert!(matches!(waits_for(&view, &plan, "b1"), Reason::Overlap { with, .. } if with == "b0"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whoever_is_started_may_be_opened(
+        running in prop::collection::vec((1_usize..150, 0_usize..1), 1..4),
+        waiting in prop::collection::vec((1_usize..150, 0_usize..52), 1..4),
+    ) {
+        let mut view = beside_each_other(&running, &waiting);
+        for started in plan(&view).start {
+            prop_assert!(may_open(&view, &view.backups[started], |_| false));
+            Arc::make_mut(&mut view.backups[started]).phase = Phase::InProgress;
+        }
+    }
+}
+
 /// Even though nothing is noted any more of those that wait ahead of it.
 #[test]
 fn whoever_comes_when_no_effort_is_left_waits_and_others_do_not() {
