@@ -46,7 +46,10 @@ fn the_agent_writes_those_secrets_alone_that_it_carries() {
     };
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
     for (change, is_harmless) in [
-        (json!({"metadata": {"finalizers": ["garden.berth.dev/backupbucket"]}}), true),
+        (json!({"metadata": {"finalizers": ["a.example/kept", "garden.berth.dev/backupbucket"]}}), true),
+        (json!({"metadata": {"finalizers": ["garden.berth.dev/backupbucket"]}}), false),
+        (json!({"metadata": {"finalizers": ["a.example/kept", "a.example/other"]}}), false),
+        (json!({"metadata": {"annotations": {"e": "f"}}}), false),
         (json!({"data": {"cloud": "Yg=="}}), false),
         (json!({"stringData": {"cloud": "b"}}), false),
         (json!({"metadata": {"labels": {"c": "d"}}}), false),
