@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
-use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Packed, Remembered};
+use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes, Packed};
 use super::conduct::forget_checkpoint;
 use super::hooks::Tally;
 use super::log::BackupLog;
@@ -62,7 +62,7 @@ impl Scene {
             None => None,
         };
         let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
-        let (Remembered { told, untold, .. }, lines) = notes.unwrap_or_default();
+        let (Notes { told, untold }, lines) = notes.unwrap_or_default();
         let log = thawed.behind(told, lines.to_vec());
         log.count_untold(untold);
         Ok(log)
@@ -139,10 +139,17 @@ impl Engine {
         self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
         let begun = Instant::now();
         loop {
-            let next = match self.scene(&record, name, &run, is_held, is_begun).await {
-                Ok(scene) => self.next(&record, scene, &thawed.log).await,
-                Err(error) => Err(error),
+            let turn = tokio::select! {
+                biased;
+                turn = self.turns.next() => turn,
+                () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+                () = signals.stop.cancelled() => return Ok(None),
             };
+            let next = turn.spend(async {
+                let scene = self.scene(&record, name, &run, is_held, is_begun).await?;
+                self.next(&record, scene, &thawed.log).await
+            });
+            let next = next.await;
             // What is stored is published all the same.
             let is_canceled = signals.canceled.is_cancelled() && !record.is_publishing();
             let status = match next {
@@ -341,16 +348,27 @@ impl Engine {
             }
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
-        match record.run_again(OPENING).await {
-            Ok(()) => {}
-            Err(WriteError::Refused(error)) => {
-                return self.conclude(record, &site, &heard, Failure::Refused(error)).await;
+        let turn = tokio::select! {
+            biased;
+            turn = self.turns.next() => Ok(turn),
+            ended = signals.raise() => Err(ended),
+        };
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(Failure::Stopped) => return Ok(()),
+            Err(failure) => return self.conclude(record, &site, &heard, failure).await,
+        };
+        // What it has stored is read next, so that nobody's run is counted for what another one has.
+        let entered = turn.spend(async {
+            match record.run_again(OPENING).await {
+                Ok(()) => {}
+                Err(WriteError::Refused(error)) => return Ok(Err(Failure::Refused(error))),
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
-        }
-        let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
-        let entered = signals.bound(entered).await;
-        let log = match entered {
+            let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
+            Ok(signals.bound(entered).await)
+        });
+        let log = match entered.await? {
             Ok(log) => log.unwrap_or(heard),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };

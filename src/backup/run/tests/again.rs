@@ -13,6 +13,7 @@ use crate::backup::ledger::{Balance, Extents};
 
 mod counted;
 mod ordered;
+mod turns;
 
 /// Bytes of a part.
 pub(super) const SMALL: usize = 64 * 1024;
