@@ -137,7 +137,7 @@ impl Engine {
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         let thawed = Thawed { log, tally: Tally::default() };
         self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
             let turn = tokio::select! {
                 biased;
@@ -145,6 +145,8 @@ impl Engine {
                 () = signals.deleted.cancelled() => return Err(WriteError::Gone),
                 () = signals.stop.cancelled() => return Ok(None),
             };
+            // Waiting for others says nothing about its own location.
+            let begun = *begun.get_or_insert_with(Instant::now);
             let next = turn.spend(async {
                 let scene = self.scene(&record, name, &run, is_held, is_begun).await?;
                 self.next(&record, scene, &thawed.log).await
@@ -368,7 +370,8 @@ impl Engine {
             let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
             Ok(signals.bound(entered).await)
         });
-        let log = match entered.await? {
+        let entered = entered.await?;
+        let log = match entered {
             Ok(log) => log.unwrap_or(heard),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };

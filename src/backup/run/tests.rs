@@ -669,7 +669,7 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
     }
 }
 
-/// Anybody who may patch Backups may write the annotation.
+/// Without policies and webhooks anybody who may patch Backups may write the annotation.
 #[tokio::test(start_paused = true)]
 async fn leave_to_publish_that_is_forged_publishes_nothing() {
     let dead = Dead::new(&ALL).claimed("here", "u");
