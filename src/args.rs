@@ -368,7 +368,7 @@ pub struct InstallArgs {
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
-    /// Take over objects of berth's names that no berth brought. Without, they are named, and nothing is changed.
+    /// Take over objects of berth's names that no `berth install` brought. Without, they are named, and nothing is changed.
     #[arg(long, conflicts_with = "output")]
     pub adopt: bool,
     /// Let the API server judge everything, and write nothing.

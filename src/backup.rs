@@ -7,7 +7,7 @@
 //! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
 //! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` has `thaw` undo what a dead leader has frozen, and
-//! goes on from there with what it left.
+//! goes on from there with what it left, by [`turns`].
 
 pub mod actions;
 pub mod archive;
@@ -40,5 +40,6 @@ pub mod split;
 pub mod status;
 mod survey;
 mod thaw;
+pub mod turns;
 pub mod upload;
 mod uploads;

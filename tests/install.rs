@@ -215,18 +215,24 @@ fn a_stranger_is_left_alone(plane: &ControlPlane, admin: &Path) {
     kubectl.run(&["create", "clusterrole", ROLE, "--verb=get", "--resource=pods"]).unwrap();
     let read = || kubectl.run(&["get", "clusterrole", ROLE, "-o", "json"]).unwrap();
     let before = read();
-    for flags in [&["install"][..], &["install", "--dry-run"]] {
-        let output = berth(admin, flags);
-        let text = said(&output);
-        assert!(!output.status.success() && text.contains("clusterrole/berth-operator"), "{text}");
-        assert!(text.contains("--adopt") && !text.contains("created"), "{text}");
-    }
+    let is_refused = || {
+        for flags in [&["install"][..], &["install", "--dry-run"]] {
+            let output = berth(admin, flags);
+            let text = said(&output);
+            assert!(!output.status.success() && text.contains("clusterrole/berth-operator"), "{text}");
+            assert!(text.contains("--adopt") && !text.contains("created"), "{text}");
+        }
+    };
+    is_refused();
     let output = berth(admin, &["install", "--adopt", "--dry-run"]);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("clusterrole/berth-operator is taken over"), "{text}");
     assert!(text.contains("clusterrole/berth-operator changed (dry run)"), "{text}");
     assert_eq!(read(), before, "nothing of it was written");
+    // Anybody may have given it that label.
+    kubectl.run(&["label", "clusterrole", ROLE, "app.kubernetes.io/part-of=berth"]).unwrap();
+    is_refused();
     kubectl.run(&["delete", "clusterrole", ROLE]).unwrap();
 }
 
@@ -284,6 +290,7 @@ fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {
         .run(&["annotate", "backup.velero.io", "sample-accepted", "-n", "velero", "berth.dev/hold=true"])
         .unwrap();
     kubectl.run(&["annotate", "bsl", "sample-accepted", "-n", "velero", "berth.dev/hold=true"]).unwrap();
+    kubectl.run(&["create", "--dry-run=server", "-f", &sample("resourcequota-accepted.yaml")]).unwrap();
     let refused =
         kubectl.answer(&["create", "-f", &sample("backupstoragelocation-refused.yaml")], "").unwrap();
     assert!(!refused.status.success() && refused.stderr.contains("accessMode"), "{}", refused.stderr);

@@ -28,9 +28,18 @@ use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
 /// How long a location that is named but not known may take to show up in the watch: people apply both in
 /// one go.
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
-/// Annotations that only berth writes: they decide on order, on what runs together, on what is run in pods, and on what is read.
-const MARKS: [&str; 5] =
-    [keys::ENQUEUED_AT, keys::RESOLVED_NAMESPACES, keys::WAITS_SINCE, keys::FROZEN, keys::SCOPE];
+/// Annotations that only berth writes: they decide on order, on what runs together, on what is run in pods, on what is read, on who runs
+/// it, and on how often.
+const MARKS: [&str; 8] = [
+    keys::ENQUEUED_AT,
+    keys::RESOLVED_NAMESPACES,
+    keys::WAITS_SINCE,
+    keys::FROZEN,
+    keys::SCOPE,
+    keys::RUN,
+    keys::RUNS,
+    keys::PUBLISHING,
+];
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
@@ -381,4 +390,29 @@ async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, St
         "" => format!("no BackupStorageLocation is marked as default: name one, or create one ({there})"),
         name => format!("BackupStorageLocation {name:?} does not exist in this namespace ({there})"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that stand in one list with others, list by list.
+    fn marks_in(manifest: &'static str) -> Vec<BTreeSet<&'static str>> {
+        let lists = manifest.split('[').filter_map(|rest| rest.split_once(']')).map(|(list, _)| list);
+        let marks =
+            |list: &'static str| list.split('\'').filter(|word| word.starts_with("berth.dev/")).collect();
+        lists.filter(|list| list.contains(keys::WAITS_SINCE)).map(marks).collect()
+    }
+
+    /// What one of them does not know is nobody's there.
+    #[test]
+    fn the_policy_and_the_webhook_know_the_same_marks() {
+        let all = BTreeSet::from(MARKS);
+        let mut of_births = all.clone();
+        of_births.remove(keys::ENQUEUED_AT);
+        let guard = include_str!("../manifests/webhook/guard.yaml");
+        assert_eq!(marks_in(guard), [of_births, all.clone()]);
+        let matters = include_str!("../manifests/webhook/validating.yaml");
+        assert_eq!(marks_in(matters), [all]);
+    }
 }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
-use super::log::{Told, Untold, gzip_json};
+use super::log::{Told, Untold, gzip_json, read_told};
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
@@ -35,6 +35,8 @@ pub const NOTES: usize = HEAD + (8 << 20);
 const MOST_TEXT: u64 = 256 << 20;
 /// Of everything else but the names.
 const MOST_TOLD: u64 = 32 << 20;
+/// Of what is remembered, as text, where no run is counted for reading it.
+const MOST_NOTED: u64 = 8 << 20;
 /// Bytes of an archive, more than any store takes.
 const MOST_STORED: u64 = 1 << 50;
 
@@ -201,12 +203,22 @@ impl Packed {
 #[serde(default, rename_all = "camelCase")]
 pub struct Remembered {
     /// Warnings and errors.
+    #[serde(deserialize_with = "read_told")]
     pub told: Vec<Told>,
     /// For which there was no room.
     pub untold: Untold,
     pub hooks: Tried,
     /// As of which moment its lists are: sentences for the log, and whether they are warnings.
     pub moment: Vec<(bool, String)>,
+}
+
+/// Of what is remembered, as much as whoever ends a backup wants.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Notes {
+    #[serde(deserialize_with = "read_told")]
+    pub told: Vec<Told>,
+    pub untold: Untold,
 }
 
 /// What a run had stored when it wrote it.
@@ -323,15 +335,16 @@ impl Checkpoint {
         Ok(Self { run: head.run, scope, uploaded, tail, is_whole, balance, remembered, lines })
     }
 
-    /// What a run told, and its log, from the first [`NOTES`] bytes of one.
+    /// What a run told, and its log, from the first [`NOTES`] bytes of one. Nobody counts a run for that, so it must not be what kills us:
+    /// no more is unpacked, and no more of it kept, than a run tells.
     ///
     /// # Errors
     /// When it is none, or these are longer.
-    pub fn read_notes(start: Bytes) -> anyhow::Result<(Remembered, Bytes)> {
+    pub fn read_notes(start: Bytes) -> anyhow::Result<(Notes, Bytes)> {
         let (head, mut rest) = Head::read(start)?;
         let [remembered, lines, ..] = head.lengths;
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
-        Ok((unpacked(&remembered, MOST_TOLD)?, lines))
+        Ok((unpacked(&remembered, MOST_NOTED)?, lines))
     }
 }
 

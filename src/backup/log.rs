@@ -1,18 +1,22 @@
 //! The log of one backup: lines as Velero's, counted, and gathered into its results file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Messages of a level that the results hold. The log has all of them, in a few bytes each.
 const TOLD: u32 = 5000;
 /// Of these, of one namespace: whoever has that fills no more of them.
 const OF_NAMESPACE: u32 = 500;
+/// Of both levels, with the word that there are more: a log tells no more than these.
+const MESSAGES: usize = 2 * (5000 + 1);
 
 /// Under which heading of the results file a line stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +98,33 @@ pub struct Told {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasts: bool,
     message: String,
+}
+
+/// As many as a log tells. Reading ends with the first one that is too many, because whoever may write to the store may have written them.
+///
+/// # Errors
+/// When there are more, or they are none.
+pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Error> {
+    struct Few;
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<Told>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MESSAGES} messages")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Told>, A::Error> {
+            let mut told = Vec::new();
+            while let Some(one) = all.next_element()? {
+                if told.len() >= MESSAGES {
+                    return Err(A::Error::invalid_length(told.len() + 1, &self));
+                }
+                told.push(one);
+            }
+            Ok(told)
+        }
+    }
+    from.deserialize_seq(Few)
 }
 
 impl Told {
@@ -212,16 +243,14 @@ impl BackupLog {
     pub fn again(backup: String, told: Vec<Told>, whole: Vec<u8>) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
         let counts = Counts::of(&told);
-        let known = told.iter().cloned().collect();
         let mut room = Room::default();
-        for one in &told {
-            room.count(one.level, None);
-            if one.namespace.is_some() {
-                room.count(one.level, one.namespace.as_deref());
-            }
+        // Of what several runs told there may be more than one of them tells.
+        let told: Vec<Told> = told.into_iter().filter_map(|one| room.admit(one)).collect();
+        let known = told.iter().cloned().collect();
+        Self {
+            backup,
+            state: Mutex::new(State { whole, lines, told, room, counts, untold: Untold::new(), known }),
         }
-        let untold = Untold::new();
-        Self { backup, state: Mutex::new(State { whole, lines, told, room, counts, untold, known }) }
     }
 
     /// The same behind what an earlier run told, and the lines that it wrote, gzip.
@@ -381,6 +410,24 @@ mod tests {
         again.count_untold(untold.clone());
         assert_eq!(again.counts(), log.counts());
         assert_eq!((again.untold(), again.behind(Vec::new(), Vec::new()).counts()), (untold, log.counts()));
+    }
+
+    #[test]
+    fn of_what_several_runs_told_a_log_keeps_no_more_than_of_one() {
+        let full = |what: &str| {
+            let log = BackupLog::new("velero/b".into());
+            for i in 0..TOLD + 7 {
+                log.error(&About::Cluster, "", &format!("{what} {i}"));
+                log.error(&About::Namespace("loud"), "", &format!("{what} {i}"));
+            }
+            log
+        };
+        let (one, other) = (full("one"), full("other"));
+        let both = other.behind(one.told(), Vec::new());
+        both.count_untold(one.untold());
+        assert_eq!(both.told(), one.told());
+        assert_eq!(both.counts().errors, one.counts().errors + other.counts().errors);
+        assert!(one.told().len() < MESSAGES);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
+use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::{Claim, Verdict, judge};
 use futures::future::join_all;
@@ -19,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use object_store::UpdateVersion;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
@@ -280,22 +282,24 @@ impl Engine {
     /// What the file that makes a backup visible says.
     pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Shown> {
         let Some(metadata) = layout.read_metadata().await? else { return Ok(Shown::Nothing) };
-        let stored: Value = serde_json::from_slice(&metadata)
-            .map_err(|error| object_store::Error::Generic { store: "metadata", source: error.into() })?;
-        // Whoever may write there may have written it: it says no more than how a backup ends that is stored.
+        let unreadable = |error: serde_json::Error| object_store::Error::Generic {
+            store: "metadata",
+            source: error.into(),
+        };
+        // Whoever may write there may have written it: it says no more than how a backup ends that is stored, and nothing else of it is
+        // kept.
+        let Metadata { metadata, status } = match serde_json::from_slice(&metadata) {
+            Ok(stored) => stored,
+            Err(error) if error.is_data() => return Ok(Shown::Strange),
+            Err(error) => return Err(unreadable(error)),
+        };
         let is_end = [BackupPhase::Completed, BackupPhase::PartiallyFailed]
             .iter()
-            .any(|phase| stored["status"]["phase"] == phase.as_str());
-        if stored["metadata"]["uid"] != uid || !is_end {
+            .any(|phase| status.phase == phase.as_str());
+        if metadata.uid != uid || !is_end {
             return Ok(Shown::Strange);
         }
-        let mut status = json!({});
-        for key in ["phase", "completionTimestamp", "progress", "errors", "warnings", "hookStatus"] {
-            if let Some(value) = stored["status"].get(key) {
-                status[key] = value.clone();
-            }
-        }
-        Ok(Shown::Ours(status))
+        Ok(Shown::Ours(serde_json::to_value(status).map_err(unreadable)?))
     }
 
     /// Removes what the run has stored, and leaves the log of one that failed, with the claim on it.
@@ -336,6 +340,38 @@ impl Engine {
         layout.put_side(Side::Results, results).await?;
         Ok(())
     }
+}
+
+/// Of the file that makes a backup visible.
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    metadata: Known,
+    #[serde(default)]
+    status: End,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Known {
+    uid: String,
+}
+
+/// What the status of a stored backup says of its end.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+struct End {
+    phase: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_timestamp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<BackupProgress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hook_status: Option<HookStatus>,
 }
 
 /// What the file that makes a backup visible says of it.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
-use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Packed, Remembered};
+use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes, Packed};
 use super::conduct::forget_checkpoint;
 use super::hooks::Tally;
 use super::log::BackupLog;
@@ -63,7 +63,7 @@ impl Scene {
             None => None,
         };
         let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
-        let (Remembered { told, untold, .. }, lines) = notes.unwrap_or_default();
+        let (Notes { told, untold }, lines) = notes.unwrap_or_default();
         let log = thawed.behind(told, lines.to_vec());
         log.count_untold(untold);
         Ok(log)
@@ -138,12 +138,21 @@ impl Engine {
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         let thawed = Thawed { log, tally: Tally::default() };
         self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
-            let next = match self.scene(&record, name, &run, is_held, is_begun).await {
-                Ok(scene) => self.next(&record, scene, &thawed.log).await,
-                Err(error) => Err(error),
+            let turn = tokio::select! {
+                biased;
+                turn = self.turns.next() => turn,
+                () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+                () = signals.stop.cancelled() => return Ok(None),
             };
+            // Waiting for others says nothing about its own location.
+            let begun = *begun.get_or_insert_with(Instant::now);
+            let next = turn.spend(async {
+                let scene = self.scene(&record, name, &run, is_held, is_begun).await?;
+                self.next(&record, scene, &thawed.log).await
+            });
+            let next = next.await;
             // What is stored is published all the same.
             let is_canceled = signals.canceled.is_cancelled() && !record.is_publishing();
             let status = match next {
@@ -343,15 +352,27 @@ impl Engine {
             }
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
-        match record.run_again(OPENING).await {
-            Ok(()) => {}
-            Err(WriteError::Refused(error)) => {
-                return self.conclude(record, &site, &heard, Failure::Refused(error)).await;
+        let turn = tokio::select! {
+            biased;
+            turn = self.turns.next() => Ok(turn),
+            ended = signals.raise() => Err(ended),
+        };
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(Failure::Stopped) => return Ok(()),
+            Err(failure) => return self.conclude(record, &site, &heard, failure).await,
+        };
+        // What it has stored is read next, so that nobody's run is counted for what another one has.
+        let entered = turn.spend(async {
+            match record.run_again(OPENING).await {
+                Ok(()) => {}
+                Err(WriteError::Refused(error)) => return Ok(Err(Failure::Refused(error))),
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
-        }
-        let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
-        let entered = signals.bound(entered).await;
+            let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
+            Ok(signals.bound(entered).await)
+        });
+        let entered = entered.await?;
         let log = match entered {
             Ok(log) => log.unwrap_or(heard),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,

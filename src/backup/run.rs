@@ -44,6 +44,7 @@ use super::publication::Stored;
 use super::revision::Revision;
 use super::status::{Record, WriteError, merge_into, run_id};
 use super::survey::Cluster;
+use super::turns::Turns;
 use super::upload::{Part, Upload, UploadError};
 use crate::client::list;
 use crate::queue::cycle::CANCELED;
@@ -89,6 +90,8 @@ pub struct Engine {
     pub since: Instant,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
+    /// Of those that read what dead runs have stored.
+    pub turns: Turns,
 }
 
 /// Why a run ended early.

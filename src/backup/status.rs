@@ -104,8 +104,8 @@ impl Record {
         is_set(self.object.annotations(), keys::CANCEL)
     }
 
-    /// Has some run of it had leave to publish? Anybody who may patch Backups may write the annotation, and nobody else the status
-    /// that comes with it.
+    /// Has some run of it had leave to publish? An API server without policies lets anybody write the annotation who may patch Backups; the
+    /// status that comes with it is berth's to write as well.
     pub fn is_publishing(&self) -> bool {
         self.annotation(keys::PUBLISHING).is_some()
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
@@ -126,7 +126,7 @@ impl Record {
         self.annotation(keys::RUN).is_some()
     }
 
-    /// How often it was run so far. Anybody who may patch Backups may write the annotation, and gets another run or none by that.
+    /// How often it was run so far. By this ends what kills each controller that runs it, so nobody but berth may write the annotation.
     pub fn runs(&self) -> u32 {
         self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or(1)
     }

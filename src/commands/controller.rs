@@ -16,6 +16,7 @@ use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::run::Engine;
+use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
@@ -241,6 +242,7 @@ async fn execute(
         metrics: metrics.clone(),
         since: tokio::time::Instant::now(),
         cluster: Arc::default(),
+        turns: Turns::default(),
     };
     let executor = backup::executor::Executor {
         engine,

@@ -192,11 +192,11 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
 async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
     let strangers = apply::strangers(&cluster.client, objects).await?;
     if adopt {
-        strangers.iter().for_each(|one| println!("{one} is taken over: no berth brought it"));
+        strangers.iter().for_each(|one| println!("{one} is taken over: no `berth install` brought it"));
     } else if !strangers.is_empty() {
         let names: Vec<String> = strangers.iter().map(ToString::to_string).collect();
         bail!(
-            "these are there already, and lack the label {PART_OF}={PART_OF_BERTH} of what berth brings; nothing was changed. Delete what is somebody else's, or take all of it over by --adopt (with --diff it only shows what would change):\n  {}",
+            "these are there already, and lack the label {PART_OF}={PART_OF_BERTH} of what berth brings or were never written by `berth install`; nothing was changed. Delete what is somebody else's, or take all of it over by --adopt, as after `kubectl apply` (with --diff it only shows what would change):\n  {}",
             names.join("\n  ")
         );
     }

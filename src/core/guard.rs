@@ -34,8 +34,8 @@ pub struct Change<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since, frozen, scope. On create: is there one of the others? The
-    /// first is given then.
+    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since, frozen, scope, run, runs, publishing. On create: is there one of
+    /// the others? The first is given then.
     pub marks_changed: bool,
     /// What lets it pass others, or ends them: first, supersede, a priority class that its writer may not `use`. On create: is
     /// there any?

@@ -10,6 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -100,11 +101,19 @@ pub async fn strangers(client: &Client, objects: &[Value]) -> anyhow::Result<Vec
     let references = objects.iter().filter_map(Reference::of);
     let looked = futures::stream::iter(references).map(|reference| async move {
         let found = live(client, &reference).await?;
-        let presence = Presence::of(found.as_ref().map(|found| found.labels()));
-        anyhow::Ok((presence == Presence::Foreign).then_some(reference))
+        anyhow::Ok(found.is_some_and(|found| !is_brought(&reference, &found)).then_some(reference))
     });
     let found: Vec<Option<Reference>> = looked.buffered(AT_ONCE).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
+}
+
+/// A label says little, because anybody may write it; who wrote an object the API server says. Definitions and namespaces hold what people
+/// made and outlive installations: these are told by their label.
+fn is_brought(reference: &Reference, found: &DynamicObject) -> bool {
+    let outlives = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
+    let is_written = |entry: &ManagedFieldsEntry| entry.manager.as_deref() == Some(INSTALLER);
+    Presence::of(Some(found.labels())) == Presence::Ours
+        && (outlives || found.managed_fields().iter().any(is_written))
 }
 
 /// Waits until the API server serves what a definition defines.

@@ -1,5 +1,6 @@
 //! Secrets of namespaces that others use, too: the agent of a member may write them all, as far as its roles go.
 
+use berth_api::keys;
 use serde_json::{Value, json};
 
 use super::{let_do_everything, with_movers};
@@ -8,10 +9,12 @@ use crate::support::{manifest, wait_for};
 
 const NS: &str = "carried-secrets";
 const SEED: &str = "garden.berth.dev/seed";
+/// Somebody else's finalizer.
+const KEPT: &str = "a.example/kept";
 
 fn secret(name: &str, labels: Value) -> String {
     json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NS, "labels": labels},
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NS, "labels": labels, "finalizers": [KEPT]},
         "data": {"cloud": "YQ=="},
     })
     .to_string()
@@ -46,7 +49,12 @@ fn the_agent_writes_those_secrets_alone_that_it_carries() {
     };
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
     for (change, is_harmless) in [
-        (json!({"metadata": {"finalizers": ["garden.berth.dev/backupbucket"]}}), true),
+        (json!({"metadata": {"finalizers": [KEPT, keys::EXTENSION_BUCKET_FINALIZER]}}), true),
+        (json!({"metadata": {"finalizers": [keys::EXTENSION_ENTRY_FINALIZER, KEPT]}}), true),
+        (json!({"metadata": {"finalizers": [keys::EXTENSION_BUCKET_FINALIZER]}}), false),
+        (json!({"metadata": {"finalizers": [KEPT, "a.example/other"]}}), false),
+        (json!({"metadata": {"finalizers": null}}), false),
+        (json!({"metadata": {"annotations": {"e": "f"}}}), false),
         (json!({"data": {"cloud": "Yg=="}}), false),
         (json!({"stringData": {"cloud": "b"}}), false),
         (json!({"metadata": {"labels": {"c": "d"}}}), false),

@@ -59,7 +59,7 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let (head, _) = Head::read(content.slice(..content.len().min(HEAD))).unwrap();
     assert_eq!(head.says(), run::Checkpoint { run: "r", scope: &digest });
     let (told, log) = Checkpoint::read_notes(content.slice(..content.len().min(NOTES))).unwrap();
-    assert_eq!((&told, &log), (&remembered, &lines));
+    assert_eq!((&told.told, told.untold, &log), (&remembered.told, remembered.untold, &lines));
     assert!(Checkpoint::read_notes(content.slice(..content.len() / 4)).is_err());
     let read = Checkpoint::read(content.clone()).unwrap();
     assert_eq!((read.run.as_str(), read.is_whole, &read.tail[..]), ("r", false, &b"rest"[..]));
@@ -105,6 +105,26 @@ fn a_checkpoint_that_says_what_cannot_be_is_none() {
     head.scope = "that of the Backup".into();
     let line = serde_json::to_vec(&head).unwrap();
     assert!(Checkpoint::read([&line[..], &b"\n"[..], &rest[..]].concat().into()).is_err());
+}
+
+/// Whoever ends a backup reads it without counting a run for that.
+#[test]
+fn no_more_is_noted_of_a_checkpoint_than_a_run_tells() {
+    let notes = |content: PutPayload| {
+        let content = Bytes::from(content);
+        Checkpoint::read_notes(content.slice(..content.len().min(NOTES)))
+    };
+    let with = |count: usize, message: &str| {
+        let mut forged = checkpoint();
+        let one = json!({"level": "warning", "resource": "", "message": message});
+        forged.remembered.told = vec![serde_json::from_value(one).unwrap(); count];
+        forged.content().unwrap()
+    };
+    assert_eq!(notes(with(10_002, "m")).unwrap().0.told.len(), 10_002);
+    assert!(notes(with(10_003, "m")).is_err());
+    assert!(notes(with(10, &"m".repeat(1 << 20))).is_err(), "it unpacks to more than is read");
+    // And no run goes on from there.
+    assert!(Checkpoint::read(with(10_003, "m").into()).is_err());
 }
 
 #[test]

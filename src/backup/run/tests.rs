@@ -60,6 +60,7 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         metrics: BackupMetrics::default(),
         since: Instant::now(),
         cluster: Arc::default(),
+        turns: Turns::default(),
     }
 }
 
@@ -652,6 +653,11 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
             assert_eq!(dead.settled(publishing).await, "Failed");
             assert_eq!(stored(dead.folder.path()), before);
         }
+        // What no status has is not taken over into one.
+        let dead = Dead::new(&ALL).claimed("here", "u");
+        let status = json!({"phase": "Completed", "progress": {"totalItems": ["what", "not"]}});
+        dead.put(METADATA, &json!({"metadata": {"uid": "u"}, "status": status}));
+        assert_eq!(dead.settled(publishing).await, "Failed");
         // Another one's, or what somebody wrote there by whom it would run for ever.
         for (uid, phase) in [("of another", "Completed"), ("u", "InProgress"), ("u", "Queued")] {
             let dead = Dead::new(&ALL).claimed("here", "u");
@@ -663,7 +669,7 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
     }
 }
 
-/// Anybody who may patch Backups may write the annotation.
+/// Without policies and webhooks anybody who may patch Backups may write the annotation.
 #[tokio::test(start_paused = true)]
 async fn leave_to_publish_that_is_forged_publishes_nothing() {
     let dead = Dead::new(&ALL).claimed("here", "u");

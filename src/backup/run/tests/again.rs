@@ -15,6 +15,7 @@ mod counted;
 mod filters;
 mod late;
 mod ordered;
+mod turns;
 
 /// Bytes of a part.
 pub(super) const SMALL: usize = 64 * 1024;

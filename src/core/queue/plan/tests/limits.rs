@@ -66,7 +66,7 @@ fn plain(first: usize, count: usize) -> impl Iterator<Item = String> {
 }
 
 fn never(count: usize) -> impl Iterator<Item = String> {
-    let twice = |i: usize| if i % 2 == 0 { "aa" } else { "bb" };
+    let twice = |i: usize| if i.is_multiple_of(2) { "aa" } else { "bb" };
     (0..count).map(move |i| format!("*{}{}*", twice(i), "?".repeat(i / 2)))
 }
 
