@@ -4,7 +4,7 @@
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`),
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
-//! members to the store ([`upload`]). Pods that have hooks (`hooks`) go there by way of `blocks`, which run commands in them ([`exec`]) and have on
+//! members to the store ([`upload`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
 //! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` has `thaw` undo what a dead leader has frozen, and
 //! goes on from there with what it left, by [`turns`].
@@ -21,6 +21,7 @@ pub mod discovery;
 pub mod exec;
 pub mod executor;
 mod frozen;
+mod hold;
 mod hooks;
 mod keeper;
 mod ledger;

@@ -1,5 +1,6 @@
-//! Pods that have hooks, each as a block: what runs before it, the pod, what runs after it. Blocks wait for what happens elsewhere, so
-//! they are no work for the packers: `--item-block-worker-count` of them go on at one time.
+//! Pods that have hooks, in blocks: what runs before each of them, what they use, they themselves, what runs after each of them. Those
+//! that share a claim are one block, because it is stored while all of them are still. Blocks wait for what happens elsewhere, so they
+//! are no work for the packers: `--item-block-worker-count` of them go on at one time.
 //!
 //! What has begun in a pod is undone in it, whatever becomes of the backup: when it ends early no block begins, and each one that
 //! has begun goes on to its hooks after the pod. Should this process end instead, whoever takes the backup up finds the pod on
@@ -13,6 +14,7 @@ use berth_api::hook::Pod;
 use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
 use berth_core::limits;
 use futures::StreamExt;
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
@@ -22,12 +24,15 @@ use super::archive::Batch;
 use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::Frozen;
-use super::hooks::{Held, Runner, look};
+use super::hold::Held;
+use super::hooks::{Runner, look};
 use super::list::Lister;
 use super::log::About;
 
-/// Pods that may be put on record ahead of a worker that is free for them: otherwise each worker would wait for that write.
+/// Blocks that may be put on record ahead of a worker that is free for them: otherwise each worker would wait for that write.
 const AHEAD: usize = 32;
+/// Pods on record at one time, in whatever blocks: all of them go into one annotation. No fewer than blocks of one pod at one time.
+const ON_RECORD: u32 = 512;
 /// How long a hook before a pod is waited for when the backup ends early. Were it left at once, what it freezes could freeze
 /// behind the hook that thaws it.
 const LAST_HOOK: Duration = Duration::from_secs(30);
@@ -58,63 +63,110 @@ struct Before {
 /// How long pods whose annotations ask for hooks kept workers busy, by namespace.
 type Spent = Mutex<HashMap<String, Duration>>;
 
+/// One pod of a block, when the hooks before all of them have run.
+struct Begun {
+    id: PodId,
+    hooks: Hooks,
+    container: Option<String>,
+    before: Before,
+}
+
 impl Blocks<'_> {
     /// Until there are no more pods, or the backup ends early. Nothing is going on in any pod when it returns.
-    pub async fn run(self, mut held: mpsc::Receiver<Held>) {
-        let (slots, spent) = (Semaphore::new(self.workers), Spent::default());
-        let (blocks, slots, spent) = (&self, &slots, &spent);
-        let pods = futures::stream::poll_fn(|context| held.poll_recv(context));
-        let pods = pods.take_until(self.ending.cancelled());
+    pub async fn run(self, mut held: mpsc::Receiver<Vec<Held>>) {
+        let (slots, records) = (Semaphore::new(self.workers), Semaphore::new(ON_RECORD as usize));
+        let spent = Spent::default();
+        let (all, slots, records, spent) = (&self, &slots, &records, &spent);
+        let blocks = futures::stream::poll_fn(|context| held.poll_recv(context));
+        let blocks = blocks.take_until(self.ending.cancelled());
         let at_once = self.workers + self.workers.min(AHEAD);
-        pods.for_each_concurrent(at_once, |pod| blocks.block(pod, slots, spent)).await;
+        blocks.for_each_concurrent(at_once, |block| all.block(block, slots, records, spent)).await;
     }
 
-    async fn block(&self, held: Held, slots: &Semaphore, spent: &Spent) {
+    async fn block(&self, block: Vec<Held>, slots: &Semaphore, records: &Semaphore, spent: &Spent) {
+        let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
+        // Nobody closes them.
+        let Ok(_records) = records.acquire_many(count).await else { return };
         // One after the other, as they came: whoever asks first has the next slot.
-        let (on_record, slot) = tokio::join!(self.record(&held), slots.acquire());
-        // Nobody closes it.
+        let on_record = join_all(block.iter().map(|held| self.record(held)));
+        let (on_record, slot) = tokio::join!(on_record, slots.acquire());
         let Ok(_slot) = slot else { return };
         if self.is_ending() {
             return;
         }
-        let begun = Instant::now();
-        let before = self.before(&held, on_record, spent).await;
-        let Held { kind, page, item, id, hooks, container, room, over } = held;
-        let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
-        // Here the pod is as still as its hooks make it: the place for its volumes. It was listed before, so that it is not kept still
-        // for as long as the store is away.
-        let store = async {
+        let mut begun = Vec::new();
+        for (held, on_record) in block.iter().zip(on_record) {
+            begun.push(self.begin(held, on_record, spent).await);
+        }
+        // Here the pods are as still as their hooks make them: the place for the data of their volumes. All objects were read before, so
+        // that no pod is kept still for as long as the store is away.
+        let (mut batches, mut pods) = (Vec::new(), Vec::new());
+        let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
+        for (held, before) in block.into_iter().zip(begun) {
+            let Held { kind, page, item, id, hooks, container, used, room, over } = held;
+            let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
+            // Though the pod itself be left out.
+            batches.extend(used.with);
             if before.is_stored {
-                let batch = Batch { kind, page, items: vec![item], packed };
+                pods.push(Batch { kind, page, items: vec![item], packed });
+            } else if !self.is_ending() {
+                self.runner.tally.leave_out(&id);
+                self.counters.total.fetch_sub(1, Ordering::Relaxed);
+            }
+            rooms.push(room);
+            overs.push((over, is_packed));
+            undone.push(Begun { id, hooks, container, before });
+        }
+        batches.append(&mut pods);
+        let store = async {
+            for batch in batches {
                 tokio::select! {
                     // Whoever does not take it any more ends the backup.
                     _ = self.batches.send(batch) => {}
                     () = self.ending.cancelled() => {}
                 }
-            } else if !self.is_ending() {
-                self.runner.tally.leave_out(&id);
-                self.counters.total.fetch_sub(1, Ordering::Relaxed);
             }
-            drop(room);
+            drop(rooms);
         };
-        let undo = async {
-            if before.has_begun {
-                self.after(&id, &hooks, container.as_deref(), before.may_go_on).await;
+        tokio::join!(store, self.undo(&undone, spent));
+        for (over, is_packed) in overs {
+            if let Some(is_packed) = is_packed {
+                tokio::select! {
+                    // If it is left out nobody says so.
+                    _ = is_packed => {}
+                    () = self.ending.cancelled() => {}
+                }
             }
-            self.frozen.remove(&id);
-            if hooks.is_annotated {
-                spend(spent, &id.namespace, begun.elapsed());
-            }
-        };
-        tokio::join!(store, undo);
-        if let Some(is_packed) = is_packed {
-            tokio::select! {
-                // If it is left out nobody says so.
-                _ = is_packed => {}
-                () = self.ending.cancelled() => {}
-            }
+            drop(over);
         }
-        drop(over);
+    }
+
+    /// The hooks before one pod, if they may begin now.
+    async fn begin(&self, held: &Held, on_record: Result<(), HookError>, spent: &Spent) -> Before {
+        if self.is_ending() {
+            return Before::default();
+        }
+        let begun = Instant::now();
+        let before = self.before(held, on_record, spent).await;
+        if held.hooks.is_annotated {
+            spend(spent, &held.id.namespace, begun.elapsed());
+        }
+        before
+    }
+
+    /// The hooks after all pods of a block, side by side: no pod is kept still for what becomes of another one.
+    async fn undo(&self, block: &[Begun], spent: &Spent) {
+        let begun = Instant::now();
+        let each = block.iter().map(|pod| async move {
+            if pod.before.has_begun {
+                self.after(&pod.id, &pod.hooks, pod.container.as_deref(), pod.before.may_go_on).await;
+            }
+            self.frozen.remove(&pod.id);
+        });
+        join_all(each).await;
+        if let Some(pod) = block.iter().find(|pod| pod.hooks.is_annotated) {
+            spend(spent, &pod.id.namespace, begun.elapsed());
+        }
     }
 
     fn is_ending(&self) -> bool {

@@ -1,6 +1,7 @@
 //! All objects of a backup: which lists to ask for, and which of what they hold to take. What those need besides is
 //! taken in `follow`.
 
+mod along;
 mod follow;
 mod ordered;
 mod unmet;
@@ -23,13 +24,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::actions;
 use super::archive::{Batch, Item};
 use super::asked::Asked;
-use super::hooks::Holder;
+use super::hold::Holder;
 use super::ledger::{Ledger, PageId, Position, Stored};
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::names::{Names, in_order};
 use super::related::{Origin, References, Related, key, labels};
 use crate::telemetry::{chain, few};
+use along::{Borrowed, Loan};
 
 /// Objects on their way to a worker at one time, in bytes.
 const BATCH: usize = 256 * 1024;
@@ -110,6 +112,10 @@ struct Taken {
     skipped: u64,
     /// The action that looks at objects of this type, if there is one.
     action: Option<Related>,
+    /// All of this stands in for what pods have: it comes back this way.
+    lent: Option<oneshot::Receiver<Self>>,
+    /// Of pods: what goes along with those that have hooks.
+    along: Vec<Borrowed>,
 }
 
 impl Taken {
@@ -130,6 +136,8 @@ impl Taken {
             unstorable: None,
             skipped: 0,
             action,
+            lent: None,
+            along: Vec::new(),
         }
     }
 }
@@ -163,12 +171,19 @@ impl Collector<'_> {
             .filter(|kind| !kind.is_namespaces() && self.selection.fate(kind) == Fate::Listed)
             .map(|kind| Arc::new(kind.clone()))
             .collect();
-        let mut taken: Vec<Taken> = futures::stream::iter(chosen)
-            .map(|kind| self.take_type(kind))
+        let loans = Loan::of(&chosen);
+        let mut taken: Vec<Taken> = futures::stream::iter(chosen.into_iter().zip(loans))
+            .map(|(kind, loan)| self.take_type(kind, loan))
             .buffer_unordered(REQUESTS_AT_ONCE)
             .try_collect()
             .await?;
         self.tell_forbidden(&taken);
+        let along = taken.iter_mut().flat_map(|one| std::mem::take(&mut one.along));
+        let along: Vec<Taken> = along.map(|one| one.taken).collect();
+        for mut one in along {
+            self.tell_missing(&mut one);
+            taken.push(one);
+        }
         self.follow(&mut taken).await?;
         let mut list = resource_list(self.types, self.ledger.rest());
         for mut one in taken {
@@ -183,12 +198,23 @@ impl Collector<'_> {
         Ok(list)
     }
 
-    async fn take_type(&self, kind: Arc<ResourceType>) -> Result<Taken, ListError> {
+    async fn take_type(&self, kind: Arc<ResourceType>, loan: Loan) -> Result<Taken, ListError> {
         let mut taken = self.none_of(&kind);
         if taken.is_through {
             return Ok(taken);
         }
+        let lender = match loan {
+            Loan::None => None,
+            Loan::Lends(lender) => Some(lender),
+            Loan::Borrows(borrowers) => {
+                taken.along = self.borrow(borrowers).await;
+                None
+            }
+        };
         self.take_ordered(&mut taken).await?;
+        if let Some(lender) = lender {
+            taken = lender.lend(taken);
+        }
         let filter = self.filters.of(&kind);
         let everything = [Selector::default()];
         // A filter has selectors of its own for some of the objects, so that all of them are looked at here.
@@ -226,6 +252,12 @@ impl Collector<'_> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        // Be it that nothing came.
+        taken.regain().await?;
+        if Related::Pod.is(&kind) {
+            self.holder.release().await?;
+            taken.give_back();
         }
         self.tell_missing(&mut taken);
         if !taken.names.is_empty() {
@@ -376,6 +408,13 @@ fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
 }
 
+impl From<Found> for Item {
+    fn from(found: Found) -> Self {
+        let Found { json, namespace, name, lacks_type, .. } = found;
+        Self { namespace, name, json, lacks_type }
+    }
+}
+
 /// Objects gathered for the next batch: the one door into the archive.
 struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
@@ -450,21 +489,22 @@ impl<'c, 'a> Pending<'c, 'a> {
         Some(if acted.requires { Origin::Required } else { Origin::Needed })
     }
 
-    async fn add(&mut self, mut found: Found) -> Result<(), ListError> {
+    /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
+    fn let_in(&mut self, mut found: Found) -> Option<(Found, Origin)> {
         if !self.admits(&found) {
-            return Ok(());
+            return None;
         }
         if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
             self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
-            return Ok(());
+            return None;
         }
-        let Some(needs) = self.act(&mut found) else { return Ok(()) };
+        let needs = self.act(&mut found)?;
         // Another selector, a page that was cut off, or another object that needs it may have brought it already.
         let key = key(found.namespace.as_deref(), &found.name);
         let is_stored = self.taken.stored.contains(&key);
         let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
         if !self.taken.names.insert(key) {
-            return Ok(());
+            return None;
         }
         if let Err(error) = self.taken.references.read(&found, needs) {
             self.tell_odd(&found, "what it refers to cannot be read", &error);
@@ -472,22 +512,28 @@ impl<'c, 'a> Pending<'c, 'a> {
         self.collector.counters.asked.note(&self.taken.kind, &found);
         // A verdict on its hooks stands, too.
         if is_stored || is_left_out {
-            return Ok(());
+            return None;
         }
         self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
-        if self.in_order && Related::Pod.is(&self.taken.kind) {
-            // It may be held, and what came before it is to be in the archive before it is.
-            self.flush().await?;
+        Some((found, needs))
+    }
+
+    async fn add(&mut self, found: Found) -> Result<(), ListError> {
+        let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
+        let collector = self.collector;
+        if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
+            if self.in_order {
+                // What came before it is to be in the archive before it is.
+                self.flush().await?;
+            }
+            let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
+            return collector
+                .holder
+                .hold(&self.taken.kind, self.page, found, hooked, used, self.in_order)
+                .await;
         }
-        let held = self.collector.holder.hold(&self.taken.kind, self.page, found, self.in_order).await?;
-        let Some(found) = held else { return Ok(()) };
         self.size += found.json.len();
-        self.items.push(Item {
-            namespace: found.namespace,
-            name: found.name,
-            json: found.json,
-            lacks_type: found.lacks_type,
-        });
+        self.items.push(found.into());
         if self.size >= BATCH || self.items.len() >= BATCH_ITEMS { self.flush().await } else { Ok(()) }
     }
 
@@ -516,6 +562,14 @@ impl<'c, 'a> Pending<'c, 'a> {
 impl Taker for Pending<'_, '_> {
     async fn take(&mut self, found: Found) -> Result<(), ListError> {
         self.add(found).await
+    }
+
+    async fn ready(&mut self) -> Result<(), ListError> {
+        self.taken.regain().await
+    }
+
+    fn is_ready(&self) -> bool {
+        self.taken.lent.is_none()
     }
 
     fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {

@@ -1,38 +1,29 @@
-//! Pods that have hooks: held back where they are listed, for [`super::blocks`]; and one hook, run and told.
+//! One hook, run and told; and what became of all of a backup.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_api::hook::{MARK, Pod, pods};
-use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, When};
+use berth_api::hook::{Pod, pods};
+use berth_core::hook::{Hook, OnError, PodId, When};
 use berth_core::limits;
-use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
-use bytes::Bytes;
-use memchr::memmem;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::archive::Item;
 use super::collect::ResourceList;
 use super::exec::{Exec, HookError};
-use super::ledger::PageId;
-use super::list::{Found, ListError, Lister};
+use super::list::Lister;
 use super::log::{About, BackupLog};
-use super::related::{Related, is_name, key};
+use super::related::{is_name, key};
 use super::run::Engine;
 use crate::telemetry::chain;
 
-/// Pods that are held at one time, and their bytes. More of them hold up the list of pods, and nothing else.
-const HELD: usize = 1024;
-const ROOM: usize = 16 * 1024 * 1024;
 /// Pods that are looked at before their hooks at one time.
 const LOOKS: usize = 16;
 /// How long a hook after a pod is tried again that could not be started, and the pauses between.
@@ -41,103 +32,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How the resource list names pods.
 const PODS: &str = "v1/Pod";
-
-/// A pod on its way to its hooks.
-pub struct Held {
-    pub kind: Arc<ResourceType>,
-    /// None of a list: see [`PageId::beside`].
-    pub page: PageId,
-    pub item: Item,
-    pub id: PodId,
-    pub hooks: Hooks,
-    /// In which a hook runs that names none.
-    pub container: Option<String>,
-    /// Given back when it is stored or left out.
-    pub room: OwnedSemaphorePermit,
-    /// Dropped when it is in the archive and its hooks have ended, for whoever goes on in order.
-    pub over: Option<oneshot::Sender<Infallible>>,
-}
-
-/// Takes pods out of what is listed.
-pub struct Holder<'a> {
-    entries: &'a [Entry],
-    log: &'a BackupLog,
-    tally: &'a Tally,
-    held: mpsc::Sender<Held>,
-    room: Arc<Semaphore>,
-}
-
-impl<'a> Holder<'a> {
-    /// Besides, where those come out that have hooks. They end when the holder is dropped.
-    pub fn new(entries: &'a [Entry], log: &'a BackupLog, tally: &'a Tally) -> (Self, mpsc::Receiver<Held>) {
-        let (held, pods) = mpsc::channel(HELD);
-        (Self { entries, log, tally, held, room: Arc::new(Semaphore::new(ROOM)) }, pods)
-    }
-
-    /// Has its hooks' verdict kept it out of the backup already, be it in an earlier run?
-    pub fn has_left_out(&self, kind: &ResourceType, key: &str) -> bool {
-        Related::Pod.is(kind) && self.tally.left_out.lock().contains(key)
-    }
-
-    /// Gives back what has no hooks. `page`: on which it came. `in_order`: one that has some is waited for until it is over.
-    ///
-    /// # Errors
-    /// When nobody takes those any more that have.
-    pub async fn hold(
-        &self,
-        kind: &Arc<ResourceType>,
-        page: PageId,
-        found: Found,
-        in_order: bool,
-    ) -> Result<Option<Found>, ListError> {
-        let may_have_some = !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
-        if !(Related::Pod.is(kind) && may_have_some) {
-            return Ok(Some(found));
-        }
-        let read = serde_json::from_slice::<Pod>(&found.json).map_err(|error| error.to_string());
-        let read = read.and_then(|pod| match pod.hooks(self.entries) {
-            Ok(hooks) => Ok((pod, hooks)),
-            Err(faults) => Err(faults.to_string()),
-        });
-        let (pod, hooks) = match read {
-            Ok((_, hooks)) if hooks.is_empty() => return Ok(Some(found)),
-            Ok(read) => read,
-            Err(why) => {
-                let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
-                let message = format!(
-                    "none of the hooks of pod {} is run, and it is stored as it is, because they cannot be read: {why}",
-                    found.name
-                );
-                self.log.lasting_error(&about, "pods", &message);
-                return Ok(Some(found));
-            }
-        };
-        let size = u32::try_from(found.json.len().clamp(1, ROOM)).unwrap_or(u32::MAX);
-        // Nobody closes it.
-        let room = Arc::clone(&self.room).acquire_many_owned(size).await;
-        let room = room.map_err(|_| ListError::NobodyTakes)?;
-        let Found { json, namespace, name, lacks_type, .. } = found;
-        // Of its own: what came with it in one page is to go.
-        let json = Bytes::copy_from_slice(&json);
-        let (over, is_over) = in_order.then(oneshot::channel).unzip();
-        let held = Held {
-            kind: Arc::clone(kind),
-            page: page.beside(),
-            item: Item { namespace, name, json, lacks_type },
-            id: pod.id(),
-            hooks,
-            container: pod.first_container(),
-            room,
-            over,
-        };
-        self.held.send(held).await.map_err(|_| ListError::NobodyTakes)?;
-        if let Some(is_over) = is_over {
-            // Nobody sends anything.
-            let _ = is_over.await;
-        }
-        Ok(None)
-    }
-}
 
 /// What became of the hooks of one backup.
 #[derive(Default)]
@@ -165,6 +59,11 @@ impl Tried {
 }
 
 impl Tally {
+    /// Has its hooks' verdict kept the pod of this key out of the backup already, be it in an earlier run?
+    pub fn has_left_out(&self, pod: &str) -> bool {
+        self.left_out.lock().contains(pod)
+    }
+
     pub fn leave_out(&self, pod: &PodId) {
         self.left_out.lock().insert(key(Some(&pod.namespace), &pod.name));
     }
@@ -330,86 +229,5 @@ impl Engine {
     pub(super) fn looker(&self) -> Lister {
         let requests = Arc::new(Semaphore::new(LOOKS));
         Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_core::label::Selector;
-    use berth_core::namespace::NamespaceSet;
-
-    use super::*;
-
-    fn kind(resource: &str) -> Arc<ResourceType> {
-        Arc::new(ResourceType {
-            group: String::new(),
-            version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            resource: resource.to_owned(),
-            singular: "pod".to_owned(),
-            short_names: Vec::new(),
-            namespaced: true,
-        })
-    }
-
-    fn pod(name: &str, annotations: Value, phase: &str) -> Found {
-        let pod = json!({
-            "metadata": {"name": name, "namespace": "shop", "uid": "u", "annotations": annotations},
-            "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
-        });
-        Found::parse(pod.to_string().into()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
-        let log = BackupLog::new(String::new());
-        let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&[], &log, &tally);
-        let command = json!({"pre.hook.backup.velero.io/command": "true"});
-        let odd =
-            json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
-        for (resource, found, is_held) in [
-            ("pods", pod("db", command.clone(), "Running"), true),
-            ("pods", pod("over", command.clone(), "Failed"), false),
-            ("pods", pod("plain", json!({}), "Running"), false),
-            ("pods", pod("odd", odd, "Running"), false),
-            ("podtemplates", pod("no-pod", command, "Running"), false),
-        ] {
-            let name = found.name.clone();
-            let given_back = holder.hold(&kind(resource), PageId::default(), found, false).await.unwrap();
-            assert_eq!(given_back.is_none(), is_held, "{name}");
-        }
-        let db = held.try_recv().unwrap();
-        assert_eq!((db.id.to_string().as_str(), db.container.as_deref()), ("shop/db", Some("main")));
-        assert!(held.try_recv().is_err());
-        assert_eq!(log.counts().errors, 1, "the odd one is told");
-        drop(held);
-        let hooked = pod("db", json!({"hook.backup.velero.io/command": "x"}), "");
-        let nobody = holder.hold(&kind("pods"), PageId::default(), hooked, false).await;
-        assert!(matches!(nobody, Err(ListError::NobodyTakes)));
-    }
-
-    #[tokio::test]
-    async fn where_the_spec_has_hooks_every_pod_is_looked_at() {
-        let log = BackupLog::new(String::new());
-        let hook = Hook {
-            name: "h".to_owned(),
-            container: None,
-            command: vec!["true".to_owned()],
-            on_error: OnError::Continue,
-            timeout: berth_core::hook::TIMEOUT,
-        };
-        let entries = [Entry {
-            namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
-            takes_pods: true,
-            selector: Selector::default(),
-            pre: vec![Arc::new(hook)],
-            post: Vec::new(),
-        }];
-        let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&entries, &log, &tally);
-        let found = pod("db", Value::Null, "Running");
-        assert!(holder.hold(&kind("pods"), PageId::default(), found, false).await.unwrap().is_none());
-        assert_eq!(held.try_recv().unwrap().hooks.pre.len(), 1);
     }
 }

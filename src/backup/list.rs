@@ -113,6 +113,19 @@ impl Found {
 pub trait Taker: Send {
     fn take(&mut self, found: Found) -> impl Future<Output = Result<(), ListError>> + Send;
 
+    /// Waited for before objects come, while no request is under way.
+    ///
+    /// # Errors
+    /// What ends the list.
+    fn ready(&mut self) -> impl Future<Output = Result<(), ListError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Need that not be waited for any more?
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// One of the objects is none. Ends the list, unless its taker can do without.
     ///
     /// # Errors
@@ -217,6 +230,12 @@ impl Lister {
         Self { revision, ..self }
     }
 
+    /// With requests of its own, so many at one time: for whoever needs an answer while a list is held up that has one under way.
+    #[must_use]
+    pub fn apart(&self, requests: usize) -> Self {
+        Self { requests: Arc::new(Semaphore::new(requests)), ..self.clone() }
+    }
+
     /// Objects of a type are not as of the revision.
     pub fn note(&self, kind: &ResourceType, apart: Apart) {
         if let Some(revision) = &self.revision {
@@ -250,7 +269,10 @@ impl Lister {
             let version = self.version(kind, progress).filter(|_| apart.is_none());
             let error = match self.try_page(kind, namespace, selector, version, progress, taker).await {
                 Ok(Some(page)) => break page,
-                Ok(None) => continue,
+                Ok(None) => {
+                    taker.ready().await?;
+                    continue;
+                }
                 Err(error) => error,
             };
             if let ListError::Refused(status) = &error {
@@ -286,6 +308,7 @@ impl Lister {
             revision.came(kind, apart, &page.head.resource_version);
         }
         progress.widen(&page.items, self.page_size);
+        taker.ready().await?;
         hand_on(page.items, taker).await?;
         drop(page.room);
         progress.turn(page.head)
@@ -339,6 +362,8 @@ impl Lister {
             } else if limit > 1 && items.len() <= asked_for && !is_handed_on {
                 let fit = u32::try_from(items.len() / 2).unwrap_or(u32::MAX);
                 progress.limit = Some(fit.clamp(1, limit / 2));
+                return Ok(None);
+            } else if !taker.is_ready() {
                 return Ok(None);
             } else {
                 // A server that gives everything at once, whatever it is asked for: there is no room for that.

@@ -11,6 +11,7 @@
 //! - [`label`]: label selectors: are they well formed, what do they match.
 //! - [`hook`]: which commands run in a pod before and after it is stored.
 //! - [`guard`]: who may change what of a Backup.
+//! - [`block`]: which pods go through their hooks together.
 //! - [`limits`]: how much a Backup may ask for.
 //! - [`claim`]: whose a backup's folder in a store is.
 //! - [`run`]: what becomes of a backup whose run ended before it did.
@@ -22,6 +23,7 @@
 //! - [`violation`]: faults of an object, each with its field path, all of them at once.
 
 pub mod affinity;
+pub mod block;
 pub mod claim;
 pub mod garden;
 pub mod glob;

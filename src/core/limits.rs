@@ -33,6 +33,10 @@ pub const ANNOTATED_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 pub const ANNOTATED_HOOKS: Duration = Duration::from_secs(3600);
 /// How long the hooks after one pod may take in all when its backup ends early, or nobody runs it any more.
 pub const LAST_HOOKS: Duration = Duration::from_secs(600);
+/// Pods of one block: each of them is still until the last one is, and what it uses is on its way to the store.
+pub const BLOCK_PODS: usize = 16;
+/// Claims of one pod that are taken between its hooks.
+pub const BLOCK_CLAIMS: usize = 100;
 /// Pods whose hooks are run at one time for a run that is no more.
 pub const THAWED_AT_ONCE: usize = 256;
 /// Pods that one Backup has on record as maybe frozen. More are not read.

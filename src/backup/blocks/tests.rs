@@ -13,6 +13,7 @@ use super::*;
 use crate::backup::archive::Item;
 use crate::backup::asked::Asked;
 use crate::backup::exec::played::Played;
+use crate::backup::hold::Used;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::PageId;
 use crate::backup::log::{BackupLog, Counts};
@@ -81,6 +82,7 @@ impl Site {
             id: PodId { namespace: "shop".to_owned(), name: name.to_owned(), uid: "u".to_owned() },
             hooks: Hooks { pre: pre.to_vec(), post: post.to_vec(), is_annotated: false },
             container: Some("main".to_owned()),
+            used: Used::default(),
             room: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
             over: None,
         }
@@ -97,7 +99,12 @@ impl Site {
         stored
     }
 
+    /// Each as a block of its own.
     async fn run_to(&self, pods: Vec<Held>, workers: usize, batches: mpsc::Sender<Batch>) {
+        self.run_blocks(pods.into_iter().map(|pod| vec![pod]).collect(), workers, batches).await;
+    }
+
+    async fn run_blocks(&self, pods: Vec<Vec<Held>>, workers: usize, batches: mpsc::Sender<Batch>) {
         let requests = Arc::new(Semaphore::new(4));
         let blocks = Blocks {
             runner: Runner { exec: &self.played, log: &self.log, tally: &self.tally },
@@ -471,4 +478,108 @@ async fn hooks_after_a_pod_are_waited_for_some_minutes_when_the_backup_ends_earl
     let (_, ()) = tokio::join!(site.run(vec![pod], 1), story);
     assert_eq!(begun.elapsed().as_secs(), 3 + limits::LAST_HOOKS.as_secs());
     assert_eq!((site.log.counts().errors, site.lasting()), (1, 1), "whoever goes on runs them no more");
+}
+
+/// What a pod takes along.
+fn along(resource: &str, name: &str) -> Batch {
+    let kind = ResourceType {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "Any".to_owned(),
+        resource: resource.to_owned(),
+        singular: "any".to_owned(),
+        short_names: Vec::new(),
+        namespaced: true,
+    };
+    let item =
+        Item { namespace: None, name: name.to_owned(), json: Bytes::from_static(b"{}"), lacks_type: true };
+    Batch { kind: Arc::new(kind), page: PageId::default(), items: vec![item], packed: None }
+}
+
+/// What has been stored since the last time, in this order.
+fn came(taken: &mut mpsc::Receiver<Batch>) -> Vec<String> {
+    let mut came = Vec::new();
+    while let Ok(batch) = taken.try_recv() {
+        came.extend(batch.items.into_iter().map(|item| item.name));
+    }
+    came
+}
+
+/// A claim that two pods use is stored when both of them are still, before either goes on.
+#[tokio::test(start_paused = true)]
+async fn what_several_pods_use_is_stored_once_while_all_of_them_are_still() {
+    let site = Site::new();
+    let (freeze, thaw) = ([hook("freeze", "wait 1000")], [hook("thaw", "wait 1000")]);
+    let mut block = vec![site.pod("a", &freeze, &thaw), site.pod("b", &freeze, &thaw)];
+    block[0].used.with = vec![along("persistentvolumeclaims", "c"), along("persistentvolumes", "v")];
+    let (batches, mut taken) = mpsc::channel(8);
+    let begun = Instant::now();
+    let story = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(came(&mut taken).is_empty(), "one of them is not still yet");
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        assert_eq!(came(&mut taken), ["c", "v", "a", "b"]);
+    };
+    tokio::join!(site.run_blocks(vec![block], 1, batches), story);
+    let expected = ["freeze in a/main", "freeze in b/main", "thaw in a/main", "thaw in b/main"];
+    let happened = site.played.happened();
+    assert!(happened[0].contains("shop/a/u") && happened[0].contains("shop/b/u"), "{happened:?}");
+    assert_eq!(happened[1..], expected);
+    assert_eq!(
+        begun.elapsed().as_secs(),
+        3,
+        "those after them side by side, because all are still meanwhile"
+    );
+    assert!(site.frozen.asked().unwrap().pods.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_uses_is_stored_though_the_pod_is_left_out_and_others_of_its_block_are_not() {
+    let site = Site::new();
+    let mut block = vec![
+        site.pod("a", &[hook("freeze!", "fail")], &[hook("thaw", "ok")]),
+        site.pod("b", &[hook("freeze", "ok")], &[hook("thaw", "ok")]),
+    ];
+    block[0].used.with = vec![along("persistentvolumeclaims", "c")];
+    let (batches, mut taken) = mpsc::channel(8);
+    site.run_blocks(vec![block], 1, batches).await;
+    assert_eq!(came(&mut taken), ["c", "b"]);
+    let expected = ["freeze in a/main", "freeze in b/main", "thaw in a/main", "thaw in b/main"];
+    assert_eq!(site.played.happened()[1..], expected);
+    assert_eq!((site.status(), site.counters.total.load(Ordering::Relaxed)), ((4, 1), 99));
+    assert!(site.tally.has_left_out("shop/a") && !site.tally.has_left_out("shop/b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_in_the_midst_of_which_the_backup_ends_begins_no_other_pod_and_undoes_the_first() {
+    let site = Site::new();
+    let (freeze, thaw) = ([hook("freeze", "wait 1000")], [hook("thaw", "ok")]);
+    let mut block = vec![site.pod("a", &freeze, &thaw), site.pod("b", &freeze, &thaw)];
+    block[1].used.with = vec![along("persistentvolumeclaims", "c")];
+    let (batches, mut taken) = mpsc::channel(8);
+    let story = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        site.ending.cancel();
+    };
+    tokio::join!(site.run_blocks(vec![block], 1, batches), story);
+    assert_eq!(site.played.happened()[1..], ["freeze in a/main", "thaw in a/main"]);
+    assert_eq!((site.status(), site.log.counts().errors), ((2, 0), 0));
+    assert!(!site.tally.has_left_out("shop/b"), "a run that goes on tries it");
+    let _ = came(&mut taken);
+}
+
+/// However large blocks are: a record has its bound, and each of them comes.
+#[tokio::test(start_paused = true)]
+async fn no_more_pods_are_on_record_at_one_time_than_there_is_room_for() {
+    let site = Site::new();
+    let (freeze, thaw) = ([hook("freeze", "ok")], [hook("thaw", "ok")]);
+    let blocks: Vec<Vec<Held>> =
+        (0..64).map(|i| (0..16).map(|j| site.pod(&format!("p{i}-{j}"), &freeze, &thaw)).collect()).collect();
+    let (batches, mut taken) = mpsc::channel(2000);
+    site.run_blocks(blocks, 64, batches).await;
+    assert_eq!(came(&mut taken).len(), 1024);
+    let happened = site.played.happened();
+    let records = happened.iter().filter(|line| line.starts_with("on record"));
+    let most = records.map(|line| line.matches("shop/").count()).max().unwrap();
+    assert!((16..=ON_RECORD as usize).contains(&most), "{most}");
 }

@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Collector, FEW_NAMESPACES, Pending, Taken};
 use crate::backup::ledger::{Earlier, tells_of_others};
-use crate::backup::list::{Found, ListError, Progress, REQUESTS_AT_ONCE, Taker};
+use crate::backup::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
 use crate::telemetry::{chain, few};
@@ -96,12 +96,12 @@ impl Collector<'_> {
         Ok(())
     }
 
-    fn served(&self, related: Related) -> Option<Arc<ResourceType>> {
+    pub(super) fn served(&self, related: Related) -> Option<Arc<ResourceType>> {
         self.types.iter().find(|kind| related.is(kind)).map(|kind| Arc::new(kind.clone()))
     }
 
     /// The type, if it has objects that the backup may take and that no list of it brings.
-    fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
+    pub(super) fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
         let kind = self.served(related)?;
         let is_open = match self.selection.fate(&kind) {
             Fate::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
@@ -163,6 +163,8 @@ impl Collector<'_> {
                 (pod.is_running && pod.claims.iter().any(claim)).then_some(Origin::Needed)
             };
             let read = self.take_wanted(kind, &claims.namespaces(), "", &mut pods, uses).await;
+            // Their claims are taken already, or in the next round.
+            self.holder.release().await?;
             self.tell(kind, read)?;
         }
         taken.push(pods);
@@ -354,6 +356,15 @@ impl Collector<'_> {
 
     /// One object by its key; `None` when there is none, or none can be called so.
     pub(super) async fn get(&self, kind: &ResourceType, wanted: &str) -> Result<Option<Found>, ListError> {
+        self.get_by(&self.lister, kind, wanted).await
+    }
+
+    pub(super) async fn get_by(
+        &self,
+        lister: &Lister,
+        kind: &ResourceType,
+        wanted: &str,
+    ) -> Result<Option<Found>, ListError> {
         let (namespace, name) = match wanted.split_once('/') {
             Some((namespace, name)) if kind.namespaced => (Some(namespace), name),
             None if !kind.namespaced => (None, wanted),
@@ -363,7 +374,7 @@ impl Collector<'_> {
             return Ok(None);
         }
         let in_path = |part: &str| utf8_percent_encode(part, PLAIN).to_string();
-        let found = self.lister.get(kind, namespace.map(in_path).as_deref(), &in_path(name)).await?;
+        let found = lister.get(kind, namespace.map(in_path).as_deref(), &in_path(name)).await?;
         Ok(found.filter(|found| key(found.namespace.as_deref(), &found.name) == wanted))
     }
 

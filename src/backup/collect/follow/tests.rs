@@ -2,7 +2,7 @@ use berth_api::{parse, policy};
 use berth_core::policy::filters::Filters;
 use berth_core::selection::ResourceFilter;
 use berth_core::violation::Field;
-use berth_test_scripted::{Scripted, get, list};
+use berth_test_scripted::{Hold, Scripted, get, list, page};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::backup::asked::Asked;
 use crate::backup::collect::{Counters, Namespace};
-use crate::backup::hooks::{Holder, Tally};
+use crate::backup::hold::Holder;
+use crate::backup::hooks::Tally;
 use crate::backup::ledger::{Balance, Extent, Extents, Ledger};
-use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts, gzip_json};
 
 mod resumed;
@@ -265,6 +265,27 @@ async fn what_is_gone_is_warned_of_what_may_not_be_read_is_an_error_and_what_kee
         (1, Counts { warnings: 1, errors: 0 }),
         "its volume is being deleted"
     );
+}
+
+/// They wait for each other only with what they have in their hands.
+#[tokio::test(start_paused = true)]
+async fn claims_are_listed_while_pods_are_and_taken_when_these_are_through() {
+    let api = Scripted::new();
+    let (pods, claims) = (Hold::new(), Hold::new());
+    api.once(get(PODS).answers(list("5", &[pod("a", &["c"], "")])).held(&pods));
+    api.once(get(CLAIMS).answers(page("5", "more", &[claim("c", "v")])).held(&claims));
+    api.once(get(CLAIMS).page("more").answers(list("5", &[claim("d", "v")])));
+    api.once(get(&format!("{VOLUMES}/v")).answers(plain("v")));
+    let story = async {
+        claims.asked().await;
+        claims.let_go();
+        pods.asked().await;
+        pods.let_go();
+    };
+    let (collected, ()) = tokio::join!(collect_with(&api, &[], json!({}), ""), story);
+    let expected = ["pods/a", "persistentvolumeclaims/c", "persistentvolumeclaims/d", "persistentvolumes/v"];
+    assert_eq!(collected.archived, expected);
+    assert_eq!(collected.counts, Counts { warnings: 0, errors: 0 });
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,8 @@ use crate::events::Events;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};
 
+mod block;
+
 const PODS: &str = "/api/v1/namespaces/app/pods";
 
 /// A pod with hooks; a command says what the played hook does.

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use berth_test_scripted::page;
-
 use super::*;
+use crate::backup::archive::Batch;
+use crate::backup::hold::Held;
 use crate::backup::hooks::Tried;
 use crate::backup::ledger::Contents;
+
+mod along;
 
 const MAPS: &str = "/api/v1/namespaces/app/configmaps";
 
@@ -39,6 +41,8 @@ impl Moment {
 struct Ran {
     /// All at which it might have ended.
     moments: Vec<Moment>,
+    /// What pods with hooks took along, and they themselves, by blocks.
+    blocks: Vec<Vec<String>>,
     listed: Value,
     counts: Counts,
 }
@@ -72,6 +76,16 @@ impl Parts<'_> {
     fn note(&mut self) {
         let balance = self.ledger.balance().unwrap();
         self.moments.push(Moment { balance, tried: self.tally.tried(), stored: self.stored.clone() });
+    }
+
+    /// Gives what it is.
+    fn send(&mut self, batch: &Batch) -> Vec<String> {
+        let items = batch.items.iter();
+        let names: Vec<String> = items.map(|item| key(item.namespace.as_deref(), &item.name)).collect();
+        let kind = batch.kind.qualified();
+        let sent = names.iter().map(|name| format!("{kind} {name}")).collect();
+        self.under_way.push((kind, Contents { page: batch.page, names }));
+        sent
     }
 
     /// One of them is stored.
@@ -127,27 +141,33 @@ impl Cluster {
         let stored = behind.stored.clone();
         let mut parts =
             Parts { ledger: &ledger, tally: &tally, under_way: Vec::new(), stored, moments: Vec::new() };
+        let mut blocks = Vec::new();
         let pack = async {
             parts.note();
             loop {
                 tokio::select! {
                     biased;
                     Some(batch) = taken.recv() => {
-                        let names = batch.items.iter();
-                        let names = names.map(|item| key(item.namespace.as_deref(), &item.name)).collect();
-                        parts.under_way.push((batch.kind.qualified(), Contents { page: batch.page, names }));
+                        parts.send(&batch);
                         // It is on its way, which is all that anybody waits for.
                         if let Some(packed) = batch.packed {
                             packed.send(()).unwrap();
                         }
                     }
-                    Some(pod) = held.recv() => {
-                        if pod.id.name == "out" {
-                            tally.leave_out(&pod.id);
-                        } else {
-                            let names = vec![key(Some(&pod.id.namespace), &pod.id.name)];
-                            parts.under_way.push((pod.kind.qualified(), Contents { page: pod.page, names }));
+                    Some(block) = held.recv() => {
+                        let mut sent = Vec::new();
+                        for pod in &block {
+                            sent.extend(pod.used.with.iter().flat_map(|batch| parts.send(batch)));
                         }
+                        for pod in block {
+                            if pod.id.name == "out" {
+                                tally.leave_out(&pod.id);
+                                continue;
+                            }
+                            let Held { kind, page, item, .. } = pod;
+                            sent.extend(parts.send(&Batch { kind, page, items: vec![item], packed: None }));
+                        }
+                        blocks.push(sent);
                     }
                     else => break,
                 }
@@ -163,7 +183,12 @@ impl Cluster {
         let (listed, ()) = tokio::join!(collector.run(), pack);
         let mut listed = listed.unwrap();
         tally.correct(&mut listed);
-        Ran { moments: parts.moments, listed: serde_json::to_value(listed).unwrap(), counts: log.counts() }
+        Ran {
+            moments: parts.moments,
+            blocks,
+            listed: serde_json::to_value(listed).unwrap(),
+            counts: log.counts(),
+        }
     }
 
     /// Wherever its run ends, and the next one ends, too: the last one has all of it, and each object once. Gives what that is.
@@ -238,6 +263,7 @@ async fn whatever_is_on_its_way_when_a_run_ends_is_stored_once_by_the_one_that_g
     api.always(get(PODS).page("more").answers(list("5", &[pod("plain", &[], ""), web])));
     let shy = labelled(claim("shy", "w"), json!({"velero.io/exclude-from-backup": "true"}));
     api.always(get(CLAIMS).answers(list("5", &[claim("c", "v"), shy])));
+    api.always(get(&format!("{CLAIMS}/c")).answers(claim("c", "v")));
     for volume in ["v", "w"] {
         api.always(get(&format!("{VOLUMES}/{volume}")).answers(plain(volume)));
     }

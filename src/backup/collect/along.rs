@@ -1,0 +1,251 @@
+//! What pods that have hooks take along: the claims that they use, and the volumes of these, so that all of it is stored between the hooks
+//! of its pod.
+//!
+//! Each object is stored once, so none of it may come by the list of its type before a pod asks for it. Those lists are asked for with all
+//! others, and each has its first page in its hands when it waits: what was taken of its type is lent to the pods, and given back when
+//! their lists are through.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_core::limits;
+use berth_core::selection::{Fate, ResourceType};
+use futures::StreamExt;
+use tokio::sync::oneshot;
+
+use super::{Collector, Pending, Taken};
+use crate::backup::archive::Batch;
+use crate::backup::hold::Used;
+use crate::backup::list::{Found, ListError};
+use crate::backup::log::About;
+use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
+use crate::telemetry::chain;
+
+/// In this order: claims name volumes.
+const ALONG: [Related; 2] = [Related::Claim, Related::Volume];
+/// Objects that are asked for at one time.
+const AHEAD: usize = 8;
+/// Bytes that go along with one pod.
+const ROOM: usize = 4 * 1024 * 1024;
+
+/// What the list of a type has to do with those of others.
+pub(super) enum Loan {
+    None,
+    Lends(Lender),
+    Borrows(Vec<Borrower>),
+}
+
+pub(super) struct Lender {
+    lent: oneshot::Sender<Taken>,
+    back: oneshot::Receiver<Taken>,
+}
+
+pub(super) struct Borrower {
+    lent: oneshot::Receiver<Taken>,
+    back: oneshot::Sender<Taken>,
+}
+
+impl Loan {
+    /// One for each of the types that are listed.
+    pub fn of(types: &[Arc<ResourceType>]) -> Vec<Self> {
+        let pods = types.iter().position(|kind| Related::Pod.is(kind));
+        let mut borrowers = Vec::new();
+        let mut loans: Vec<Self> = types
+            .iter()
+            .map(|kind| {
+                if pods.is_none() || !ALONG.iter().any(|related| related.is(kind)) {
+                    return Self::None;
+                }
+                let ((lend, lent), (give, back)) = (oneshot::channel(), oneshot::channel());
+                borrowers.push(Borrower { lent, back: give });
+                Self::Lends(Lender { lent: lend, back })
+            })
+            .collect();
+        if let Some(loan) = pods.and_then(|at| loans.get_mut(at)) {
+            *loan = Self::Borrows(borrowers);
+        }
+        loans
+    }
+}
+
+impl Lender {
+    /// What stands in for it until it is given back.
+    pub fn lend(self, taken: Taken) -> Taken {
+        let kind = Arc::clone(&taken.kind);
+        if let Err(taken) = self.lent.send(taken) {
+            return taken;
+        }
+        let mut stand_in = Taken::of(&kind, References::default());
+        stand_in.lent = Some(self.back);
+        stand_in
+    }
+}
+
+/// What was taken of a type that goes along with pods.
+pub(super) struct Borrowed {
+    pub taken: Taken,
+    /// `None`: no list of the type waits for it.
+    back: Option<oneshot::Sender<Taken>>,
+    /// Why its objects are taken that a pod uses; `None`: the backup leaves them out.
+    origin: Option<Origin>,
+    /// They cannot be read.
+    is_off: bool,
+}
+
+impl Taken {
+    /// Waits until it is given back.
+    ///
+    /// # Errors
+    /// When it never is.
+    pub(super) async fn regain(&mut self) -> Result<(), ListError> {
+        let Some(back) = self.lent.take() else { return Ok(()) };
+        let whole = back.await.map_err(|_| ListError::NobodyTakes)?;
+        *self = Self { selector: self.selector, forbidden: self.forbidden, ..whole };
+        Ok(())
+    }
+
+    /// Gives back what was borrowed. What no list waits for stays.
+    pub(super) fn give_back(&mut self) {
+        for one in std::mem::take(&mut self.along) {
+            match one.back {
+                // Should nobody wait for it any more, the backup ends early.
+                Some(back) => drop(back.send(one.taken)),
+                None => self.along.push(one),
+            }
+        }
+    }
+}
+
+impl Collector<'_> {
+    /// All that may go along with pods.
+    pub(super) async fn borrow(&self, borrowers: Vec<Borrower>) -> Vec<Borrowed> {
+        let mut lent = Vec::new();
+        for Borrower { lent: taken, back } in borrowers {
+            // It is not lent only where the backup ends early.
+            if let Ok(taken) = taken.await {
+                lent.push((taken, Some(back)));
+            }
+        }
+        let mut along = Vec::new();
+        for related in ALONG {
+            let Some(kind) = self.served(related) else { continue };
+            let (taken, back) = match lent.iter().position(|(taken, _)| taken.kind == kind) {
+                Some(at) => lent.swap_remove(at),
+                None => (self.none_of(&kind), None),
+            };
+            let origin = match self.selection.fate(&kind) {
+                Fate::Excluded | Fate::Unnamed => None,
+                _ if self.open(related).is_some() => Some(Origin::Needed),
+                _ => Some(Origin::Listed),
+            };
+            along.push(Borrowed { taken, back, origin, is_off: false });
+        }
+        along
+    }
+
+    /// Takes what a pod uses and nobody has taken. `needs`: why, as the pod says.
+    pub(super) async fn take_along(
+        &self,
+        found: &Found,
+        needs: Origin,
+        along: &mut [Borrowed],
+    ) -> Result<Used, ListError> {
+        // What is no pod is told already.
+        let Ok(pod) = Pod::parse(&found.json) else { return Ok(Used::default()) };
+        let claims = pod.claims.iter().take(limits::BLOCK_CLAIMS).cloned();
+        let mut used = Used { claims: claims.collect(), with: Vec::new() };
+        let namespace = found.namespace.as_deref();
+        let mut claims: BTreeMap<String, Origin> =
+            used.claims.iter().map(|name| (key(namespace, name), needs)).collect();
+        let mut volumes = BTreeMap::new();
+        let (mut room, mut is_short) = (ROOM, pod.claims.len() > limits::BLOCK_CLAIMS);
+        for one in along {
+            let is_claim = Related::Claim.is(&one.taken.kind);
+            let names = std::mem::take(if is_claim { &mut claims } else { &mut volumes });
+            let mut leads = BTreeMap::new();
+            let batch = self.take_of_type(one, names, &mut room, &mut is_short, &mut leads).await?;
+            volumes.append(&mut leads);
+            used.with.extend(batch);
+        }
+        if is_short {
+            let message = format!(
+                "pod {} uses more claims, or larger ones, than are taken between its hooks ({}, of {} MiB): the others are taken before or after these",
+                found.name,
+                limits::BLOCK_CLAIMS,
+                ROOM / (1024 * 1024)
+            );
+            self.log.warning(&namespace.map_or(About::Cluster, About::Namespace), "pods", &message);
+        }
+        Ok(used)
+    }
+
+    /// `leads`: the volumes of these, if they are claims. What is not there is told by whoever looks for what others need, and what does
+    /// not go along is taken where all others of its type are.
+    async fn take_of_type(
+        &self,
+        one: &mut Borrowed,
+        names: BTreeMap<String, Origin>,
+        room: &mut usize,
+        is_short: &mut bool,
+        leads: &mut BTreeMap<String, Origin>,
+    ) -> Result<Option<Batch>, ListError> {
+        let kind = Arc::clone(&one.taken.kind);
+        let of_type = one.origin.filter(|_| !one.is_off);
+        let origin = |needs: Origin| if needs == Origin::Required { Some(needs) } else { of_type };
+        let names: Vec<(String, Origin)> = names
+            .into_iter()
+            .filter(|(name, _)| !one.taken.names.contains(name))
+            .filter_map(|(name, needs)| Some((name, origin(needs)?)))
+            .collect();
+        let lister = self.lister.apart(AHEAD);
+        let get = |(name, origin): (String, Origin)| {
+            let (lister, kind) = (&lister, &kind);
+            async move {
+                let answer = self.get_by(lister, kind, &name).await;
+                (name, origin, answer)
+            }
+        };
+        let mut answers = futures::stream::iter(names).map(get).buffered(AHEAD);
+        let mut pending = Pending::new(self, &mut one.taken, Origin::Listed);
+        let mut items = Vec::new();
+        while let Some((name, origin, answer)) = answers.next().await {
+            let found = match answer {
+                Ok(Some(found)) if found.json.len() <= *room => found,
+                Ok(Some(_)) => {
+                    *is_short = true;
+                    continue;
+                }
+                Ok(None) => continue,
+                Err(error) if error.is_about_type() => {
+                    let message = format!(
+                        "failed to get {name}, which a pod with hooks uses: what such pods use is taken before or after their hooks, and not between these: {}; {}",
+                        chain(&error),
+                        error.way_out(&kind)
+                    );
+                    self.log.warning(&About::Cluster, &kind.qualified(), &message);
+                    // Each of them might be waited for as long, in vain.
+                    one.is_off = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            // As it is before an action changes it.
+            let claim = Claim::parse(&found.json).ok().filter(|_| Related::Claim.is(&kind));
+            let size = found.json.len();
+            pending.origin = origin;
+            let let_in = pending.let_in(found);
+            // Be it that an earlier run has stored it.
+            if let Some(volume) =
+                claim.and_then(|claim| claim.volume).filter(|_| pending.taken.names.contains(&name))
+            {
+                leads.insert(volume, let_in.as_ref().map_or(Origin::Needed, |(_, needs)| *needs));
+            }
+            if let Some((found, _)) = let_in {
+                *room -= size;
+                items.push(found.into());
+            }
+        }
+        let page = pending.page;
+        Ok((!items.is_empty()).then_some(Batch { kind, page, items, packed: None }))
+    }
+}

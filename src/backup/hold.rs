@@ -1,0 +1,339 @@
+//! Pods that have hooks: held back where they are listed, for [`super::blocks`], with what they take along.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use berth_api::hook::{MARK, Pod};
+use berth_core::block::blocks;
+use berth_core::hook::{Entry, Hooks, PodId};
+use berth_core::limits;
+use berth_core::selection::ResourceType;
+use bytes::Bytes;
+use memchr::memmem;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::archive::{Batch, Item};
+use super::hooks::Tally;
+use super::ledger::PageId;
+use super::list::{Found, ListError};
+use super::log::{About, BackupLog};
+use super::related::Related;
+
+/// Pods that are held at one time, and their bytes with those of what goes along. More of them hold up the list of pods, and those that
+/// wait for it.
+const HELD: usize = 1024;
+const ROOM: usize = 16 * 1024 * 1024;
+
+/// A pod on its way to its hooks.
+pub struct Held {
+    pub kind: Arc<ResourceType>,
+    /// None of a list: see [`PageId::beside`].
+    pub page: PageId,
+    pub item: Item,
+    pub id: PodId,
+    pub hooks: Hooks,
+    /// In which a hook runs that names none.
+    pub container: Option<String>,
+    pub used: Used,
+    /// Given back when it is stored or left out.
+    pub room: OwnedSemaphorePermit,
+    /// Dropped when it is in the archive and its hooks have ended, for whoever goes on in order.
+    pub over: Option<oneshot::Sender<Infallible>>,
+}
+
+/// What a pod uses.
+#[derive(Default)]
+pub struct Used {
+    /// Names of its claims: pods that share one go through their hooks together.
+    pub claims: Vec<String>,
+    /// Of these and their volumes what is to be stored while the pod is still. None of it comes another way.
+    pub with: Vec<Batch>,
+}
+
+/// What is known of a pod that has hooks.
+pub struct Hooked {
+    id: PodId,
+    hooks: Hooks,
+    container: Option<String>,
+}
+
+/// Takes pods out of what is listed.
+pub struct Holder<'a> {
+    entries: &'a [Entry],
+    log: &'a BackupLog,
+    tally: &'a Tally,
+    held: mpsc::Sender<Vec<Held>>,
+    room: Arc<Semaphore>,
+    /// Those of one namespace that use claims: one that comes later may use the same.
+    waiting: Mutex<Vec<Held>>,
+}
+
+impl<'a> Holder<'a> {
+    /// Besides, where those come out that have hooks, block by block. They end when the holder is dropped.
+    pub fn new(
+        entries: &'a [Entry],
+        log: &'a BackupLog,
+        tally: &'a Tally,
+    ) -> (Self, mpsc::Receiver<Vec<Held>>) {
+        let (held, pods) = mpsc::channel(HELD);
+        let room = Arc::new(Semaphore::new(ROOM));
+        (Self { entries, log, tally, held, room, waiting: Mutex::default() }, pods)
+    }
+
+    /// Has its hooks' verdict kept it out of the backup already, be it in an earlier run?
+    pub fn has_left_out(&self, kind: &ResourceType, key: &str) -> bool {
+        Related::Pod.is(kind) && self.tally.has_left_out(key)
+    }
+
+    /// `None`: it is no pod, or has no hooks that can be run.
+    pub fn hooked(&self, kind: &ResourceType, found: &Found) -> Option<Hooked> {
+        let may_have_some =
+            || !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
+        if !(Related::Pod.is(kind) && may_have_some()) {
+            return None;
+        }
+        let read = serde_json::from_slice::<Pod>(&found.json).map_err(|error| error.to_string());
+        let read = read.and_then(|pod| match pod.hooks(self.entries) {
+            Ok(hooks) => Ok((pod, hooks)),
+            Err(faults) => Err(faults.to_string()),
+        });
+        match read {
+            Ok((_, hooks)) if hooks.is_empty() => None,
+            Ok((pod, hooks)) => Some(Hooked { id: pod.id(), container: pod.first_container(), hooks }),
+            Err(why) => {
+                let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+                let message = format!(
+                    "none of the hooks of pod {} is run, and it is stored as it is, because they cannot be read: {why}",
+                    found.name
+                );
+                self.log.lasting_error(&about, "pods", &message);
+                None
+            }
+        }
+    }
+
+    /// Sends it to its hooks: at once, or, where it uses claims, with those that use the same. `page`: on which it came. `in_order`: it is
+    /// waited for until it is over.
+    ///
+    /// # Errors
+    /// When nobody takes those any more that have hooks.
+    pub async fn hold(
+        &self,
+        kind: &Arc<ResourceType>,
+        page: PageId,
+        found: Found,
+        hooked: Hooked,
+        used: Used,
+        in_order: bool,
+    ) -> Result<(), ListError> {
+        let along: usize = used.with.iter().flat_map(|batch| &batch.items).map(|item| item.json.len()).sum();
+        // However small it is, as many as may be held fill the room.
+        let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
+        let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
+        let Found { json, namespace, name, lacks_type, .. } = found;
+        // Of its own: what came with it in one page is to go.
+        let json = Bytes::copy_from_slice(&json);
+        let (over, is_over) = in_order.then(oneshot::channel).unzip();
+        let Hooked { id, hooks, container } = hooked;
+        let held = Held {
+            kind: Arc::clone(kind),
+            page: page.beside(),
+            item: Item { namespace, name, json, lacks_type },
+            id,
+            hooks,
+            container,
+            used,
+            room,
+            over,
+        };
+        if in_order || held.used.claims.is_empty() {
+            self.send(vec![held]).await?;
+        } else {
+            let namespace = self.waiting.lock().first().map(|first| first.id.namespace.clone());
+            if namespace.is_some_and(|namespace| namespace != held.id.namespace) {
+                self.release().await?;
+            }
+            self.waiting.lock().push(held);
+        }
+        if let Some(is_over) = is_over {
+            // Nobody sends anything.
+            let _ = is_over.await;
+        }
+        Ok(())
+    }
+
+    async fn make_room(&self, size: u32) -> Result<OwnedSemaphorePermit, ListError> {
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(size) {
+            return Ok(room);
+        }
+        // Those that wait for others have it, and would wait for ever.
+        self.release().await?;
+        let room = Arc::clone(&self.room).acquire_many_owned(size).await;
+        // Nobody closes it.
+        room.map_err(|_| ListError::NobodyTakes)
+    }
+
+    /// Sends those to their hooks that wait for others which use the same: no more of these come.
+    ///
+    /// # Errors
+    /// As [`Holder::hold`].
+    pub async fn release(&self) -> Result<(), ListError> {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for block in blocks(waiting, limits::BLOCK_PODS, |held: &Held| held.used.claims.as_slice()) {
+            self.send(block).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, block: Vec<Held>) -> Result<(), ListError> {
+        self.held.send(block).await.map_err(|_| ListError::NobodyTakes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_core::hook::{Hook, OnError};
+    use berth_core::label::Selector;
+    use berth_core::namespace::NamespaceSet;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn kind(resource: &str) -> Arc<ResourceType> {
+        Arc::new(ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            resource: resource.to_owned(),
+            singular: "pod".to_owned(),
+            short_names: Vec::new(),
+            namespaced: true,
+        })
+    }
+
+    fn pod(namespace: &str, name: &str, annotations: Value, phase: &str) -> Found {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": namespace, "uid": "u", "annotations": annotations},
+            "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
+        });
+        Found::parse(pod.to_string().into()).unwrap()
+    }
+
+    /// As a list of pods does: is it held?
+    async fn hold(
+        holder: &Holder<'_>,
+        resource: &str,
+        found: Found,
+        claims: &[&str],
+    ) -> Result<bool, ListError> {
+        let kind = kind(resource);
+        let Some(hooked) = holder.hooked(&kind, &found) else { return Ok(false) };
+        let claims = claims.iter().map(|claim| (*claim).to_owned()).collect();
+        let used = Used { claims, with: Vec::new() };
+        holder.hold(&kind, PageId::default(), found, hooked, used, false).await.map(|()| true)
+    }
+
+    fn command() -> Value {
+        json!({"pre.hook.backup.velero.io/command": "true"})
+    }
+
+    fn names(block: Vec<Held>) -> Vec<String> {
+        block.into_iter().map(|held| held.id.name).collect()
+    }
+
+    #[tokio::test]
+    async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
+        let log = BackupLog::new(String::new());
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        let odd =
+            json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
+        for (resource, found, is_held) in [
+            ("pods", pod("shop", "db", command(), "Running"), true),
+            ("pods", pod("shop", "over", command(), "Failed"), false),
+            ("pods", pod("shop", "plain", json!({}), "Running"), false),
+            ("pods", pod("shop", "odd", odd, "Running"), false),
+            ("podtemplates", pod("shop", "no-pod", command(), "Running"), false),
+        ] {
+            let name = found.name.clone();
+            assert_eq!(hold(&holder, resource, found, &[]).await.unwrap(), is_held, "{name}");
+        }
+        let db = held.try_recv().unwrap().remove(0);
+        assert_eq!((db.id.to_string().as_str(), db.container.as_deref()), ("shop/db", Some("main")));
+        assert!(held.try_recv().is_err());
+        assert_eq!(log.counts().errors, 1, "the odd one is told");
+        drop(held);
+        let nobody = hold(&holder, "pods", pod("shop", "db", command(), ""), &[]).await;
+        assert!(matches!(nobody, Err(ListError::NobodyTakes)));
+    }
+
+    #[tokio::test]
+    async fn where_the_spec_has_hooks_every_pod_is_looked_at() {
+        let log = BackupLog::new(String::new());
+        let hook = Hook {
+            name: "h".to_owned(),
+            container: None,
+            command: vec!["true".to_owned()],
+            on_error: OnError::Continue,
+            timeout: berth_core::hook::TIMEOUT,
+        };
+        let entries = [Entry {
+            namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
+            takes_pods: true,
+            selector: Selector::default(),
+            pre: vec![Arc::new(hook)],
+            post: Vec::new(),
+        }];
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&entries, &log, &tally);
+        assert!(hold(&holder, "pods", pod("shop", "db", Value::Null, "Running"), &[]).await.unwrap());
+        assert_eq!(held.try_recv().unwrap()[0].hooks.pre.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn pods_that_share_a_claim_come_in_one_block_when_their_namespace_is_through() {
+        let log = BackupLog::new(String::new());
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        for (namespace, name, claims) in [
+            ("a", "one", &["x"][..]),
+            ("a", "two", &["y"]),
+            ("a", "plain", &[]),
+            ("a", "three", &["z", "x"]),
+            ("b", "four", &["x"]),
+        ] {
+            let found = pod(namespace, name, command(), "");
+            assert!(hold(&holder, "pods", found, claims).await.unwrap());
+            if name == "three" {
+                assert_eq!(names(held.try_recv().unwrap()), ["plain"], "what uses none waits for nobody");
+                assert!(held.try_recv().is_err(), "another one may use the same");
+            }
+        }
+        assert_eq!(names(held.try_recv().unwrap()), ["one", "three"]);
+        assert_eq!(names(held.try_recv().unwrap()), ["two"]);
+        assert!(held.try_recv().is_err());
+        holder.release().await.unwrap();
+        assert_eq!(names(held.try_recv().unwrap()), ["four"], "claims are of a namespace");
+    }
+
+    /// They would wait for each other otherwise: one for others of its namespace, and these for room.
+    #[tokio::test]
+    async fn where_no_room_is_left_those_that_wait_for_others_go_on() {
+        let log = BackupLog::new(String::new());
+        let tally = Tally::default();
+        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        for i in 0..HELD {
+            let found = pod("a", &format!("p{i}"), command(), "");
+            assert!(hold(&holder, "pods", found, &[&format!("c{i}")]).await.unwrap());
+        }
+        assert!(held.try_recv().is_err());
+        let story = async {
+            let first = held.recv().await.unwrap();
+            assert_eq!(names(first), ["p0"]);
+        };
+        let found = pod("a", "late", command(), "");
+        let (late, ()) = tokio::join!(hold(&holder, "pods", found, &["late"]), story);
+        assert!(late.unwrap());
+    }
+}
