@@ -59,7 +59,7 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let (head, _) = Head::read(content.slice(..content.len().min(HEAD))).unwrap();
     assert_eq!(head.says(), run::Checkpoint { run: "r", scope: &digest });
     let (told, log) = Checkpoint::read_notes(content.slice(..content.len().min(NOTES))).unwrap();
-    assert_eq!((&told.told, told.untold, &log), (&remembered.told, remembered.untold, &lines));
+    assert_eq!((&told.told, &told.untold, &log), (&remembered.told, &remembered.untold, &lines));
     assert!(Checkpoint::read_notes(content.slice(..content.len() / 4)).is_err());
     let read = Checkpoint::read(content.clone()).unwrap();
     assert_eq!((read.run.as_str(), read.is_whole, &read.tail[..]), ("r", false, &b"rest"[..]));

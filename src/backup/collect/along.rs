@@ -246,6 +246,7 @@ impl Collector<'_> {
             }
         }
         let page = pending.page;
+        drop(answers);
         Ok((!items.is_empty()).then_some(Batch { kind, page, items, packed: None }))
     }
 }
