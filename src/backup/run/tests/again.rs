@@ -131,7 +131,7 @@ impl Site {
         let engine = self.engine_of_small_parts();
         tokio::select! {
             ended = engine.run("one", "u", Signals::default()) => panic!("it has ended: {ended:?}"),
-            () = story => {}
+            told = tokio::time::timeout(LONG, story) => assert!(told.is_ok(), "it has asked for {:?}", self.api.asked()),
         }
     }
 
@@ -142,7 +142,10 @@ impl Site {
             story.await;
             signals.stop.cancel();
         };
-        let (ended, ()) = tokio::join!(engine.run("one", "u", signals.clone()), story);
+        let both = async { tokio::join!(engine.run("one", "u", signals.clone()), story) };
+        let Ok((ended, ())) = tokio::time::timeout(LONG, both).await else {
+            panic!("it has asked for {:?}", self.api.asked());
+        };
         assert_eq!(ended.unwrap().unwrap().phase(), BackupPhase::InProgress);
     }
 
@@ -369,7 +372,10 @@ async fn whatever_ends_a_run_nothing_is_left_of_what_it_began_in_parts() {
             }
             if is_canceled { signals.canceled.cancel() } else { signals.stop.cancel() }
         };
-        let (ended, ()) = tokio::join!(engine.run("one", "u", signals.clone()), story);
+        let both = async { tokio::join!(engine.run("one", "u", signals.clone()), story) };
+        let Ok((ended, ())) = tokio::time::timeout(LONG, both).await else {
+            panic!("it has asked for {:?}", site.api.asked());
+        };
         assert_eq!(ended.unwrap().unwrap().phase(), BackupPhase::Failed);
         assert_eq!(site.stored(), if is_canceled { &LOG[..0] } else { &LOG[..] });
     }

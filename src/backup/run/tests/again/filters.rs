@@ -89,14 +89,14 @@ async fn a_rule_is_for_the_namespace_that_it_was_for_when_the_backup_began_whate
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     };
     let of_other = |name: &str| {
-        let metadata = json!({"name": name, "namespace": "app-b"});
+        let metadata = json!({"name": name, "namespace": "app2"});
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     };
     let never = Hold::new();
-    let policy = "namespacedFilterPolicies:\n- namespaces: ['*-b']\n  resourceFilters:\n  - {kinds: [ConfigMap], names: ['public-*']}";
+    let policy = "namespacedFilterPolicies:\n- namespaces: ['*2']\n  resourceFilters:\n  - {kinds: [ConfigMap], names: ['public-*']}";
     let (site, standing) = with_policy("app*", policy);
-    let others = "/api/v1/namespaces/app-b/configmaps";
-    let now = list("5", &[namespace("app", json!({})), namespace("app-b", json!({}))]);
+    let others = "/api/v1/namespaces/app2/configmaps";
+    let now = list("5", &[namespace("app", json!({})), namespace("app2", json!({}))]);
     site.api.once(get(NAMESPACES).answers(now));
     site.api.once(get(others).never_answers().held(&never));
     let story = async {
@@ -105,7 +105,7 @@ async fn a_rule_is_for_the_namespace_that_it_was_for_when_the_backup_began_whate
     };
     site.is_drained_after(story).await;
     let excluded = json!({keys::EXCLUDE_FROM_BACKUP: "true"});
-    let now = list("9", &[namespace("app", json!({})), namespace("app-b", excluded)]);
+    let now = list("9", &[namespace("app", json!({})), namespace("app2", excluded)]);
     site.api.once(get(NAMESPACES).answers(now));
     site.api.once(get(others).answers(list("9", &[of_other("private"), of_other("public-x")])));
     let (told, _) = site.recovers(BackupPhase::Completed).await;
@@ -113,7 +113,7 @@ async fn a_rule_is_for_the_namespace_that_it_was_for_when_the_backup_began_whate
     let expected = [
         "resources/configmaps/namespaces/app/a.json",
         "resources/configmaps/namespaces/app/b.json",
-        "resources/configmaps/namespaces/app-b/public-x.json",
+        "resources/configmaps/namespaces/app2/public-x.json",
     ];
     assert_eq!(archived(&site), expected);
 }
