@@ -214,6 +214,7 @@ pub fn known_location(location: &BackupStorageLocation) -> Location {
         read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
         held: is_set(location.annotations(), keys::HOLD),
         unavailable: (status.and_then(|s| s.phase) == Some(Unavailable)).then_some(message),
+        reopened_at: None,
     }
 }
 

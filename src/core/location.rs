@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use jiff::{SignedDuration, Timestamp};
+
 /// A BackupStorageLocation, as far as choosing one goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -12,6 +14,25 @@ pub struct Location {
     pub held: bool,
     /// Why the store cannot be used just now.
     pub unavailable: Option<String>,
+    /// Since when it can be used again, if it could not before.
+    pub reopened_at: Option<Timestamp>,
+}
+
+/// For so long after it can be used again nothing starts there: a Velero reads locations from a cache of its own, and fails for good what it
+/// picks up before that knows of the change.
+const SETTLING: SignedDuration = SignedDuration::from_secs(2);
+
+impl Location {
+    /// The same as it was seen before, if it was.
+    #[must_use]
+    pub fn seen_after(self, before: Option<&Self>, now: Timestamp) -> Self {
+        let reopened_at = match before {
+            Some(before) if before.unavailable.is_some() && self.unavailable.is_none() => Some(now),
+            Some(before) => before.reopened_at,
+            None => None,
+        };
+        Self { reopened_at, ..self }
+    }
 }
 
 /// Name of the location of a backup that names none, where none is marked as default.
@@ -28,11 +49,15 @@ pub enum Closed {
 
 /// What a [`View`](crate::queue::View) calls the locations whose backups are to wait: their names, and the empty one if
 /// it is the default that is meant. Whoever runs a backup whose store cannot be used just now lets it fail: it waits instead.
-pub fn closed(locations: &[Location]) -> HashMap<String, Closed> {
+pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed> {
     let why = |location: &Location| match &location.unavailable {
         _ if location.held => Some(Closed::Held),
         Some(why) => Some(Closed::Unavailable { why: why.clone() }),
-        None => None,
+        None => {
+            let settles =
+                location.reopened_at.is_some_and(|at| at <= now && now.duration_since(at) < SETTLING);
+            settles.then(|| Closed::Unavailable { why: "it can be used again since a moment ago".to_owned() })
+        }
     };
     let mut closed: HashMap<String, Closed> =
         locations.iter().filter_map(|location| Some((location.name.clone(), why(location)?))).collect();
@@ -63,12 +88,23 @@ mod tests {
             read_only: false,
             held: false,
             unavailable: None,
+            reopened_at: None,
         };
         let away = Location { unavailable: Some("no route".to_owned()), ..location("away", true) };
         let held = Location { held: true, ..away.clone() };
         let why = || Closed::Unavailable { why: "no route".to_owned() };
         let expected = HashMap::from([("away".to_owned(), why()), (String::new(), why())]);
-        assert_eq!(closed(&[away, location("there", false)]), expected);
-        assert_eq!(closed(&[held]).get("away"), Some(&Closed::Held), "somebody has to release it");
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(closed(&[away.clone(), location("there", false)], now), expected);
+        assert_eq!(closed(&[held], now).get("away"), Some(&Closed::Held), "somebody has to release it");
+        // Velero learns a moment later that it is back.
+        let back = location("away", true)
+            .seen_after(Some(&away), now)
+            .seen_after(Some(&location("away", true)), now);
+        assert_eq!(back.reopened_at, None, "it was there before");
+        let back = location("away", true).seen_after(Some(&away), now);
+        let again = location("away", true).seen_after(Some(&back), now + SETTLING);
+        assert!(closed(&[back], now).contains_key("away"));
+        assert!(closed(&[again], now + SETTLING).is_empty());
     }
 }

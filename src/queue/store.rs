@@ -185,10 +185,16 @@ impl Store {
     pub fn observe_location(&self, change: Change<BackupStorageLocation>) {
         self.locations.send_modify(|known| {
             let mut locations = known.as_deref().cloned().unwrap_or_default();
+            let (before, now) = (locations.clone(), Timestamp::now());
+            let seen = |location: &BackupStorageLocation| {
+                let location = known_location(location);
+                let before = before.iter().find(|before| before.name == location.name);
+                location.seen_after(before, now)
+            };
             match change {
-                Change::All(all) => locations = all.iter().map(known_location).collect(),
+                Change::All(all) => locations = all.iter().map(seen).collect(),
                 Change::Applied(location) => {
-                    let location = known_location(&location);
+                    let location = seen(&location);
                     locations.retain(|other| other.name != location.name);
                     locations.push(location);
                 }
@@ -248,7 +254,7 @@ impl Store {
             slots: *slots,
             order: order.clone(),
             handicaps,
-            closed_locations: location::closed(&self.locations()),
+            closed_locations: location::closed(&self.locations(), now),
             stopped,
             unwritable: self.refusals.out_of_line(),
             ..View::default()

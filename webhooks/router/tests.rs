@@ -74,6 +74,7 @@ fn location(name: &str) -> Location {
         read_only: false,
         held: false,
         unavailable: None,
+        reopened_at: None,
     }
 }
 
