@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -90,6 +91,7 @@ fn a_limit_that_is_changed_counts_at_once(cluster: &Cluster, burst: &Burst<'_>) 
             burst.ensure_plays()?;
             Ok((most(from) >= wanted).then_some(()))
         })
+        .with_context(|| burst.history.told())
         .unwrap();
     };
     // What begins to be prepared stays so: as many as there may be are so at a time.

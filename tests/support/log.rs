@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{target, times};
 
 /// Of one log that is printed, and of a line of it, in characters: what is printed has to leave the cause in sight.
-const LINES: usize = 15;
-const LONGEST_LINE: usize = 300;
+const LINES: usize = 8;
+const LONGEST_LINE: usize = 200;
 
 /// The last `count` lines.
 pub fn tail(log: &Path, count: usize) -> String {

@@ -142,6 +142,18 @@ impl History {
         Ok(phases)
     }
 
+    /// Each that has not ended or did not end well, and its last step: for an error that says what was waited for.
+    pub fn told(&self) -> String {
+        let seen = lock(&self.seen);
+        let open = seen.now.iter().filter(|(_, step)| step.phase != "Completed");
+        open.map(|((kind, name), step)| {
+            let granted = if step.is_granted { "granted" } else { "not granted" };
+            format!("{kind:?} {name} is {:?}, {granted}, since {:?}", step.phase, step.at.elapsed())
+        })
+        .collect::<Vec<_>>()
+        .join("; ")
+    }
+
     /// Until as many have ended, one way or the other.
     ///
     /// # Errors
@@ -152,7 +164,7 @@ impl History {
             Ok((ended >= count).then_some(()))
         };
         let waited = wait_for(&format!("{count} data movements to end"), patience, have_ended);
-        waited.with_context(|| format!("they are {:?}", self.phases()))
+        waited.with_context(|| self.told())
     }
 
     /// Largest number that were being prepared at any one time.
