@@ -15,6 +15,8 @@ pub const IMAGE: &str = "velero/velero:v1.18.3";
 pub const NAME: &str = "node-agent";
 /// Its configuration, which it reads when it starts.
 pub const CONFIG: &str = "node-agent-config";
+/// What one logs after it has read its configuration.
+const CONFIGURED: &str = "Controllers starting...";
 /// Label of the nodes that are to have one: see [`begin_where_wanted`].
 pub const WANTED: &str = "berth.test/node-agent";
 
@@ -104,7 +106,8 @@ pub fn wait_ready(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     wait_count(cluster, namespace, cluster.nodes().len())
 }
 
-/// Until so many are ready, and no others are wanted.
+/// Until so many are ready, and no others are wanted. A pod of theirs is ready as soon as its process runs, which reads its
+/// configuration later: what is configured after this call, they do not read.
 ///
 /// # Errors
 /// When they do not become ready.
@@ -115,8 +118,19 @@ pub fn wait_count(cluster: &Cluster, namespace: &str, nodes: usize) -> anyhow::R
         let status = &set["status"];
         let is_seen = status["observedGeneration"] == set["metadata"]["generation"];
         let counts = ["updatedNumberScheduled", "numberReady", "currentNumberScheduled"];
-        Ok((is_seen && counts.iter().all(|count| status[*count] == nodes)).then_some(()))
+        let are_ready = is_seen && counts.iter().all(|count| status[*count] == nodes);
+        Ok((are_ready && have_read(cluster, namespace)? >= nodes).then_some(()))
     })
+}
+
+/// How many have read their configuration.
+fn have_read(cluster: &Cluster, namespace: &str) -> anyhow::Result<usize> {
+    let mut pods = cluster.pods(namespace, &format!("name={NAME}"))?;
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    let logs =
+        pods.iter().filter_map(|pod| Some(cluster.log(namespace, pod.metadata.name.as_deref()?, NAME)));
+    let says = |log: &PathBuf| std::fs::read_to_string(log).is_ok_and(|text| text.contains(CONFIGURED));
+    Ok(logs.filter(says).count())
 }
 
 /// The pod on a node.
