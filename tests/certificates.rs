@@ -335,7 +335,8 @@ fn a_revocation_is_finished_by_whoever_leads_next() {
     patch_secret(&berth, SECRET, asked);
     wait_for("the new certificate", SECONDS, || Ok((part(&berth, "tls.crt")? != old).then_some(()))).unwrap();
     berth.controller.process.kill().unwrap();
-    assert_eq!(count(&value(&berth, AUTHORITY, "ca.crt").unwrap()), 2);
+    // One more for each time that it lost its Lease between two writes.
+    assert!(count(&value(&berth, AUTHORITY, "ca.crt").unwrap()) >= 2);
     let _next = berth.start_another_controller("controller-2").unwrap();
     while_creating(&berth, || {
         wait_for("the revocation", PATIENCE, || {

@@ -107,7 +107,9 @@ impl Engine {
         is_stuck: bool,
     ) -> Next {
         let (cause, setting) = (cause(failure), self.after_interruption);
-        after(&Ended { cause, runs: record.runs(), is_resumable, is_stuck, setting })
+        let (_, stored) = record.progress();
+        let may_go_on = record.runs().may_go_on(stored);
+        after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
     }
 
     /// Leaves it to whoever takes it up.

@@ -7,7 +7,7 @@ use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
 use berth_core::policy::filters::Filters;
-use berth_core::run::{self, AfterInterruption, Interrupted, MOST_RUNS, Recovery, Why, recover};
+use berth_core::run::{self, AfterInterruption, Interrupted, Recovery, Why, recover};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -235,6 +235,7 @@ impl Engine {
             is_held,
             is_whole: record.is_publishing() && found.is_whole(&layout),
             runs: record.runs(),
+            stored: record.progress().1,
             ours: &ours,
             folder: &found.folder,
             scope: record.scope(),
@@ -392,8 +393,9 @@ impl Engine {
             }
             None => "it begins anew".to_owned(),
         };
-        let note = format!("the run before it ended early: {how} (run {} of {MOST_RUNS})", record.runs());
-        info!(%name, runs = record.runs(), is_resumed = site.begun.is_some(), "running again");
+        let runs = record.runs();
+        let note = format!("the run before it ended early: {how} (run {})", runs.told());
+        info!(%name, runs = runs.all, is_resumed = site.begun.is_some(), "running again");
         log.info(&note);
         tell(&note);
         self.conduct(record, site, &cluster, &prepared, &log, signals).await

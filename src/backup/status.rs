@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use berth_api::keys::{self, FIELD_MANAGER, is_set};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_core::run::Runs;
 use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
@@ -127,8 +128,8 @@ impl Record {
     }
 
     /// How often it was run so far. By this ends what kills each controller that runs it, so nobody but berth may write the annotation.
-    pub fn runs(&self) -> u32 {
-        self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or(1)
+    pub fn runs(&self) -> Runs {
+        self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default()
     }
 
     /// Objects that it was said to have, and of these the ones that were said to be stored.
@@ -178,7 +179,8 @@ impl Record {
     /// # Errors
     /// See [`WriteError`].
     pub async fn run_again(&mut self, patience: Duration) -> Result<(), WriteError> {
-        let runs = self.runs().saturating_add(1).to_string();
+        let (_, stored) = self.progress();
+        let runs = self.runs().next(stored).to_string();
         let patch = json!({
             "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
             "status": {"completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null},
@@ -201,7 +203,7 @@ impl Record {
     /// # Errors
     /// See [`WriteError`].
     pub async fn hand_over(&mut self, patience: Duration) -> Result<(), WriteError> {
-        let runs = self.runs().saturating_sub(1).to_string();
+        let runs = self.runs().without_latest().to_string();
         let patch = json!({"metadata": {"annotations": {keys::RUNS: runs, keys::FROZEN: null}}});
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }

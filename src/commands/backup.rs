@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::Backup;
-use berth_core::run::MOST_RUNS;
+use berth_core::run::Runs;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -55,9 +55,9 @@ fn describe(
     };
     row("Created", &time(&backup.creation_timestamp()))?;
     // One that was run once was not taken up again.
-    let runs = backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse::<u32>().ok());
-    let runs = runs.filter(|runs| *runs > 1);
-    row("Runs", &runs.map(|runs| format!("{runs} of {MOST_RUNS}")).unwrap_or_default())?;
+    let runs = backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse::<Runs>().ok());
+    let runs = runs.filter(|runs| runs.all > 1);
+    row("Runs", &runs.map(Runs::told).unwrap_or_default())?;
     row("Started", &time(&status.start_timestamp))?;
     row("Completed", &time(&status.completion_timestamp))?;
     row("Expires", &time(&status.expiration))?;
@@ -87,9 +87,12 @@ mod tests {
 
     #[test]
     fn a_backup_that_was_taken_up_again_says_how_often_it_was_run() {
-        for (runs, expected) in
-            [(json!("2"), Some("Runs:             2 of 3")), (json!("1"), None), (json!("many"), None)]
-        {
+        for (runs, expected) in [
+            (json!("2"), Some("Runs:             2 of 3")),
+            (json!("1 4 700"), Some("Runs:             4 of 10")),
+            (json!("1"), None),
+            (json!("many"), None),
+        ] {
             let backup: Backup = serde_json::from_value(json!({
                 "apiVersion": "velero.io/v1", "kind": "Backup",
                 "metadata": {"name": "b", "annotations": {keys::RUNS: runs}}, "spec": {},

@@ -1,16 +1,14 @@
 //! What becomes of a Backup that is InProgress and that nobody runs: whoever led is gone or was asked to go, or the store failed.
 
 mod ended;
+mod runs;
 
 pub use ended::{Cause, Ended, Next, after};
+pub use runs::{MOST_RUNS, MOST_RUNS_AT_ALL, Runs};
 
 use std::fmt;
 
 use crate::claim::{Claim, Folder, Verdict, judge};
-
-/// Runs of one Backup that end before it does. One that kills its leader would do so for ever, and nothing else would ever run.
-/// A run that is handed over in peace does not count.
-pub const MOST_RUNS: u32 = 3;
 
 /// What people want of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +53,9 @@ pub struct Interrupted<'a> {
     /// Its run had leave to publish, and what is stored before a run asks for that is there.
     pub is_whole: bool,
     /// How often it was run so far.
-    pub runs: u32,
+    pub runs: Runs,
+    /// Objects that its runs said were stored.
+    pub stored: u64,
     /// The claim of a run that would begin now.
     pub ours: &'a Claim,
     pub folder: &'a Folder,
@@ -103,8 +103,9 @@ impl fmt::Display for Why {
             Self::Canceled => out.write_str("somebody asked for it"),
             Self::TooOften => write!(
                 out,
-                "each of its {MOST_RUNS} runs ended before the backup did, because the controller was killed or its store failed: the \
-                 logs of the controller and the last state of its pods say why (its memory limit, above all); then create it anew"
+                "each of its runs ended before the backup did ({MOST_RUNS} in a row that came no further, or {MOST_RUNS_AT_ALL} at all), \
+                 because the controller was killed or its store failed: the logs of the controller and the last state of its pods say \
+                 why (its memory limit, above all); then create it anew"
             ),
         }
     }
@@ -129,7 +130,7 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         (_, AfterInterruption::Fail) => Recovery::Fail(Why::Ended),
         // Maybe a Velero runs it.
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
-        _ if found.runs >= MOST_RUNS => Recovery::Fail(Why::TooOften),
+        _ if !found.runs.may_go_on(found.stored) => Recovery::Fail(Why::TooOften),
         (Some(claim), AfterInterruption::Resume)
             if found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
         {
@@ -162,7 +163,8 @@ mod tests {
             is_begun: true,
             is_held: true,
             is_whole: false,
-            runs: 1,
+            runs: Runs::default(),
+            stored: 0,
             ours,
             folder,
             scope: Some("frozen"),
@@ -171,6 +173,7 @@ mod tests {
         }
     }
 
+    const MOST: Runs = Runs { all: MOST_RUNS, in_vain: MOST_RUNS, furthest: 0 };
     /// What the run that died wrote.
     const FROZEN: Checkpoint<'static> = Checkpoint { run: "dead", scope: "frozen" };
 
@@ -191,7 +194,7 @@ mod tests {
         ] {
             let found = Interrupted { setting, checkpoint, ..usual(&ours, &dead) };
             assert_eq!(recover(&found), recovery, "{found:?}");
-            let most = Interrupted { runs: MOST_RUNS, ..found.clone() };
+            let most = Interrupted { runs: MOST, ..found.clone() };
             let expected = if setting == Fail { recovery } else { Recovery::Fail(Why::TooOften) };
             assert_eq!(recover(&most), expected, "{most:?}");
             for (changed, expected) in [

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
+use berth_core::run::Runs;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 use serde_json::{Value, json};
@@ -331,8 +332,8 @@ impl Scene {
 /// How often it was run so far.
 fn runs(backup: &Backup) -> u32 {
     let annotations = backup.metadata.annotations.as_ref();
-    let runs = annotations.and_then(|annotations| annotations.get(keys::RUNS)?.parse().ok());
-    runs.unwrap_or_default()
+    let runs = annotations.and_then(|annotations| annotations.get(keys::RUNS)?.parse::<Runs>().ok());
+    runs.map_or(0, |runs| runs.all)
 }
 
 /// Some paths that are in one and not in the other, or not the same.

@@ -17,7 +17,7 @@ use crate::wait::PATIENCE;
 const BUCKET: &str = "backups";
 /// For the controllers of a test that kills a leader, and so waits for its Lease.
 /// Renewed within two thirds of it: a busy machine must be able to.
-pub const SHORT_LEASE: &str = "--lease-duration=4s";
+pub const SHORT_LEASE: &str = "--lease-duration=6s";
 /// For those of a test that kills leaders again and again, and minds nothing of one that loses its Lease.
 pub const SHORTEST_LEASE: &str = "--lease-duration=2s";
 

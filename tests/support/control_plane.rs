@@ -85,19 +85,30 @@ impl ControlPlane {
             json!({"client-certificate": keys.path("admin.crt"), "client-key": keys.path("admin.key")});
         let kubeconfig = folder.join("kubeconfig");
         write_kubeconfig(&kubeconfig, &url, &keys.path("ca.crt"), user)?;
-        let others = match more {
-            None => Vec::new(),
-            Some([controllers, scheduler]) => vec![
-                programs::start_controllers(&controllers, &folder, &keys, &kubeconfig)?,
-                programs::start_scheduler(&scheduler, &folder, &kubeconfig)?,
-            ],
-        };
-        let kubectl = Kubectl::new(kubectl, kubeconfig, &folder);
-        let is_defined = Mutex::default();
+        let kubectl = Kubectl::new(kubectl, kubeconfig.clone(), &folder);
+        let (is_defined, others) = (Mutex::default(), Vec::new());
         let mut plane =
             Self { folder, address, url, kubectl, is_defined, etcd, api_server, others, network, janitor };
-        plane.wait_ready()?;
-        let what = if plane.others.is_empty() { "of objects" } else { "with pods" };
+        let what = match more {
+            None => {
+                plane.wait_answers("/readyz")?;
+                "of objects"
+            }
+            Some([controllers, scheduler]) => {
+                // Ten seconds after it was started, kube-controller-manager ends where the API server is not healthy yet.
+                plane.wait_answers("/healthz")?;
+                let (folder, keys) = (&plane.folder, &keys);
+                plane.others = vec![
+                    programs::start_controllers(&controllers, folder, keys, &kubeconfig)?,
+                    programs::start_scheduler(&scheduler, folder, &kubeconfig)?,
+                ];
+                plane.wait_answers("/readyz")?;
+                // No pod can be created before. What is made for one namespace will be made for all.
+                plane.wait_answers("/api/v1/namespaces/default/serviceaccounts/default")?;
+                plane.wait_answers("/api/v1/namespaces/default/configmaps/kube-root-ca.crt")?;
+                "with pods"
+            }
+        };
         Record::new("starting control planes", what, started.elapsed()).save();
         Ok(plane)
     }
@@ -112,28 +123,20 @@ impl ControlPlane {
         shared.as_ref().map_err(|error| anyhow!("{error}"))
     }
 
-    fn wait_ready(&mut self) -> anyhow::Result<()> {
+    /// Until the API server answers there, as long as all programs run.
+    fn wait_answers(&mut self, path: &str) -> anyhow::Result<()> {
         let kubeconfig = self.kubeconfig();
-        let mut paths = vec!["/readyz"];
-        if !self.others.is_empty() {
-            // No pod can be created before. What is made for one namespace will be made for all.
-            paths.push("/api/v1/namespaces/default/serviceaccounts/default");
-            paths.push("/api/v1/namespaces/default/configmaps/kube-root-ca.crt");
-        }
         let (etcd, api_server, others) = (&mut self.etcd, &mut self.api_server, &mut self.others);
         on_own_runtime(async || {
             let client = client(&kubeconfig).await?;
-            for path in paths {
-                wait_until(&format!("{path} of the API server"), PATIENCE, async || {
-                    etcd.ensure_runs()?;
-                    api_server.ensure_runs()?;
-                    others.iter_mut().try_for_each(Process::ensure_runs)?;
-                    let request = http::Request::get(path).body(Vec::new())?;
-                    Ok(client.request_text(request).await.ok().map(drop))
-                })
-                .await?;
-            }
-            Ok(())
+            wait_until(&format!("{path} of the API server"), PATIENCE, async || {
+                etcd.ensure_runs()?;
+                api_server.ensure_runs()?;
+                others.iter_mut().try_for_each(Process::ensure_runs)?;
+                let request = http::Request::get(path).body(Vec::new())?;
+                Ok(client.request_text(request).await.ok().map(drop))
+            })
+            .await
         })
     }
 

@@ -1,6 +1,6 @@
 //! What becomes of a backup when its run ends before it does, as whoever ran it says.
 
-use super::{AfterInterruption, MOST_RUNS};
+use super::AfterInterruption;
 
 /// Why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     pub cause: Cause,
-    /// How often the backup was run so far, this run included.
-    pub runs: u32,
+    /// There may be another run after this one: see [`super::Runs::may_go_on`].
+    pub may_go_on: bool,
     /// A checkpoint stands in the store: this run's, or the one that it began with.
     pub is_resumable: bool,
     /// It went on from a checkpoint, and its store took nothing more.
@@ -41,7 +41,7 @@ pub enum Next {
 }
 
 pub fn after(ended: &Ended) -> Next {
-    let is_worth_it = ended.is_resumable && ended.runs < MOST_RUNS;
+    let is_worth_it = ended.is_resumable && ended.may_go_on;
     match ended.cause {
         _ if ended.setting == AfterInterruption::Fail => Next::End,
         Cause::Stopped => Next::HandOver,
@@ -70,16 +70,14 @@ mod tests {
             (Cause::Unusable, false, false, End),
             (Cause::Lasting, true, false, End),
         ] {
-            for runs in 0..MOST_RUNS {
-                let setting = AfterInterruption::Resume;
-                let ended = Ended { cause, runs, is_resumable, is_stuck, setting };
-                assert_eq!(after(&ended), next, "{ended:?}");
-                let last = Ended { runs: MOST_RUNS, ..ended };
-                let expected = if cause == Cause::Stopped { HandOver } else { End };
-                assert_eq!(after(&last), expected, "{last:?}");
-                let fails = Ended { setting: AfterInterruption::Fail, ..ended };
-                assert_eq!(after(&fails), End, "{fails:?}");
-            }
+            let setting = AfterInterruption::Resume;
+            let ended = Ended { cause, may_go_on: true, is_resumable, is_stuck, setting };
+            assert_eq!(after(&ended), next, "{ended:?}");
+            let last = Ended { may_go_on: false, ..ended };
+            let expected = if cause == Cause::Stopped { HandOver } else { End };
+            assert_eq!(after(&last), expected, "{last:?}");
+            let fails = Ended { setting: AfterInterruption::Fail, ..ended };
+            assert_eq!(after(&fails), End, "{fails:?}");
         }
     }
 }

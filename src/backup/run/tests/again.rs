@@ -602,7 +602,7 @@ async fn a_checkpoint_that_ends_each_of_its_runs_is_not_read_again() {
 #[tokio::test]
 async fn one_that_ended_each_of_its_runs_and_one_that_is_canceled_are_run_no_more() {
     for (key, value, reason, left) in [
-        (keys::RUNS, "3", "each of its 3 runs ended before the backup did", &LOG[..]),
+        (keys::RUNS, "3", "each of its runs ended before the backup did", &LOG[..]),
         (keys::CANCEL, "true", CANCELED, &LOG[..0]),
     ] {
         let never = Hold::new();

@@ -1,0 +1,142 @@
+//! How often a Backup was run, and whether its runs came further.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Runs in a row that ended before the backup did and came no further than the ones before. One that kills its leader at some object
+/// would do so for ever, and nothing else would ever run.
+pub const MOST_RUNS: u32 = 3;
+/// Runs at all that ended before the backup did: also one that comes further each time is in everybody's way.
+pub const MOST_RUNS_AT_ALL: u32 = 10;
+
+/// Runs of one Backup so far, this one included. A run that is handed over in peace does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    pub all: u32,
+    /// Those in a row that came no further, the latest included.
+    pub in_vain: u32,
+    /// Objects that were stored when it was taken up last; 0: it was not taken up, or nothing was stored.
+    pub furthest: u64,
+}
+
+impl Default for Runs {
+    /// The first one.
+    fn default() -> Self {
+        Self { all: 1, in_vain: 1, furthest: 0 }
+    }
+}
+
+impl Runs {
+    /// May it be run again, now that its latest run has ended early with so many objects `stored`?
+    pub fn may_go_on(self, stored: u64) -> bool {
+        let next = self.next(stored);
+        next.in_vain <= MOST_RUNS && next.all <= MOST_RUNS_AT_ALL
+    }
+
+    /// With the run that begins now, after one that ended early with so many objects `stored`. Where the first run got is what the second
+    /// one is measured by, so it counts as one that came no further.
+    #[must_use]
+    pub fn next(self, stored: u64) -> Self {
+        let came_further = self.furthest > 0 && stored > self.furthest;
+        let before = if came_further { 0 } else { self.in_vain };
+        Self {
+            all: self.all.saturating_add(1),
+            in_vain: before.saturating_add(1),
+            furthest: self.furthest.max(stored),
+        }
+    }
+
+    /// For people: how many there were, and how many there may be.
+    pub fn told(self) -> String {
+        match self.all == self.in_vain {
+            true => format!("{} of {MOST_RUNS}", self.in_vain),
+            false => format!("{} of {MOST_RUNS_AT_ALL}", self.all),
+        }
+    }
+
+    /// Without the latest one, which says nothing against another.
+    #[must_use]
+    pub fn without_latest(self) -> Self {
+        Self { all: self.all.saturating_sub(1), in_vain: self.in_vain.saturating_sub(1), ..self }
+    }
+}
+
+/// As it stands on the Backup (`berth.dev/runs`): `IN_VAIN`, or `IN_VAIN ALL FURTHEST` where these say more.
+impl fmt::Display for Runs {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { all, in_vain, furthest } = self;
+        if *furthest == 0 && all == in_vain {
+            return write!(out, "{in_vain}");
+        }
+        write!(out, "{in_vain} {all} {furthest}")
+    }
+}
+
+impl FromStr for Runs {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut words = text.split(' ');
+        let in_vain = words.next().unwrap_or_default().parse()?;
+        let all = words.next().map_or(Ok(in_vain), str::parse)?;
+        let furthest = words.next().map_or(Ok(0), str::parse)?;
+        Ok(Self { all, in_vain, furthest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// How many runs there are when each dies with so many objects stored.
+    fn all_runs(died_at: impl IntoIterator<Item = u64>) -> u32 {
+        let mut runs = Runs::default();
+        for stored in died_at {
+            if !runs.may_go_on(stored) {
+                break;
+            }
+            runs = runs.next(stored);
+        }
+        runs.all
+    }
+
+    #[test]
+    fn what_kills_each_run_at_the_same_object_has_three_and_what_comes_further_goes_on() {
+        assert_eq!(all_runs([0; 20]), MOST_RUNS);
+        assert_eq!(all_runs([7; 20]), MOST_RUNS);
+        assert_eq!(all_runs([9, 7, 8, 9, 9, 9]), MOST_RUNS);
+        assert_eq!(all_runs([7, 9, 9, 9, 9, 9, 9]), MOST_RUNS + 1);
+        assert_eq!(all_runs([1, 2, 3, 4, 5]), 6);
+        assert_eq!(all_runs(1..100), MOST_RUNS_AT_ALL);
+    }
+
+    #[test]
+    fn what_is_handed_over_does_not_count() {
+        let second = Runs::default().next(5);
+        assert_eq!(second.without_latest(), Runs { furthest: 5, ..Runs::default() });
+        assert_eq!(Runs::default().without_latest().without_latest().to_string(), "0");
+    }
+
+    #[test]
+    fn a_lone_number_is_what_was_written_before_progress_counted() {
+        assert_eq!("2".parse(), Ok(Runs { all: 2, in_vain: 2, furthest: 0 }));
+        for wrong in ["", "x", "1 2 x", "-1", "4294967296"] {
+            assert!(wrong.parse::<Runs>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_read_as_it_is_written(all: u32, in_vain: u32, furthest: u64) {
+            let runs = Runs { all, in_vain, furthest };
+            prop_assert_eq!(runs.to_string().parse(), Ok(runs));
+        }
+
+        #[test]
+        fn there_are_never_more_than_ten(died_at in prop::collection::vec(0_u64..20, 0..100)) {
+            prop_assert!(all_runs(died_at) <= MOST_RUNS_AT_ALL);
+        }
+    }
+}
