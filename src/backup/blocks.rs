@@ -5,12 +5,14 @@
 //! What has begun in a pod is undone in it, whatever becomes of the backup: when it ends early no block begins, and each one that
 //! has begun goes on to its hooks after the pod. Should this process end instead, whoever takes the backup up finds the pod on
 //! record (see [`super::frozen`]).
+//!
+//! A pod of a block is still until the last one is, so whatever may take long and freezes nothing comes before the first hook: all of them are
+//! on record then, and looked at. And hooks begin in no other pod when the first one has been still for [`limits::BLOCK_STILL`].
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_api::hook::Pod;
 use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
 use berth_core::limits;
 use futures::StreamExt;
@@ -94,9 +96,17 @@ impl Blocks<'_> {
         if self.is_ending() {
             return;
         }
+        let looked = self.look(&block, on_record, spent).await;
         let mut begun = Vec::new();
-        for (held, on_record) in block.iter().zip(on_record) {
-            begun.push(self.begin(held, on_record, spent).await);
+        // Since when one of them is.
+        let mut still = None;
+        for (held, looked) in block.iter().zip(looked) {
+            let before = self.begin(held, looked, still, spent).await;
+            let is_still = before.has_begun && !(held.hooks.pre.is_empty() || held.hooks.post.is_empty());
+            if is_still {
+                still.get_or_insert_with(Instant::now);
+            }
+            begun.push(before);
         }
         // Here the pods are as still as their hooks make them: the place for the data of their volumes. All objects were read before, so
         // that no pod is kept still for as long as the store is away.
@@ -141,13 +151,19 @@ impl Blocks<'_> {
         }
     }
 
-    /// The hooks before one pod, if they may begin now.
-    async fn begin(&self, held: &Held, on_record: Result<(), HookError>, spent: &Spent) -> Before {
+    /// The hooks before one pod, if they may begin now. `still`: since when another one of its block is.
+    async fn begin(
+        &self,
+        held: &Held,
+        looked: Result<bool, HookError>,
+        still: Option<Instant>,
+        spent: &Spent,
+    ) -> Before {
         if self.is_ending() {
             return Before::default();
         }
         let begun = Instant::now();
-        let before = self.before(held, on_record, spent).await;
+        let before = self.before(held, looked, still, spent).await;
         if held.hooks.is_annotated {
             spend(spent, &held.id.namespace, begun.elapsed());
         }
@@ -184,26 +200,54 @@ impl Blocks<'_> {
         }
     }
 
-    /// The pod as it is now. Not before its turn has come: another one may have its name by then.
-    async fn look(&self, pod: &PodId) -> Result<Pod, HookError> {
+    /// All pods of a block as they are now, side by side. Not before their turn has come: others may have their names by then.
+    async fn look(
+        &self,
+        block: &[Held],
+        on_record: Vec<Result<(), HookError>>,
+        spent: &Spent,
+    ) -> Vec<Result<bool, HookError>> {
+        let begun = Instant::now();
+        let each = block.iter().zip(on_record);
+        let looked = join_all(each.map(|(held, on_record)| self.look_at(held, on_record, spent))).await;
+        if let Some(held) = block.iter().find(|held| held.hooks.is_annotated) {
+            spend(spent, &held.id.namespace, begun.elapsed());
+        }
+        looked
+    }
+
+    /// Can its hooks be run? `false`: it has come to its end since it was listed, and nothing can run in it.
+    async fn look_at(
+        &self,
+        held: &Held,
+        on_record: Result<(), HookError>,
+        spent: &Spent,
+    ) -> Result<bool, HookError> {
+        on_record?;
+        if self.is_spent(held, spent) {
+            // Nobody asks for more.
+            return Ok(false);
+        }
         tokio::select! {
-            found = look(&self.lister, pod) => found,
+            found = look(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
             () = self.ending.cancelled() => Err(HookError::Ended),
         }
     }
 
-    async fn before(&self, held: &Held, on_record: Result<(), HookError>, spent: &Spent) -> Before {
+    async fn before(
+        &self,
+        held: &Held,
+        looked: Result<bool, HookError>,
+        still: Option<Instant>,
+        spent: &Spent,
+    ) -> Before {
+        // Those before it may have taken the rest of that time.
         if self.is_spent(held, spent) {
             return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
         }
-        let found = match on_record {
-            Ok(()) => self.look(&held.id).await,
-            Err(error) => Err(error),
-        };
-        match found {
-            // It has come to its end since it was listed, and nothing can run in it.
-            Ok(pod) if pod.has_ended() => Before { is_stored: true, ..Before::default() },
-            Ok(_) => self.run_before(held).await,
+        match looked {
+            Ok(true) => self.run_before(held, still).await,
+            Ok(false) => Before { is_stored: true, ..Before::default() },
             Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
         }
     }
@@ -240,13 +284,13 @@ impl Blocks<'_> {
     }
 
     /// Runs the hooks before the pod, up to one without which it is not stored.
-    async fn run_before(&self, held: &Held) -> Before {
+    async fn run_before(&self, held: &Held, still: Option<Instant>) -> Before {
         let mut before = Before { has_begun: held.hooks.pre.is_empty(), ..Before::default() };
         for hook in &held.hooks.pre {
             if self.is_ending() {
                 return before;
             }
-            let run = self.run_one_before(held, hook, &mut before.has_begun);
+            let run = self.run_one_before(held, hook, still, &mut before.has_begun);
             let ran = self.runner.tell(When::Pre, hook, &held.id, run).await;
             if let Err(error) = ran {
                 before.may_go_on |= error.may_go_on();
@@ -259,13 +303,23 @@ impl Blocks<'_> {
         before
     }
 
-    async fn run_one_before(&self, held: &Held, hook: &Hook, has_begun: &mut bool) -> Result<(), HookError> {
-        if !held.hooks.post.is_empty() {
+    async fn run_one_before(
+        &self,
+        held: &Held,
+        hook: &Hook,
+        still: Option<Instant>,
+        has_begun: &mut bool,
+    ) -> Result<(), HookError> {
+        let is_late = || still.is_some_and(|since| since.elapsed() >= limits::BLOCK_STILL);
+        if !(held.hooks.post.is_empty() || is_late()) {
             // What is on record may be undone already, by somebody who takes this process for dead.
             tokio::select! {
                 renewed = self.frozen.renew() => renewed?,
                 () = self.ending.cancelled() => return Err(HookError::Ended),
             }
+        }
+        if is_late() {
+            return Err(HookError::TooLate);
         }
         *has_begun = true;
         tokio::select! {

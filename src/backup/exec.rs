@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use berth_core::hook::{Hook, PodId};
+use berth_core::limits;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
@@ -38,6 +39,12 @@ pub enum HookError {
     NotOnRecord,
     #[error("the backup ended early")]
     Ended,
+    /// It would keep others still for longer.
+    #[error(
+        "it was not run, because a pod that is in one block with this one, by the claims that both use, had been kept still for {} minutes by then: let hooks before such pods take less time, or give them to fewer pods",
+        limits::BLOCK_STILL.as_secs() / 60
+    )]
+    TooLate,
     #[error(
         "the API server refuses it: `berth check` tells whether the ClusterRole berth-hooks is missing (`berth install` brings it, but not on an API server without ValidatingAdmissionPolicies, where only Velero can run hooks); else a policy of this cluster is in the way"
     )]

@@ -263,14 +263,15 @@ impl Lister {
     ) -> Result<(), ListError> {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
         let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
-        let begun = Instant::now();
         let (mut apart, mut lagged) = (None, 0);
         let page = loop {
             let version = self.version(kind, progress).filter(|_| apart.is_none());
-            let error = match self.try_page(kind, namespace, selector, version, progress, taker).await {
+            let params = self.params(selector, version, progress);
+            let tried = self.try_page(kind, namespace, &params, progress, &mut patience, taker).await;
+            let error = match tried {
                 Ok(Some(page)) => break page,
                 Ok(None) => {
-                    taker.ready().await?;
+                    patience.excuse(taker.ready()).await?;
                     continue;
                 }
                 Err(error) => error,
@@ -294,7 +295,7 @@ impl Lister {
                 }
             }
             if let Err(error) = self.again(&mut patience, &kind.qualified(), error).await {
-                if begun.elapsed() >= self.retry {
+                if patience.spent() >= self.retry {
                     self.in_vain.fetch_add(1, Ordering::Relaxed);
                 }
                 return Err(error);
@@ -314,30 +315,33 @@ impl Lister {
         progress.turn(page.head)
     }
 
-    /// `None`: it takes more room than was thought, and is to be asked for again.
-    async fn try_page(
-        &self,
-        kind: &ResourceType,
-        namespace: Option<&str>,
-        selector: &str,
-        version: Option<&str>,
-        progress: &mut Progress,
-        taker: &mut impl Taker,
-    ) -> Result<Option<Page>, ListError> {
-        let limit = progress.limit.unwrap_or(self.page_size);
-        let params = ListParams {
-            limit: Some(limit),
+    fn params(&self, selector: &str, version: Option<&str>, progress: &Progress) -> ListParams {
+        ListParams {
+            limit: Some(progress.limit.unwrap_or(self.page_size)),
             continue_token: Some(progress.continue_token.clone()).filter(|t| !t.is_empty()),
             label_selector: Some(selector.to_owned()).filter(|s| !s.is_empty()),
             version_match: version.map(|_| VersionMatch::Exact),
             resource_version: version.map(str::to_owned),
             ..ListParams::default()
-        };
+        }
+    }
+
+    /// `None`: it takes more room than was thought, and is to be asked for again.
+    async fn try_page(
+        &self,
+        kind: &ResourceType,
+        namespace: Option<&str>,
+        params: &ListParams,
+        progress: &mut Progress,
+        patience: &mut Patience,
+        taker: &mut impl Taker,
+    ) -> Result<Option<Page>, ListError> {
+        let limit = params.limit.unwrap_or(self.page_size);
         let request =
-            Request::new(path(kind, namespace)).list(&params).map_err(|e| ListError::Request(e.into()))?;
+            Request::new(path(kind, namespace)).list(params).map_err(|e| ListError::Request(e.into()))?;
         // Waited for before there is a connection to hold, and never by whoever holds some of it already.
-        let mut room = acquire(&self.room, progress.size.max(FIRST_PAGE)).await?;
-        let request_slot = acquire(&self.requests, 1).await?;
+        let mut room = patience.excuse(acquire(&self.room, progress.size.max(FIRST_PAGE))).await?;
+        let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
         let mut body = self.send(request.map(Body::from)).await?.into_body();
         let mut splitter = Splitter::default();
         let mut items = Vec::new();
@@ -367,7 +371,7 @@ impl Lister {
                 return Ok(None);
             } else {
                 // A server that gives everything at once, whatever it is asked for: there is no room for that.
-                hand_on(std::mem::take(&mut items), taker).await?;
+                patience.excuse(hand_on(std::mem::take(&mut items), taker)).await?;
                 (size, begun, is_handed_on) = (0, Instant::now(), true);
             }
         }
@@ -388,7 +392,10 @@ impl Lister {
     ) -> Result<Option<Found>, ListError> {
         let mut patience = Patience::new(self.retry);
         loop {
-            match self.try_get(kind, namespace, name).await {
+            let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
+            let tried = self.try_get(kind, namespace, name).await;
+            drop(request_slot);
+            match tried {
                 Ok(found) => {
                     if found.is_some() {
                         self.note(kind, Apart::ByName);
@@ -407,7 +414,6 @@ impl Lister {
         name: &str,
     ) -> Result<Option<Found>, ListError> {
         let request = http::Request::get(format!("{}/{name}", path(kind, namespace))).body(Body::empty());
-        let _request_slot = acquire(&self.requests, 1).await?;
         let answer = self.send(request.map_err(|e| ListError::Request(e.into()))?).await;
         let mut body = match answer {
             Ok(answer) => answer.into_body(),
@@ -456,7 +462,7 @@ impl Lister {
         loop {
             let request = http::Request::get("/api/v1/namespaces?limit=1").body(Body::empty());
             let request = request.map_err(|e| ListError::Request(e.into()))?;
-            let request_slot = acquire(&self.requests, 1).await?;
+            let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
             let answer = self.send(request).await.map(drop);
             drop(request_slot);
             let Err(error) = answer else { return Ok(()) };

@@ -153,6 +153,7 @@ fn asked(status: &Status) -> Option<Duration> {
 /// How long one read is tried.
 pub struct Patience {
     lasts: Duration,
+    begun: Instant,
     count: u32,
     first: Option<Instant>,
     first_unthrottled: Option<Instant>,
@@ -162,7 +163,25 @@ pub struct Patience {
 
 impl Patience {
     pub fn new(lasts: Duration) -> Self {
-        Self { lasts, count: 0, first: None, first_unthrottled: None, is_last: false }
+        let begun = Instant::now();
+        Self { lasts, begun, count: 0, first: None, first_unthrottled: None, is_last: false }
+    }
+
+    /// Waits for something on our side, be it for hours: that says nothing of the server, and is no part of the time for this read.
+    pub async fn excuse<T>(&mut self, wait: impl Future<Output = T>) -> T {
+        let from = Instant::now();
+        let done = wait.await;
+        let waited = from.elapsed();
+        self.begun += waited;
+        for first in [&mut self.first, &mut self.first_unthrottled].into_iter().flatten() {
+            *first += waited;
+        }
+        done
+    }
+
+    /// How long this read has taken, failures and pauses among it.
+    pub fn spent(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// Waits before the next attempt. The error itself, when there is to be none.
@@ -284,5 +303,23 @@ mod tests {
         tokio::time::advance(Duration::from_secs(70)).await;
         assert!(patience.wait("pods", silence()).await.is_err());
         assert!(patience.takes_last(&silence()) && !patience.takes_last(&silence()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_waited_for_on_our_side_is_no_part_of_the_time_of_a_read() {
+        let minute = Duration::from_secs(60);
+        for is_excused in [true, false] {
+            let mut patience = Patience::new(minute);
+            let failure = || refused(500, &HeaderMap::new(), "no");
+            assert!(patience.wait("pods", failure()).await.is_ok());
+            let wait = tokio::time::sleep(10 * minute);
+            if is_excused {
+                patience.excuse(wait).await;
+            } else {
+                wait.await;
+            }
+            assert_eq!(patience.spent() < minute, is_excused);
+            assert_eq!(patience.wait("pods", failure()).await.is_ok(), is_excused, "is it tried again?");
+        }
     }
 }

@@ -35,6 +35,9 @@ pub const ANNOTATED_HOOKS: Duration = Duration::from_secs(3600);
 pub const LAST_HOOKS: Duration = Duration::from_secs(600);
 /// Pods of one block: each of them is still until the last one is, and what it uses is on its way to the store.
 pub const BLOCK_PODS: usize = 16;
+/// How long the first pod of a block that was frozen waits for hooks before the others to begin. It is enough for fifteen hooks that take
+/// the half minute that a hook has which does not say.
+pub const BLOCK_STILL: Duration = Duration::from_secs(600);
 /// Claims of one pod that are taken between its hooks.
 pub const BLOCK_CLAIMS: usize = 100;
 /// Pods whose hooks are run at one time for a run that is no more.

@@ -19,6 +19,8 @@ use crate::backup::ledger::PageId;
 use crate::backup::log::{BackupLog, Counts};
 use crate::backup::names::Names;
 
+mod still;
+
 /// A hook of that name; `Fail` where that ends with an exclamation mark.
 fn hook(name: &str, command: &str) -> Arc<Hook> {
     Arc::new(Hook {

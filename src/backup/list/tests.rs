@@ -121,6 +121,71 @@ async fn a_server_that_gives_all_at_once_is_taken_as_it_comes() {
     assert_eq!(names(&lister(&api, 1, 1), "configmaps").await.unwrap(), ["a", "b"]);
 }
 
+/// Is ready half an hour after it is asked.
+#[derive(Default)]
+struct Late {
+    is_ready: bool,
+    names: Vec<String>,
+}
+
+impl Taker for Late {
+    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+        self.names.push(found.name);
+        Ok(())
+    }
+
+    async fn ready(&mut self) -> Result<(), ListError> {
+        sleep(30 * MINUTE).await;
+        self.is_ready = true;
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+}
+
+/// What has failed once before a long wait and once behind it has failed for a moment.
+#[tokio::test(start_paused = true)]
+async fn the_time_for_retries_does_not_run_while_its_taker_is_waited_for() {
+    let all = || list("5", &[large("a", 5), large("b", 5)]);
+    let api = Scripted::new()
+        .next(get(MAPS).refuses(500))
+        .next(get(MAPS).answers(all()))
+        .next(get(MAPS).refuses(500))
+        .next(get(MAPS).answers(all()));
+    let (mut progress, mut late) = (Progress::default(), Late::default());
+    let (lister, begun) = (lister(&api, 1, 1), Instant::now());
+    lister.page(&kind("configmaps"), None, "", &mut progress, &mut late).await.unwrap();
+    assert_eq!(late.names, ["a", "b"]);
+    assert!(begun.elapsed() >= 30 * MINUTE);
+}
+
+/// Be they for an object or for a page: the only request slot is somebody else's for half an hour after the first failure.
+#[tokio::test(start_paused = true)]
+async fn the_time_for_retries_does_not_run_while_other_requests_are_waited_for() {
+    let one = format!("{MAPS}/a");
+    let api = Scripted::new()
+        .next(get(&one).refuses(500))
+        .next(get(&one).refuses(500))
+        .next(get(&one).answers(object("a")))
+        .next(get(MAPS).refuses(500))
+        .next(get(MAPS).refuses(500))
+        .next(get(MAPS).answers(list("5", &[object("a")])));
+    let lister = lister(&api, 1, 1);
+    // It begins while the failure is paused for.
+    let others = || async {
+        sleep(Duration::from_millis(10)).await;
+        let _slot = acquire(&lister.requests, 1).await.unwrap();
+        sleep(30 * MINUTE).await;
+    };
+    let maps = kind("configmaps");
+    let (found, ()) = tokio::join!(lister.get(&maps, None, "a"), others());
+    assert_eq!(found.unwrap().unwrap().name, "a");
+    let (listed, ()) = tokio::join!(names(&lister, "configmaps"), others());
+    assert_eq!(listed.unwrap(), ["a"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn pages_that_lead_nowhere_end() {
     let api = Scripted::new()

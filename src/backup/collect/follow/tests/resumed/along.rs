@@ -108,6 +108,37 @@ async fn claims_that_go_first_go_before_all_blocks_and_once() {
     assert_eq!((ran.stored(), ran.counts), (&expected, quiet()));
 }
 
+/// That list waits for the one of pods, and where that takes long its next page is of another moment.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_a_pod_with_hooks_is_in_its_block_though_it_is_gone_when_the_list_of_claims_goes_on() {
+    let api = Scripted::new();
+    api.always(get(PODS).answers(list("5", &[hooked("db", &["c"])])));
+    api.always(get(&format!("{CLAIMS}/c")).answers(claim("c", "v")));
+    for volume in ["v", "x", "y"] {
+        api.always(get(&format!("{VOLUMES}/{volume}")).answers(plain(volume)));
+    }
+    let later = json!({"message": "too old", "metadata": {"continue": "later"}});
+    api.once(get(CLAIMS).answers(page("5", "more", &[claim("a", "x")])));
+    api.once(get(CLAIMS).page("more").refuses_with(410, later));
+    api.once(get(CLAIMS).page("later").answers(list("9", &[claim("d", "y")])));
+    // Is the API server itself well?
+    api.always(get("/api/v1/namespaces").answers(list("5", &[])));
+    let cluster = Cluster { api, types: types(), spec: json!({}), policy: "", resolved: &["app"] };
+    let ran = ran(&cluster).await;
+    assert_eq!(ran.blocks, [["persistentvolumeclaims app/c", "persistentvolumes v", "pods app/db"]]);
+    let expected = names([
+        "namespaces app",
+        "persistentvolumeclaims app/a",
+        "persistentvolumeclaims app/c",
+        "persistentvolumeclaims app/d",
+        "persistentvolumes v",
+        "persistentvolumes x",
+        "persistentvolumes y",
+        "pods app/db",
+    ]);
+    assert_eq!((ran.stored(), ran.counts), (&expected, quiet()));
+}
+
 /// Nobody answers for a claim here.
 #[tokio::test(start_paused = true)]
 async fn what_the_backup_leaves_out_is_not_asked_for() {
