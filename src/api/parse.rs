@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use berth_core::glob::Glob;
+use berth_core::glob::{Glob, is_subdomain};
 use berth_core::hook::Entry;
 use berth_core::label::{RawRequirement, Selector, check_key};
 use berth_core::limits;
@@ -16,8 +16,6 @@ use crate::{GoDuration, hook, keys};
 
 /// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
 const LONGEST_RESOURCE: usize = 253;
-/// Of an object.
-const LONGEST_NAME: usize = 253;
 
 /// A Backup's wishes, checked: what the queue and the engine work with.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +70,7 @@ fn read(
         found.require(is_config_map, &at.child("kind"), "must be ConfigMap");
         // It becomes a part of an address.
         let message = "is not the name of a ConfigMap: lower case letters, digits, '-' and '.'";
-        found.require(is_name(&policy.name), &at.child("name"), message);
+        found.require(is_subdomain(&policy.name), &at.child("name"), message);
     }
     let ordered = ordered(spec, &at.child("orderedResources"), &mut found);
     let group_key = spec.volume_group_snapshot_label_key.as_deref().filter(|key| !key.is_empty());
@@ -87,18 +85,7 @@ fn read(
 pub fn resource_policy(spec: &BackupSpec) -> Option<&str> {
     let policy = spec.resource_policy.as_ref()?;
     let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
-    (is_config_map && is_name(&policy.name)).then_some(policy.name.as_str())
-}
-
-/// RFC 1123 subdomain.
-fn is_name(name: &str) -> bool {
-    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let is_part = |part: &[u8]| {
-        part.first().is_some_and(alphanumeric)
-            && part.last().is_some_and(alphanumeric)
-            && part.iter().all(|b| alphanumeric(b) || *b == b'-')
-    };
-    name.len() <= LONGEST_NAME && name.as_bytes().split(|b| *b == b'.').all(is_part)
+    (is_config_map && is_subdomain(&policy.name)).then_some(policy.name.as_str())
 }
 
 /// Names that no object has are told when nobody is found by them.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use berth_core::glob::is_subdomain;
 use clap::Args as ClapArgs;
 
 #[derive(ClapArgs)]
@@ -42,13 +43,7 @@ impl MemberArgs {
 
 /// The name of an object (RFC 1123, subdomain).
 fn name(text: &str) -> Result<String, String> {
-    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_label = |label: &str| {
-        label.starts_with(is_inner)
-            && label.ends_with(is_inner)
-            && label.chars().all(|c| is_inner(c) || c == '-')
-    };
-    if text.len() <= 253 && text.split('.').all(is_label) {
+    if is_subdomain(text) {
         return Ok(text.to_owned());
     }
     Err("must be the name of an object: lower-case letters, digits, `-` and `.`".to_owned())

@@ -220,7 +220,8 @@ pub fn key(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
 }
 
-/// May it stand in a path of the API? Whoever writes a claim chooses what it names, and it is not checked for him.
+/// May it stand in a path of the API? Whoever writes a claim chooses what it names, and it is not checked for him. More than a
+/// subdomain: roles have colons in their names.
 pub fn is_name(name: &str) -> bool {
     (1..=LONGEST).contains(&name.len())
         && !matches!(name, "." | "..")

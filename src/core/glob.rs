@@ -16,6 +16,8 @@ mod exists;
 
 /// Longest name of a namespace (RFC 1123 label).
 const MAX_NAME: usize = 63;
+/// Longest name of most other objects (RFC 1123 subdomain).
+const MAX_SUBDOMAIN: usize = 253;
 /// What names are made of.
 const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789-";
 /// Place of '-' among them.
@@ -367,10 +369,18 @@ impl Pattern {
 
 /// RFC 1123 label: what a namespace may be called.
 pub fn is_label(name: &str) -> bool {
+    name.len() <= MAX_NAME && is_part(name)
+}
+
+/// RFC 1123 subdomain: what most other objects may be called. As for Kubernetes, its parts may be longer than a label.
+pub fn is_subdomain(name: &str) -> bool {
+    name.len() <= MAX_SUBDOMAIN && name.split('.').all(is_part)
+}
+
+fn is_part(name: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = name.as_bytes();
-    (1..=MAX_NAME).contains(&bytes.len())
-        && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
+    bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
         && bytes.first().is_some_and(|b| alphanumeric(*b))
         && bytes.last().is_some_and(|b| alphanumeric(*b))
 }
@@ -411,6 +421,34 @@ mod tests {
 
     fn glob(text: &str) -> Glob {
         Glob::parse(text).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    #[test]
+    fn names_of_namespaces_and_of_other_objects_are_told_from_what_is_none() {
+        let (long, longest) = ("a".repeat(64), ["a".repeat(64), "b".repeat(188)].join("."));
+        let too_long = format!("{longest}c");
+        for (name, label, subdomain) in [
+            ("a", true, true),
+            ("a-1", true, true),
+            (&long[1..], true, true),
+            (long.as_str(), false, true),
+            ("a.b-1.c", false, true),
+            (longest.as_str(), false, true),
+            (too_long.as_str(), false, false),
+            ("", false, false),
+            (".", false, false),
+            ("a..b", false, false),
+            ("a.", false, false),
+            ("-a", false, false),
+            ("a.b-", false, false),
+            ("A", false, false),
+            ("a/b", false, false),
+            ("a_b", false, false),
+            ("system:node", false, false),
+            ("ä", false, false),
+        ] {
+            assert_eq!((is_label(name), is_subdomain(name)), (label, subdomain), "{name}");
+        }
     }
 
     #[test]

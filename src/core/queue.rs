@@ -8,6 +8,7 @@ mod order;
 mod plan;
 mod position;
 mod reason;
+mod turn;
 mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
@@ -18,4 +19,5 @@ pub use plan::{
 };
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
+pub use turn::{Room, turns};
 pub use view::{Entry, Phase, View};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::queue::{Cause, End, Plan, RenumberBudget, View, plan, starts};
+use berth_core::queue::{Cause, End, Plan, RenumberBudget, Room, View, plan, starts, turns};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -29,7 +29,8 @@ const SOON: Duration = Duration::from_millis(500);
 /// Without a start for so long, positions may be corrected faster.
 const CALM: Duration = Duration::from_secs(2);
 const STARTS_AT_ONCE: usize = 8;
-const ENDS: usize = 32;
+/// Those that failed are tried at once, so that all of them together take no longer than one does.
+const ENDS: Room = Room { ends: 32, again: ENDS_AT_ONCE };
 const ENDS_AT_ONCE: usize = 8;
 /// Nobody waits for positions, and whoever waits for a slot would wait behind them.
 const PLACES_AT_ONCE: usize = 2;
@@ -153,16 +154,14 @@ impl Cycle {
         drop(deciding);
         self.teller.tell(&view, &decided);
         self.end(&view, &decided.end).await;
-        if !decided.end.is_empty() {
-            return SOON;
-        }
         let can_queue = self.stopped.borrow().as_ref().is_none_or(|stopped| stopped.can_queue);
-        if can_queue && self.renumber(&view, &decided) { SOON } else { PERIOD }
+        let more = can_queue && self.renumber(&view, &decided);
+        if more || !decided.end.is_empty() { SOON } else { PERIOD }
     }
 
     /// Gives those that take the place of one that could not be ended yet.
     async fn end(&self, view: &View, ends: &[End]) -> HashSet<usize> {
-        let (writer, teller) = (&self.writer, &self.teller);
+        let (writer, teller, refusals) = (&self.writer, &self.teller, &self.store.refusals);
         let end = async |end: &End| {
             let entry = view.backups.get(end.backup)?;
             let (what, reason) = match &end.cause {
@@ -181,6 +180,8 @@ impl Cycle {
             };
             if ended {
                 teller.ended(entry, what, &reason);
+            } else {
+                refusals.failed(&entry.uid);
             }
             match &end.cause {
                 Cause::Superseded { by } if !ended => Some(*by),
@@ -188,7 +189,7 @@ impl Cycle {
             }
         };
         // Not all at once: somebody may wait for a slot.
-        let (now, later) = ends.split_at(ends.len().min(ENDS));
+        let (now, later) = turns(view, ends, ENDS);
         let left = later.iter().filter_map(|end| match &end.cause {
             Cause::Superseded { by } => Some(*by),
             _ => None,
@@ -205,7 +206,9 @@ impl Cycle {
         }
         let now = Timestamp::now();
         let calm = self.started.is_none_or(|at| at.elapsed() >= CALM);
-        let budget = self.budget.earn(now, calm);
+        // Each that ends moves all behind it, so what is only wrong waits for that. What others wait for does not: there may always
+        // be one that cannot be ended.
+        let budget = if decided.end.is_empty() { self.budget.earn(now, calm) } else { 0 };
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());

@@ -1,5 +1,6 @@
 //! Backups whose writes the API server refuses, again and again: one that fills all that the store takes, one that a
-//! policy of somebody else's forbids. It must not hold a slot that it can never use.
+//! policy of somebody else's forbids. It must not hold a slot that it can never use. And which writes failed last, whatever the
+//! reason: those are tried again after the others.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -16,21 +17,42 @@ const ENOUGH: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-struct Refused {
+struct Failed {
+    /// Refusals.
     count: u32,
+    /// When it was refused last.
     last: Instant,
+    /// The number of its last failure.
+    failure: u64,
 }
 
-impl Refused {
+impl Failed {
     fn pause(&self) -> Duration {
         let doubled = self.count.saturating_sub(ENOUGH).min(8);
         FIRST_PAUSE.saturating_mul(1 << doubled).min(LONGEST_PAUSE)
     }
 }
 
-/// By UID.
 #[derive(Default)]
-pub struct Refusals(Mutex<HashMap<String, Refused>>);
+pub struct Refusals(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    /// By UID.
+    failed: HashMap<String, Failed>,
+    /// How many there have ever been.
+    failures: u64,
+}
+
+impl Noted {
+    fn fails(&mut self, uid: &str) -> &mut Failed {
+        self.failures = self.failures.saturating_add(1);
+        let new = || Failed { count: 0, last: Instant::now(), failure: 0 };
+        let failed = self.failed.entry(uid.to_owned()).or_insert_with(new);
+        failed.failure = self.failures;
+        failed
+    }
+}
 
 /// Is this the API server's answer about this object, and not one that any other would have got?
 pub fn is_refusal(error: &Error) -> bool {
@@ -65,32 +87,47 @@ pub fn is_too_large(error: &Error) -> bool {
 impl Refusals {
     /// `true`: this one puts it out of the line.
     pub fn refused(&self, uid: &str) -> bool {
-        let mut all = self.0.lock();
-        let refused = all.entry(uid.to_owned()).or_insert_with(|| Refused { count: 0, last: Instant::now() });
+        let mut noted = self.0.lock();
+        let refused = noted.fails(uid);
         refused.count = refused.count.saturating_add(1);
         refused.last = Instant::now();
         refused.count == ENOUGH
     }
 
+    /// It was not written, whatever the reason.
+    pub fn failed(&self, uid: &str) {
+        self.0.lock().fails(uid);
+    }
+
     pub fn written(&self, uid: &str) {
-        self.0.lock().remove(uid);
+        self.0.lock().failed.remove(uid);
+    }
+
+    /// UIDs of those whose last write failed, each with the number of that failure.
+    pub fn failures(&self) -> HashMap<String, u64> {
+        self.0.lock().failed.iter().map(|(uid, failed)| (uid.clone(), failed.failure)).collect()
     }
 
     /// UIDs of those that are out of the line just now.
     pub fn out_of_line(&self) -> HashSet<String> {
-        let all = self.0.lock();
-        let is_out = |refused: &Refused| refused.count >= ENOUGH && refused.last.elapsed() < refused.pause();
-        all.iter().filter(|(_, refused)| is_out(refused)).map(|(uid, _)| uid.clone()).collect()
+        let noted = self.0.lock();
+        let is_out = |refused: &Failed| refused.count >= ENOUGH && refused.last.elapsed() < refused.pause();
+        noted.failed.iter().filter(|(_, refused)| is_out(refused)).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// UIDs of those that were refused often enough, and not written since.
     pub fn lasting(&self) -> BTreeSet<String> {
-        let all = self.0.lock();
-        all.iter().filter(|(_, refused)| refused.count >= ENOUGH).map(|(uid, _)| uid.clone()).collect()
+        let noted = self.0.lock();
+        noted
+            .failed
+            .iter()
+            .filter(|(_, refused)| refused.count >= ENOUGH)
+            .map(|(uid, _)| uid.clone())
+            .collect()
     }
 
     pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
-        self.0.lock().retain(|uid, _| is_known(uid));
+        self.0.lock().failed.retain(|uid, _| is_known(uid));
     }
 }
 
@@ -120,6 +157,22 @@ mod tests {
             let error = Error::Api(Status::failure(message, "").with_code(code).boxed());
             assert_eq!((is_refusal(&error), is_lasting(&error)), (refusal, lasting), "{code} {message}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_known_in_the_order_of_its_last_failure_until_it_is_written_or_gone() {
+        let refusals = Refusals::default();
+        refusals.failed("a");
+        refusals.refused("b");
+        for _ in 0..ENOUGH {
+            refusals.failed("a");
+        }
+        let failures = refusals.failures();
+        assert!(failures["a"] > failures["b"], "{failures:?}");
+        assert!(refusals.lasting().is_empty(), "what was not refused is in the line");
+        refusals.written("a");
+        refusals.keep(|uid| uid != "b");
+        assert!(refusals.failures().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -257,6 +257,7 @@ impl Store {
             closed_locations: location::closed(&self.locations(), now),
             stopped,
             unwritable: self.refusals.out_of_line(),
+            failures: self.refusals.failures(),
             ..View::default()
         }
     }

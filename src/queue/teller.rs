@@ -61,6 +61,12 @@ impl Teller {
             }
             telling.insert(entry.uid.clone(), reason.clone());
         }
+        // Whoever cannot be ended waits again, and has not come anew.
+        for entry in decided.end.iter().filter_map(|end| view.backups.get(end.backup)) {
+            if let Some(before) = self.told.as_ref().and_then(|told| told.get(&entry.uid)) {
+                telling.insert(entry.uid.clone(), before.clone());
+            }
+        }
         self.told = Some(telling);
     }
 

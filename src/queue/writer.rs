@@ -92,6 +92,7 @@ impl Writer {
             }
             Ok(Err(error)) => {
                 warn!(name = %entry.name, error = chain(&error), "failed to read a Backup that is to end");
+                self.count(entry, &error);
                 return false;
             }
             Err(_) => {
@@ -161,11 +162,16 @@ impl Writer {
             self.metrics.conflicts.inc();
         } else {
             warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
-            if is_refusal(&error) && self.store.refusals.refused(&entry.uid) {
-                tell_unwritable(&self.events, &entry.name, &entry.uid, &error);
-            }
+            self.count(entry, &error);
         }
         false
+    }
+
+    /// What cannot be read to be written is refused as well.
+    fn count(&self, entry: &Entry, error: &kube::Error) {
+        if is_refusal(error) && self.store.refusals.refused(&entry.uid) {
+            tell_unwritable(&self.events, &entry.name, &entry.uid, error);
+        }
     }
 
     /// `None`: it took too long.

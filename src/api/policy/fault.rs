@@ -16,7 +16,7 @@ pub fn told(error: &Error) -> String {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return told(error),
         Error::SerdeUnknownField { field, expected, .. } => {
             let expected = expected.join(", ");
-            if is_name(field) {
+            if is_field(field) {
                 format!("{field} is not one of {expected}")
             } else {
                 format!("a name there is not one of {expected}")
@@ -49,6 +49,6 @@ pub fn told(error: &Error) -> String {
 }
 
 /// Could it be the name of a field with a slip of the pen?
-fn is_name(field: &str) -> bool {
+fn is_field(field: &str) -> bool {
     (1..=LONGEST).contains(&field.len()) && field.chars().all(|c| c.is_ascii_alphanumeric())
 }

@@ -155,7 +155,8 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         let Some(entry) = view.backups.get(index) else { continue };
         let later = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
         let cause = match later {
-            _ if entry.canceled => Some(Cause::Canceled),
+            // Held or not: but what cannot be written cannot be ended either, and is tried again like all that is so.
+            _ if entry.canceled && !view.is_unwritable(entry) => Some(Cause::Canceled),
             Some(by) if by != index && !view.holds(entry) => Some(Cause::Superseded { by }),
             _ if !entry.refused.is_empty() && !view.holds(entry) => {
                 Some(Cause::Refused { why: entry.refused.clone() })

@@ -88,6 +88,8 @@ pub struct View {
     pub stopped: Option<String>,
     /// UIDs of backups whose every write is refused: they are in nobody's way, and take no slot.
     pub unwritable: HashSet<String>,
+    /// UIDs of backups whose last write failed, for whatever reason, each with the number of that failure: the larger, the later.
+    pub failures: HashMap<String, u64>,
 }
 
 impl Default for View {
@@ -101,6 +103,7 @@ impl Default for View {
             closed_locations: HashMap::new(),
             stopped: None,
             unwritable: HashSet::new(),
+            failures: HashMap::new(),
         }
     }
 }
@@ -135,7 +138,7 @@ impl View {
         entry.phase.is_running() && self.is_unwritable(entry)
     }
 
-    fn is_unwritable(&self, entry: &Entry) -> bool {
+    pub(super) fn is_unwritable(&self, entry: &Entry) -> bool {
         !self.unwritable.is_empty() && self.unwritable.contains(&entry.uid)
     }
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use berth_api::keys;
 use berth_core::queue::Phase;
 use berth_test_scripted::{Hold, Scripted, get, list, patch, watch as watching};
 use prometheus_client::metrics::counter::Counter;
@@ -165,4 +166,43 @@ async fn no_more_start_than_there_are_slots_though_the_watch_shows_nothing() {
     let writes = api.writes();
     let starts = writes.iter().filter(|write| write.body["status"]["phase"] == "ReadyToStart").count();
     assert_eq!((starts, store.in_phase(Phase::ReadyToStart).len()), (2, 2));
+}
+
+/// More than are ended in one cycle, and all of them ahead of the others.
+#[tokio::test(start_paused = true)]
+async fn those_that_cannot_be_ended_keep_nobody_from_ending_nor_from_the_queue() {
+    let canceled = |name: &str| {
+        let mut backup = of_its_own(name, "7", "Queued");
+        backup["metadata"]["annotations"] = json!({keys::CANCEL: "true"});
+        backup
+    };
+    let unwritable: Vec<String> = (0..40).map(|i| format!("a{i:02}")).collect();
+    for is_refused in [true, false] {
+        let mut api = Scripted::new();
+        let mut shown = Vec::new();
+        for name in &unwritable {
+            let path = format!("{BACKUPS}/{name}");
+            let asked = patch(&path);
+            api = api.always(get(&path).answers(canceled(name)));
+            api = api.always(if is_refused { asked.refuses(422) } else { asked.never_answers() });
+            shown.push(canceled(name));
+        }
+        for (name, backup) in [("last", canceled("last")), ("new", of_its_own("new", "7", "New"))] {
+            let path = format!("{BACKUPS}/{name}");
+            let mut answer = backup.clone();
+            answer["metadata"]["resourceVersion"] = json!("8");
+            api = api.always(get(&path).answers(backup.clone()));
+            api = api.always(patch(&path).answers_with(move |sent| {
+                let mut answer = answer.clone();
+                answer["status"] = sent["status"].clone();
+                answer
+            }));
+            shown.push(backup);
+        }
+        let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 1).showing(&shown);
+        let _ = timeout(Duration::from_secs(200), cycle.run(CancellationToken::new())).await;
+        let phase = |name: &str| store.get(name).map(|item| item.entry.phase);
+        let ready = Some(Phase::ReadyToStart);
+        assert_eq!((phase("last"), phase("new")), (None, ready), "refused: {is_refused}");
+    }
 }

@@ -184,6 +184,17 @@ async fn what_is_refused_again_and_again_is_out_of_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_cannot_even_be_read_to_be_ended_is_out_of_the_line_as_well() {
+    let api = Scripted::new().always(get(ONE).refuses(500));
+    let queue = Queue::new(&api, "Queued");
+    for _ in 0..3 {
+        assert!(queue.store.view(None, Timestamp::now()).unwritable.is_empty());
+        assert!(!queue.writer.end(&queue.entry(), "Canceled").await);
+    }
+    assert!(queue.store.view(None, Timestamp::now()).unwritable.contains("u"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_could_not_be_said_to_run_keeps_no_slot_while_it_is_out_of_the_line() {
     let api = Scripted::new();
     let queue = Queue::new(&api, "ReadyToStart");

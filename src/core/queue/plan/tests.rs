@@ -564,3 +564,18 @@ fn what_cannot_be_written_is_out_of_the_line_and_in_nobodys_way() {
     assert_eq!(plan.waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&Reason::Unwritable]);
     assert_eq!(plan.renumber(&view, usize::MAX).count(), 0, "nothing is written to it");
 }
+
+/// An end that is planned in each cycle would take the place of those that can be written.
+#[test]
+fn what_is_canceled_and_cannot_be_written_ends_when_it_can_be_tried_again() {
+    let mut canceled = Entry::clone(&entry("a", Phase::Queued, 9, &["a"]));
+    canceled.canceled = true;
+    let backups = vec![Arc::new(canceled), entry("b", Phase::Queued, 9, &["a"])];
+    let mut view = View { backups, unwritable: ["uid-a".to_owned()].into(), ..View::default() };
+    for decided in [plan(&view), starts(&view)] {
+        assert_eq!((decided.end, decided.start), (Vec::new(), vec![1]));
+    }
+    assert_eq!(waits_for(&view, &plan(&view), "a"), &Reason::Unwritable);
+    view.unwritable.clear();
+    assert_eq!(plan(&view).end, [End { backup: 0, cause: Cause::Canceled }]);
+}

@@ -4,7 +4,7 @@ use berth_core::queue::Phase;
 use stateright::{Model, Property};
 
 use crate::protocol::Queue;
-use crate::state::{Action, Breach, Leader, State, Stored, queued};
+use crate::state::{Action, Breach, Leader, State, Stored, Switch, queued};
 
 pub const OVERLAP: &str = "no two that meet are ReadyToStart or InProgress";
 pub const SLOTS: &str = "no more than the slots are ReadyToStart or InProgress";
@@ -85,9 +85,9 @@ impl<const N: usize> State<N> {
             && self.count(|phase| phase == Phase::New) == 0
     }
 
-    /// Any that is there, rather one that is not held.
-    fn left(&self) -> Option<(bool, usize)> {
-        (0..N).filter_map(|o| Some((self.api[o].object()?.held, o))).min()
+    /// Any of these that is there, rather one that is not held.
+    fn left(&self, those: impl Fn(usize) -> bool) -> Option<(bool, usize)> {
+        (0..N).filter(|o| those(*o)).filter_map(|o| Some((self.api[o].object()?.held, o))).min()
     }
 }
 
@@ -125,10 +125,12 @@ impl<const N: usize> Queue<N> {
                 return true;
             }
             let next = self.fair(&state);
-            if next.is_none_or(|action| action >= Action::Close(0, 0)) && !state.is_exact() {
+            // The place of one to which nothing is written is what it is.
+            let places = !self.has(Switch::Refuses);
+            if places && next.is_none_or(|action| action >= Action::Close(0, 0)) && !state.is_exact() {
                 return false;
             }
-            state = match (next, state.left()) {
+            state = match (next, state.left(|o| !self.refuses(o))) {
                 (Some(action), _) => self.after(&state, action),
                 // What is held is in nobody's way.
                 (None, Some((held, _))) if !held => return false,

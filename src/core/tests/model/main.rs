@@ -107,6 +107,12 @@ fn walks_through_longer_queues() {
     assert!(!failures(&walk(2, 1, &[Unversioned])).is_empty());
 }
 
+/// Of those that are to end, it is the first one: were it tried in each cycle, no other would end.
+#[test]
+fn one_that_cannot_be_written_keeps_nobody_from_ending() {
+    holds(queue([A, ALL], 1, 2, 1, &[Refuses]));
+}
+
 /// Fencing by resourceVersion guards one object, not the line: what the Lease is for.
 #[test]
 fn a_leader_that_goes_on_after_it_lost_the_lease_overlaps() {

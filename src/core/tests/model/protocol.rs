@@ -70,6 +70,11 @@ impl<const N: usize> Queue<N> {
         }
     }
 
+    /// Does the API server refuse what leaders write to it?
+    pub fn refuses(&self, object: usize) -> bool {
+        self.has(Switch::Refuses) && object == 0
+    }
+
     fn is_scheduled(&self, object: usize) -> bool {
         self.has(Switch::Supersedes) && object % 2 == 1
     }
@@ -104,6 +109,9 @@ impl<const N: usize> Queue<N> {
             let phantom = || Arc::new(Entry { phase: Phase::InProgress, ..Entry::default() });
             view.backups.extend((0..N).filter(stale).map(|_| phantom()));
         }
+        if self.has(Switch::Refuses) {
+            view.unwritable = (0..N).filter(|o| remembered(*o)).map(uid).collect();
+        }
         let mut decided = plan(&view);
         if self.has(Switch::Unversioned) {
             decided.start = self.start_strictly(&view);
@@ -112,7 +120,8 @@ impl<const N: usize> Queue<N> {
             self.take_places_at_once(&view, &mut decided);
         }
         let write = |i: usize, patch| Write { object: known[i].0, version: 0, patch };
-        let ends = decided.end.iter().map(|end| write(end.backup, Patch::End));
+        let at_once = if self.has(Switch::Refuses) { 1 } else { N };
+        let ends = decided.end.iter().take(at_once).map(|end| write(end.backup, Patch::End));
         let starts = decided.start.iter().map(|i| write(*i, Patch::Start));
         // The least budget: whatever it leaves undone is seen by everybody.
         let places = decided.renumber(&view, 1).map(|w| {
@@ -187,7 +196,8 @@ impl<const N: usize> Queue<N> {
     /// Does the write harm one that still is as the plan saw it? Of others the plan could not know.
     fn breach(&self, state: &State<N>, write: Write, moved: u8, old: Object, new: Stored) -> Option<Breach> {
         let me = write.object;
-        let others = (0..N).filter(|o| *o != me && moved & bit(*o) == 0);
+        // What no write comes through to is in nobody's way.
+        let others = (0..N).filter(|o| *o != me && moved & bit(*o) == 0 && !self.refuses(*o));
         others.filter_map(|o| Some((o, state.api[o].object()?))).find_map(|(o, other)| {
             let is_ahead = |me_then| self.is_ahead((o, other), (me, me_then));
             match (write.patch, new) {
@@ -300,6 +310,13 @@ impl<const N: usize> Queue<N> {
     /// The first write that is to be made.
     fn write(&self, state: &mut State<N>, l: usize) {
         let write = state.leaders[l].todo[0];
+        let is_there = state.api[write.object].object().is_some();
+        if self.refuses(write.object) && is_there && self.can_send(&state.leaders[l]) {
+            let leader = &mut state.leaders[l];
+            leader.memory |= bit(write.object);
+            give_up(leader);
+            return;
+        }
         let outcome = self.can_send(&state.leaders[l]).then(|| self.land(state, write, Some(l)));
         let leader = &mut state.leaders[l];
         match outcome {

@@ -19,6 +19,8 @@ pub enum Switch {
     Swaps,
     /// Every second backup is of one schedule, and the last one of it that has come takes the place of the others.
     Supersedes,
+    /// The API server refuses what leaders write to the first backup, and a leader ends one in a cycle.
+    Refuses,
     /// Broken: whoever takes the place of another stands where it came.
     OwnPlace,
     /// Broken: an answer brings back an object of which the watch has shown the end.
@@ -102,7 +104,7 @@ pub struct Leader<const N: usize> {
     pub runs: u8,
     /// Objects of which the watch has nothing more to tell, though the cache has them.
     pub revived: u8,
-    /// What broken rules remember.
+    /// What broken rules remember, and whom no write came through to.
     pub memory: u8,
 }
 
