@@ -17,6 +17,9 @@ use crate::client::is_conflict;
 use crate::pace::{counted, paced, passed};
 use crate::telemetry::chain;
 
+/// How often a write that takes the mark away is tried where somebody else was faster.
+const RELEASES: usize = 10;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     #[error("failed to write the annotation by which location {0} is held")]
@@ -130,11 +133,14 @@ impl Claim {
         }
     }
 
-    /// So that the next one need not wait. If that fails, it waits.
+    /// So that the next one need not wait. If that fails, it waits. A location is written by whoever looks at its store, too.
     pub async fn release(self) {
-        let Ok(found) = get(&self.api, &self.location).await else { return };
-        if found.annotations().get(keys::MIGRATED_BY) == Some(&self.last.lock().mark) {
-            let _ = write(&self.api, &found, None).await;
+        for _ in 0..RELEASES {
+            let Ok(found) = get(&self.api, &self.location).await else { return };
+            let is_ours = found.annotations().get(keys::MIGRATED_BY) == Some(&self.last.lock().mark);
+            if !is_ours || !matches!(write(&self.api, &found, None).await, Ok(false)) {
+                return;
+            }
         }
     }
 
