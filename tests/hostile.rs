@@ -82,10 +82,16 @@ fn lists_that_are_wrong_or_too_long_end_short_and_keep_no_slot() {
     let answer = kubectl.create(&ns, &[backup("patterns", json!({"includedNamespaces": patterns}))]).unwrap();
     let said = "spec.includedNamespaces: has 101 patterns, and at most 100 are taken";
     assert!(answer.stderr.contains(said), "{}", answer.stderr);
+    let values = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": vec!["v"; 1000]}]});
+    let selectors = backup("selectors", json!({"orLabelSelectors": vec![values; 6]}));
+    let answer = kubectl.create(&ns, std::slice::from_ref(&selectors)).unwrap();
+    let said = "spec: its label selectors have 6000 labels and values in all, and at most 5000 are taken";
+    assert!(answer.stderr.contains(said), "{}", answer.stderr);
     berth.webhook.process.kill().unwrap();
     is_refused(&refused);
     is_refused(&huge);
     let backups = [
+        selectors,
         backup("many-wrong", json!({"includedNamespaces": wrong(900)})),
         backup(
             "wrong-both-ways",
@@ -98,10 +104,10 @@ fn lists_that_are_wrong_or_too_long_end_short_and_keep_no_slot() {
     for backup in &backups {
         assert!(kubectl.create(&ns, std::slice::from_ref(backup)).unwrap().status.success());
     }
-    let names = ["many-wrong", "wrong-both-ways", "wrong-resources", "patterns", "ordinary"];
+    let names = ["many-wrong", "wrong-both-ways", "wrong-resources", "patterns", "selectors", "ordinary"];
     let backups = wait_ended(&kubectl, &ns, &names);
     assert_eq!(backups["ordinary"].phase(), BackupPhase::Completed);
-    for name in &names[..4] {
+    for name in &names[..5] {
         let backup = &backups[*name];
         assert_eq!(backup.phase(), BackupPhase::FailedValidation, "{name}");
         let errors = backup.status.as_ref().unwrap().validation_errors.clone().unwrap_or_default();

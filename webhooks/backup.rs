@@ -168,13 +168,14 @@ pub fn enqueue<K: Known>(
     if !desk.known().ready() {
         return Ok(incoming.later("this replica has just started"));
     }
-    let mut newcomer = Entry {
+    // Shared, because what it takes may be long: the answer that is remembered has no copy of it.
+    let mut newcomer = Arc::new(Entry {
         name: incoming.name(),
         uid: question.uid.clone(),
         phase: Phase::Queued,
         created_at: now,
         ..incoming.source().entry(desk.known().order())
-    };
+    });
     // A list that cannot be read takes nothing; the validating webhook refuses it.
     let readable = newcomer.refused.is_empty();
     let size = question.object.map_or(0, |object| object.get().len());
@@ -186,12 +187,13 @@ pub fn enqueue<K: Known>(
         Instant::now(),
         remember,
         |view| {
-            newcomer.enqueued_at = Some(desk.mark(mark(view, now)));
-            newcomer.position = position_of_newcomer(view, &newcomer);
+            let placed = Arc::make_mut(&mut newcomer);
+            placed.enqueued_at = Some(desk.mark(mark(view, now)));
+            placed.position = position_of_newcomer(view, placed);
             let reason = readable.then(|| explain_newcomer(view, &newcomer));
             let answer =
                 (newcomer.position, newcomer.enqueued_at, reason, waiting_of_schedule(view, &newcomer));
-            (answer, newcomer.clone())
+            (answer, Arc::clone(&newcomer))
         },
     );
     let mut warnings = vec![warning(position, reason.as_ref())];

@@ -132,7 +132,7 @@ impl Recent {
         seen: impl Fn(Timestamp) -> bool,
         now: Instant,
         remember: Option<usize>,
-        mut decide: impl FnMut(&View) -> (T, Entry),
+        mut decide: impl FnMut(&View) -> (T, Arc<Entry>),
     ) -> T {
         let shown = view.backups.len();
         let mut tries = 1;
@@ -140,7 +140,6 @@ impl Recent {
             view.backups.truncate(shown);
             let given = self.add_to(view, &seen, now);
             let (answer, newcomer) = decide(view);
-            let newcomer = Arc::new(newcomer);
             let mut answers = self.0.lock();
             if remember.is_some() && answers.given != given && tries < Self::TRIES {
                 tries += 1;
@@ -170,5 +169,49 @@ impl Recent {
         answers.bytes = answers.entries.iter().map(|one| one.bytes).sum();
         view.backups.extend(answers.entries.iter().map(|one| Arc::clone(&one.entry)));
         answers.given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_answered_is_shown_and_remembered_without_a_copy_of_what_it_takes() {
+        let (recent, now) = (Recent::default(), Instant::now());
+        let mark = Timestamp::UNIX_EPOCH;
+        let mut newcomer = Arc::new(Entry { name: "b".to_owned(), ..Entry::default() });
+        let taken = Arc::as_ptr(&newcomer);
+        let mut decisions = 0;
+        let mut view = View::default();
+        recent.with(
+            &mut view,
+            |_| false,
+            now,
+            Some(1),
+            |_| {
+                decisions += 1;
+                if decisions == 1 {
+                    // Somebody is faster.
+                    let other = Arc::new(Entry { enqueued_at: Some(mark), ..Entry::default() });
+                    recent.with(&mut View::default(), |_| false, now, Some(1), |_| ((), Arc::clone(&other)));
+                }
+                Arc::make_mut(&mut newcomer).enqueued_at = Some(mark);
+                ((), Arc::clone(&newcomer))
+            },
+        );
+        assert_eq!((decisions, view.backups.len()), (2, 2));
+        assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
+        let mut next = View::default();
+        recent.with(
+            &mut next,
+            |_| false,
+            now,
+            None,
+            |view| {
+                assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
+                ((), Arc::default())
+            },
+        );
     }
 }

@@ -9,7 +9,7 @@ use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::selection::{Filter, Lists, ResourceFilter};
 use berth_core::violation::{Field, Violations, tellable};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use crate::velero::BackupSpec;
 use crate::{GoDuration, hook, keys};
@@ -60,7 +60,9 @@ fn read(
     let mut found = Violations::default();
     let namespaces = namespaces(spec, &at, &mut found);
     let resources = resources(spec, &at, &mut found);
-    let selectors = selectors(spec, &at, &mut found, selector);
+    // What is too much is looked at no further.
+    let are_few = limit_labels(all_selectors(spec), &at, "use several Backups", &mut found);
+    let selectors = if are_few { selectors(spec, &at, &mut found, selector) } else { Vec::new() };
     let ttl = duration(spec.ttl.as_ref(), &at.child("ttl"), &mut found);
     duration(spec.csi_snapshot_timeout.as_ref(), &at.child("csiSnapshotTimeout"), &mut found);
     duration(spec.item_operation_timeout.as_ref(), &at.child("itemOperationTimeout"), &mut found);
@@ -237,6 +239,35 @@ pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Fi
     both_ways(&filter.includes, &filter.excludes, excludes_at, found);
 }
 
+/// Those of its hooks among them.
+fn all_selectors(spec: &BackupSpec) -> impl Iterator<Item = &LabelSelector> {
+    let hooks = spec.hooks.iter().flat_map(|hooks| hooks.resources.iter().flatten());
+    let of_hooks = hooks.filter_map(|hook| hook.label_selector.as_ref());
+    spec.label_selector.iter().chain(spec.or_label_selectors.iter().flatten()).chain(of_hooks)
+}
+
+/// Have these selectors no more labels and values together than are taken?
+pub(crate) fn limit_labels<'s>(
+    selectors: impl Iterator<Item = &'s LabelSelector>,
+    at: &Field,
+    way_out: &str,
+    found: &mut Violations,
+) -> bool {
+    let values = |one: &LabelSelectorRequirement| one.values.as_ref().map_or(0, Vec::len).max(1);
+    let labels = |selector: &LabelSelector| {
+        let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+        labels + selector.match_expressions.iter().flatten().map(values).sum::<usize>()
+    };
+    let (count, most) = (selectors.map(labels).sum::<usize>(), limits::LABELS);
+    if count > most {
+        let message = format!(
+            "its label selectors have {count} labels and values in all, and at most {most} are taken: {way_out}"
+        );
+        found.push(at.clone(), message);
+    }
+    count <= most
+}
+
 fn selectors(
     spec: &BackupSpec,
     at: &Field,
@@ -281,7 +312,9 @@ fn parts<'s>(
     );
     for (i, expression) in expressions.iter().flatten().take(limits::SELECTORS).enumerate() {
         let values = expression.values.as_ref().map_or(0, Vec::len);
-        found.limit(values, limits::VALUES, &expressions_at.index(i).child("values"), "ask for fewer");
+        if values > limits::VALUES {
+            found.limit(values, limits::VALUES, &expressions_at.index(i).child("values"), "ask for fewer");
+        }
     }
     let labels = labels.iter().flatten().take(limits::SELECTORS).map(|(k, v)| (k.as_str(), v.as_str()));
     let expressions = expressions.iter().flatten().take(limits::SELECTORS);
@@ -383,6 +416,54 @@ mod tests {
             )
         );
         assert_eq!(faults.len(), limits::VIOLATIONS);
+    }
+
+    #[test]
+    fn labels_and_values_of_all_selectors_together_have_a_limit() {
+        use serde_json::json;
+        let full = |count: usize, value: &str| {
+            let values = vec![value; limits::VALUES];
+            let one = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
+            vec![one; count]
+        };
+        let exist = |count: usize| json!({"matchExpressions": vec![json!({"key": "a", "operator": "Exists"}); count]});
+        let labels = |count: usize| {
+            let labels: BTreeMap<String, &str> = (0..count).map(|i| (format!("a{i}"), "b")).collect();
+            json!({"matchLabels": labels})
+        };
+        let and = |mut some: Vec<serde_json::Value>, more: serde_json::Value| {
+            some.push(more);
+            some
+        };
+        let either = |selectors: Vec<serde_json::Value>| json!({"orLabelSelectors": selectors});
+        let four = full(4, "v");
+        let expressions: Vec<_> = four.iter().map(|one| one["matchExpressions"][0].clone()).collect();
+        let beside_hooks = |hooks: Vec<serde_json::Value>| {
+            let hook = |selector: serde_json::Value| json!({"name": "h", "labelSelector": selector});
+            let hooks: Vec<_> = hooks.into_iter().map(hook).collect();
+            json!({"labelSelector": {"matchExpressions": expressions}, "hooks": {"resources": hooks}})
+        };
+        for (spec, count) in [
+            (either(full(5, "v")), 5000),
+            (either(and(full(5, "v"), labels(1))), 5001),
+            (either(and(full(5, "v"), exist(1))), 5001),
+            (either(and(full(5, "v"), json!({}))), 5000),
+            (either(vec![exist(50); 100]), 5000),
+            (either(vec![exist(51); 100]), 5100),
+            (either(and(vec![labels(51); 98], labels(2))), 5000),
+            (either(vec![labels(51); 99]), 5049),
+            (json!({"labelSelector": {"matchExpressions": vec![expressions[0].clone(); 6]}}), 6000),
+            (beside_hooks(full(1, "v")), 5000),
+            (beside_hooks(and(full(1, "v"), labels(1))), 5001),
+            // None of these is a value, and nobody looks.
+            (either(full(6, "-")), 6000),
+        ] {
+            let said = format!(
+                "spec: its label selectors have {count} labels and values in all, and at most 5000 are taken: use several Backups"
+            );
+            let expected = if count > limits::LABELS { vec![said] } else { Vec::new() };
+            assert_eq!(faults(spec), expected, "{count}");
+        }
     }
 
     #[test]

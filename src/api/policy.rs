@@ -18,7 +18,7 @@ use berth_core::selection::{Filter, Lists};
 use berth_core::violation::{Field, Violations};
 use serde_saphyr::Options;
 
-use crate::parse::{check_lists, parse_selector};
+use crate::parse::{check_lists, limit_labels, parse_selector};
 use crate::quantity::Quantity;
 use document::{Document, ResourceFilter};
 
@@ -87,6 +87,15 @@ fn read(document: Document, at: &Field, found: &mut Violations) -> Policies {
     let version = document.version.unwrap_or_default();
     let message = format!("{version:?} is not known: write {VERSION}");
     found.require(version == VERSION, &at.child("version"), message);
+
+    let of_cluster = document.cluster_scoped_filter_policy.iter();
+    let of_cluster = of_cluster.flat_map(|policy| policy.resource_filters.iter().flatten());
+    let of_namespaces = document.namespaced_filter_policies.iter().flatten();
+    let of_namespaces = of_namespaces.flat_map(|policy| policy.resource_filters.iter().flatten());
+    let selectors = of_cluster
+        .chain(of_namespaces)
+        .flat_map(|filter| filter.label_selector.iter().chain(filter.or_label_selectors.iter().flatten()));
+    limit_labels(selectors.map(|selector| &selector.0), at, "use fewer", found);
 
     let types = document.include_exclude_policy.map(|lists| {
         let at = at.child("includeExcludePolicy");

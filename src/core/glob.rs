@@ -22,6 +22,19 @@ const MAX_SUBDOMAIN: usize = 253;
 const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789-";
 /// Place of '-' among them.
 const DASH: usize = 36;
+/// Of each byte, which of them it is, as a set; of a byte that no name has, none. A table, because each byte of thousands of names is
+/// looked up while an API server waits.
+static BITS: [u64; 256] = bits();
+
+const fn bits() -> [u64; 256] {
+    let mut bits = [0; 256];
+    let mut at = 0;
+    while at < LETTERS.len() {
+        bits[LETTERS[at] as usize] = 1 << at;
+        at += 1;
+    }
+    bits
+}
 
 /// How much more may be compared before the answer is "perhaps", which counts as yes. Whoever creates a backup
 /// chooses the patterns, and others wait for the answer. In steps of a few nanoseconds.
@@ -174,9 +187,34 @@ fn letter(byte: u8) -> Option<usize> {
     })
 }
 
+fn bit(byte: u8) -> u64 {
+    BITS[usize::from(byte)]
+}
+
 /// Those of [`LETTERS`] that are in it, as a set.
 pub(crate) fn letters_of(name: &[u8]) -> u64 {
-    name.iter().filter_map(|byte| letter(*byte)).fold(0, |letters, at| letters | 1 << at)
+    name.iter().fold(0, |letters, byte| letters | bit(*byte))
+}
+
+/// As [`letters_of`], of a name by Kubernetes' rules whose bytes are these letters; `None`: it is no such name.
+fn letters_of_label(name: &[u8], bit: impl Fn(u8) -> u64) -> Option<u64> {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| bit(*byte) & !(1 << DASH) != 0);
+    if name.len() > MAX_NAME || !is_end(name.first()) || !is_end(name.last()) {
+        return None;
+    }
+    let mut letters = 0;
+    for byte in name {
+        match bit(*byte) {
+            0 => return None,
+            letter => letters |= letter,
+        }
+    }
+    Some(letters)
+}
+
+/// Of a pattern: it stands for characters, or around those that do.
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'*' | b'?' | b'[' | b']')
 }
 
 /// A short stand-in for what may be long: equal values have the same one. Its key is the process's own, as that of every
@@ -250,30 +288,34 @@ impl Glob {
     /// Reads a namespace name or pattern by Velero's rules (`validateNamespaceName` in its
     /// `pkg/util/collections/includes_excludes.go`).
     pub fn parse(text: &str) -> Result<Self, GlobError> {
+        let bytes = text.as_bytes();
         // As most are.
-        if is_label(text) {
-            return Ok(Self::new(text, None, letters_of(text.as_bytes())));
+        if let Some(letters) = letters_of_label(bytes, bit) {
+            return Ok(Self::new(text, None, letters));
         }
         if text.len() > MAX_NAME {
             return Err(GlobError::Name(text.chars().take(MAX_NAME).chain(['…']).collect()));
         }
-        if let Some(c) = text.chars().find(|c| "(){}!,|".contains(*c)) {
-            return Err(GlobError::Character(text.to_owned(), c));
+        let is_refused = |byte: &&u8| matches!(byte, b'(' | b')' | b'{' | b'}' | b'!' | b',' | b'|');
+        if let Some(byte) = bytes.iter().find(is_refused) {
+            return Err(GlobError::Character(text.to_owned(), char::from(*byte)));
         }
         if text.contains("**") {
             return Err(GlobError::DoubleStar(text.to_owned()));
         }
         let tokens = tokens(text)?;
         // As Velero does: with the special characters replaced by a letter it has to be a name.
-        let name: String = text.chars().map(|c| if "*?[]".contains(c) { 'x' } else { c }).collect();
-        if !is_label(&name) && text != "*" {
+        if letters_of_label(bytes, |byte| bit(if is_special(byte) { b'x' } else { byte })).is_none() {
             return Err(GlobError::Name(text.to_owned()));
         }
         let automaton = Automaton::new(&tokens).ok_or_else(|| GlobError::Name(text.to_owned()))?;
-        let special = |c: char| "*?[]".contains(c);
-        let plain = (text.find(special).unwrap_or(text.len()), text.rfind(special).map_or(0, |at| at + 1));
-        let plain_letters: Vec<u8> = tokens.iter().filter_map(Token::plain).collect();
-        Ok(Self::new(text, Some(Box::new(Matcher { automaton, plain })), letters_of(&plain_letters)))
+        let (first, last) = (
+            bytes.iter().position(|byte| is_special(*byte)),
+            bytes.iter().rposition(|byte| is_special(*byte)),
+        );
+        let plain = (first.unwrap_or(bytes.len()), last.map_or(0, |at| at + 1));
+        let letters = tokens.iter().filter_map(Token::plain).fold(0, |letters, byte| letters | bit(byte));
+        Ok(Self::new(text, Some(Box::new(Matcher { automaton, plain })), letters))
     }
 
     fn new(text: &str, pattern: Option<Box<Matcher>>, letters: u64) -> Self {
@@ -369,7 +411,7 @@ impl Pattern {
 
 /// RFC 1123 label: what a namespace may be called.
 pub fn is_label(name: &str) -> bool {
-    name.len() <= MAX_NAME && is_part(name)
+    letters_of_label(name.as_bytes(), bit).is_some()
 }
 
 /// RFC 1123 subdomain: what most other objects may be called. As for Kubernetes, its parts may be longer than a label.
@@ -533,7 +575,47 @@ mod tests {
         assert!(before - effort.left() >= 10_000, "{}", before - effort.left());
     }
 
+    #[test]
+    fn each_letter_has_a_place_of_its_own() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(bit(byte), letter(byte).map_or(0, |at| 1 << at), "{byte}");
+        }
+        assert_eq!(LETTERS.get(DASH), Some(&b'-'));
+    }
+
     proptest! {
+        /// Oracle: each rule by itself, as the documentation of Velero and Kubernetes has it.
+        #[test]
+        fn what_is_a_name_or_a_pattern_is_told_as_rule_by_rule(
+            text in "[ab1é_A-]{0,5}|[a-c-]{61,66}|[a*?-]{60,65}|[ab*?\\[\\]!,|é-]{0,8}",
+        ) {
+            let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            let is_name = |text: &str| {
+                (1..=MAX_NAME).contains(&text.len())
+                    && text.chars().all(|c| alphanumeric(c) || c == '-')
+                    && text.starts_with(alphanumeric)
+                    && text.ends_with(alphanumeric)
+            };
+            let special = |c: char| "*?[]".contains(c);
+            prop_assert_eq!(is_label(&text), is_name(&text));
+            let made: String = text.chars().map(|c| if special(c) { 'x' } else { c }).collect();
+            let is_pattern = is_name(&made) && !text.contains("**") && tokens(&text).is_ok();
+            let read = Glob::parse(&text);
+            prop_assert_eq!(read.is_ok(), is_pattern, "{:?}", read);
+            let refused = text.chars().find(|c| "!,|".contains(*c)).filter(|_| text.len() <= MAX_NAME);
+            if let Some(refused) = refused {
+                prop_assert_eq!(read, Err(GlobError::Character(text, refused)));
+            } else if let Ok(glob) = read {
+                let begins = text.split(special).next().unwrap_or_default();
+                let ends = text.rsplit(special).next().unwrap_or_default();
+                prop_assert_eq!(glob.plain(), (begins.as_bytes(), ends.as_bytes()));
+                prop_assert_eq!(glob.literal().is_some(), !text.contains(special));
+                if glob.literal().is_some() {
+                    prop_assert_eq!(glob.letters(), letters_of(text.as_bytes()));
+                }
+            }
+        }
+
         /// Oracle: every name over a small alphabet, up to a length that these patterns cannot outgrow.
         #[test]
         fn comparing_patterns_agrees_with_trying_every_name(

@@ -39,28 +39,31 @@ pub struct RawRequirement<'a> {
 impl RawRequirement<'_> {
     /// What makes its operator of its values, if there is one. It stands at `index` of the expressions below `at`.
     fn check(&self, index: usize, at: &Field, found: &mut Violations) -> Option<fn(&[String]) -> Operator> {
-        let field = at.child("matchExpressions").index(index);
-        check_key(self.key, &field.child("key"), found);
-        let values = field.child("values");
+        // Made where there is a fault to tell: mostly there is none, and requirements may be thousands.
+        let field = |name: &str| at.child("matchExpressions").index(index).child(name);
+        if !is_key(self.key) {
+            check_key(self.key, &field("key"), found);
+        }
         for (j, value) in self.values.iter().enumerate().filter(|(_, value)| !is_value(value)) {
-            check_value(value, &values.index(j), found);
+            check_value(value, &field("values").index(j), found);
         }
         let operator: fn(&[String]) -> Operator = match self.operator {
             "In" | "NotIn" if self.values.is_empty() => {
-                found.push(values, format!("operator {} needs at least one value", self.operator));
+                found.push(field("values"), format!("operator {} needs at least one value", self.operator));
                 return None;
             }
             "In" => |values| Operator::In(values.to_vec()),
             "NotIn" => |values| Operator::NotIn(values.to_vec()),
             "Exists" | "DoesNotExist" if !self.values.is_empty() => {
-                found.push(values, format!("operator {} takes no values: remove them", self.operator));
+                let message = format!("operator {} takes no values: remove them", self.operator);
+                found.push(field("values"), message);
                 return None;
             }
             "Exists" => |_| Operator::Exists,
             "DoesNotExist" => |_| Operator::DoesNotExist,
             other => {
                 let message = format!("{other:?} is not one of In, NotIn, Exists, DoesNotExist");
-                found.push(field.child("operator"), message);
+                found.push(field("operator"), message);
                 return None;
             }
         };
@@ -69,6 +72,9 @@ impl RawRequirement<'_> {
 }
 
 fn check_label(key: &str, value: &str, at: &Field, found: &mut Violations) {
+    if is_key(key) && is_value(value) {
+        return;
+    }
     let field = at.child("matchLabels").child(key);
     check_key(key, &field, found);
     check_value(value, &field, found);
@@ -174,11 +180,15 @@ fn is_qualified(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
-/// Notes a key that is none, by Kubernetes' rules.
-pub fn check_key(key: &str, at: &Field, found: &mut Violations) {
+fn is_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let prefix_ok = prefix.is_none_or(|p| p.len() <= 253 && p.split('.').all(crate::glob::is_label));
-    if !(prefix_ok && is_qualified(name)) {
+    prefix_ok && is_qualified(name)
+}
+
+/// Notes a key that is none, by Kubernetes' rules.
+pub fn check_key(key: &str, at: &Field, found: &mut Violations) {
+    if !is_key(key) {
         let message = format!(
             "{key:?} is not a label key: [DNS name/]name, the name at most 63 of letters, digits, '-', '_', '.'"
         );
@@ -224,12 +234,15 @@ mod tests {
             ("app", "Is", &[]),
             ("app", "In", &[]),
             ("app", "Exists", &["x"]),
+            ("a/b/c", "NotIn", &["x", "y z"]),
         ]);
-        assert_eq!(faults.len(), 4, "{faults:?}");
+        assert_eq!(faults.len(), 6, "{faults:?}");
         assert!(faults[0].starts_with("s.matchExpressions[0].key: "), "{faults:?}");
         assert!(faults[1].starts_with("s.matchExpressions[1].operator: "), "{faults:?}");
         assert!(faults[2].starts_with("s.matchExpressions[2].values: "), "{faults:?}");
         assert!(faults[3].starts_with("s.matchExpressions[3].values: "), "{faults:?}");
+        assert!(faults[4].starts_with("s.matchExpressions[4].key: "), "{faults:?}");
+        assert!(faults[5].starts_with("s.matchExpressions[4].values[1]: "), "{faults:?}");
     }
 
     #[test]

@@ -164,6 +164,14 @@ impl NamespaceSet {
         self.may_take(name.into(), effort)
     }
 
+    /// The cheap half of [`NamespaceSet::contains`]: does it name this one, or does a pattern ask for no other letters?
+    pub(crate) fn could_contain(&self, namespace: &str) -> bool {
+        self.includes.as_ref().is_none_or(|globs| {
+            !globs.patterns_for(letters_of(namespace.as_bytes())).is_empty()
+                || globs.names.binary_search_by(|known| known.as_str().cmp(namespace)).is_ok()
+        })
+    }
+
     fn may_take(&self, name: Name<'_>, effort: &Effort) -> bool {
         let contain = |globs: &Globs| globs.contain(name, &globs.patterns, effort);
         self.includes.as_ref().is_none_or(|globs| contain(globs) != Some(false))
@@ -232,10 +240,10 @@ impl NamespaceSet {
     }
 
     fn patterns_meet(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
-        let (ours, theirs) = (self.wide(), other.wide());
-        if ours.is_empty() || theirs.is_empty() {
+        if self.is_literal() || other.is_literal() {
             return None;
         }
+        let (ours, theirs) = (self.wide(), other.wide());
         let excludes: Vec<&Glob> = self.excludes.iter().chain(other.excludes.iter()).collect();
         if !effort.spend(excludes.len()) {
             return Some(Meeting::perhaps());

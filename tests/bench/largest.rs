@@ -48,7 +48,8 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
         ("an ordinary Backup", review(NAMESPACE, "ordinary", true)?),
         ("1 MiB of names", largest(&namespaces(names_alone(0)))?),
         ("1 MiB with patterns", largest(&namespaces(stars(0)))?),
-        ("1 MiB of selectors", largest(&selectors()?)?),
+        ("1 MiB with values of selectors", largest(&selectors(limits::VALUES))?),
+        ("1 MiB with requirements", largest(&selectors(0))?),
     ];
     for (what, body) in &bodies {
         for (rule, path) in [("enqueue", ENQUEUE), ("validate", VALIDATE)] {
@@ -75,15 +76,14 @@ fn namespaces(texts: Texts) -> Value {
     json!({"includedNamespaces": texts.included, "excludedNamespaces": texts.excluded})
 }
 
-/// As many small values as there is room for: each of them is read by itself.
-fn selectors() -> anyhow::Result<Value> {
-    let values: Vec<String> = (0..limits::VALUES).map(|i| format!("v{i}")).collect();
-    let requirement = json!({"key": "tier", "operator": "In", "values": values});
-    let size = serde_json::to_string(&requirement)?.len() + 1;
-    // The rest of the Backup takes a few kB.
-    let requirements = vec![requirement; (limits::OBJECT - 16 * 1024) / size];
+/// As many requirements of so many values as are taken: each value, and each requirement, is read by itself.
+fn selectors(values: usize) -> Value {
+    let values: Vec<String> = (0..values).map(|i| format!("v{i}")).collect();
+    let operator = if values.is_empty() { "Exists" } else { "In" };
+    let requirement = json!({"key": "tier", "operator": operator, "values": values});
+    let requirements = vec![requirement; limits::LABELS / values.len().max(1)];
     let selectors = requirements.chunks(limits::SELECTORS).map(|some| json!({"matchExpressions": some}));
-    Ok(json!({"orLabelSelectors": selectors.collect::<Vec<Value>>()}))
+    json!({"orLabelSelectors": selectors.collect::<Vec<Value>>()})
 }
 
 /// The review of a Backup of this spec, filled up to the last byte that is admitted.

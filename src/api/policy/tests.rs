@@ -303,6 +303,24 @@ fn what_would_grow_or_takes_long_is_refused_before_it_is_read() {
     };
     assert_eq!(patterns(50), [""; 0]);
     assert!(patterns(51)[0].contains("102 patterns"), "{:?}", patterns(51));
+    let values = |all: usize| {
+        let one = |count: usize| {
+            let values = vec!["v"; count].join(",");
+            format!("{{matchExpressions: [{{key: a, operator: In, values: [{values}]}}]}}")
+        };
+        let either = vec![one(limits::VALUES); 3].join(",");
+        let (cluster, rest) = (one(limits::VALUES), one(all - 4 * limits::VALUES));
+        faults(&format!(
+            "version: v1\nclusterScopedFilterPolicy: {{resourceFilters: [{{kinds: [ClusterRole], labelSelector: {cluster}}}]}}\n\
+             namespacedFilterPolicies: [{{namespaces: [a], resourceFilters: [{{orLabelSelectors: [{either},{rest}]}}]}}]"
+        ))
+    };
+    assert_eq!(values(5000), [""; 0]);
+    assert!(
+        values(5001)[0].contains("have 5001 labels and values in all, and at most 5000"),
+        "{:?}",
+        values(5001)
+    );
 }
 
 proptest! {

@@ -115,6 +115,7 @@ mod tests {
             let set = NamespaceSet::new(includes.clone(), excludes.clone());
             for name in names {
                 prop_assert_eq!(set.contains(&name), takes(&includes, &excludes, &name), "{}", name);
+                prop_assert!(!set.contains(&name) || set.could_contain(&name), "{}", name);
             }
         }
 

@@ -154,8 +154,9 @@ impl Index {
             let named = newcomer.namespaces.literals().filter_map(|name| self.names.get(name));
             found.extend(named.filter_map(|group| first_in_the_way(view, group)));
         } else {
-            // Comparing takes its time, which is not for here: whoever asks may hold a lock.
-            found.extend(self.names.values().filter_map(|group| first_in_the_way(view, group)));
+            // Comparing takes its time, but for its cheap half, which is not for here: whoever asks may hold a lock.
+            let met = self.names.iter().filter(|(name, _)| newcomer.namespaces.could_contain(name));
+            found.extend(met.filter_map(|(_, group)| first_in_the_way(view, group)));
         }
         if !newcomer.supersedes
             && let Some(schedule) = &newcomer.schedule
@@ -332,5 +333,28 @@ mod tests {
         assert!(names(&["z"], early).contains("b7"), "the latest mark that is no mistake");
         index.remove(&runs);
         assert!(index.running.is_empty());
+    }
+
+    /// Else each is compared with all that wait.
+    #[test]
+    fn patterns_are_faced_with_those_alone_of_whose_names_they_could_match_one() {
+        let mut index = Index::default();
+        for i in 0..500 {
+            let name = format!("ns-{i}");
+            index.insert(&waiting(i, &[&name, "shared"]));
+        }
+        let found = |includes: &[&str], excludes: &[&str]| {
+            let namespaces = NamespaceSet::new(globs(includes), globs(excludes));
+            let newcomer = Entry { namespaces, ..Entry::clone(&waiting(9999, &[])) };
+            let found = index.facing(&View::default(), &newcomer, at(5000));
+            found.iter().map(|entry| entry.name.clone()).collect::<BTreeSet<String>>()
+        };
+        // The last one has the latest mark and the last position.
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
+        assert_eq!(found(&["team-*", "*q*", "ns-7"], &[]), set(&["b499", "b7"]));
+        assert_eq!(found(&["*d", "team-*"], &["*x*"]), set(&["b0", "b499"]));
+        // 78, 87, and those behind each of four hundreds.
+        assert_eq!(found(&["n[s]-*8*7"], &[]).len(), 10 + 1);
+        assert_eq!(found(&[], &["a*"]).len(), 500);
     }
 }
