@@ -287,7 +287,8 @@ mod tests {
             flags in prop::array::uniform4(any::<bool>()),
             (published, others) in any::<(bool, bool)>(),
             found in claims(),
-            runs in 0_u32..6,
+            runs in (0_u32..6, 0_u32..12, 0_u64..4).prop_map(|(in_vain, all, furthest)| Runs { all, in_vain, furthest }),
+            stored in 0_u64..6,
             checkpoint in proptest::option::of(("dead|next|other", "frozen|other")),
             scope in proptest::option::of("frozen|other"),
             setting in prop::sample::select(vec![
@@ -298,7 +299,8 @@ mod tests {
             let [is_canceled, is_begun, is_held, is_whole] = flags;
             let folder = Folder { published, claim: found, others };
             let situation = Interrupted {
-                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours, folder: &folder,
+                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, stored, ours: &ours,
+                folder: &folder,
                 scope: scope.as_deref(), setting,
                 checkpoint: checkpoint.as_ref().map(|(run, scope)| Checkpoint { run, scope }),
             };
@@ -309,7 +311,7 @@ mod tests {
                 prop_assert!(is_ours && is_held && !published);
             }
             if runs_again {
-                prop_assert!(runs < MOST_RUNS && setting != AfterInterruption::Fail && !is_canceled && is_held);
+                prop_assert!(runs.may_go_on(stored) && setting != AfterInterruption::Fail && !is_canceled && is_held);
                 let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
                 prop_assert!(!(published || is_of_another_cluster || is_ours && is_whole));
                 prop_assert!(folder.claim.is_some() || !others);
