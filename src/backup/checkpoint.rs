@@ -16,6 +16,7 @@ use berth_core::run;
 use berth_core::selection::{Fate, ResourceType, Selection};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
+use memchr::memmem;
 use object_store::PutPayload;
 use ring::digest::{Context, SHA256};
 use serde::de::DeserializeOwned;
@@ -267,6 +268,18 @@ impl Head {
 
     pub fn upload(&self) -> &str {
         &self.upload
+    }
+
+    /// The upload that a checkpoint names in its first bytes, whichever version of berth wrote it: the first one had it in its line with
+    /// all parts, which may be longer than these, and one had it elsewhere. It is good for being aborted, and for nothing else.
+    pub fn upload_of(start: &[u8]) -> Option<String> {
+        // Within a string of JSON its quotes would be escaped.
+        const KEY: &[u8] = br#""upload":"#;
+        let start = &start[..start.len().min(HEAD)];
+        let line = &start[..memchr::memchr(b'\n', start).unwrap_or(start.len())];
+        let value = line.get(memmem::find(line, KEY)? + KEY.len()..)?;
+        let named = serde_json::Deserializer::from_slice(value).into_iter::<String>().next()?;
+        named.ok().filter(|upload| !upload.is_empty())
     }
 
     pub fn says(&self) -> run::Checkpoint<'_> {

@@ -104,6 +104,8 @@ struct Taken {
     forbidden: bool,
     /// Something was told of one of its objects.
     is_odd: bool,
+    /// Of which of them, and what: several pods may bring the same claim, and then its list does.
+    told: Names,
     /// How many objects could not be read, and why not the first of them.
     unreadable: Option<(u64, serde_json::Error)>,
     /// How many objects have names that no file can have, and the first of these.
@@ -132,6 +134,7 @@ impl Taken {
             references,
             forbidden: false,
             is_odd: false,
+            told: Names::default(),
             unreadable: None,
             unstorable: None,
             skipped: 0,
@@ -150,6 +153,11 @@ impl Taken {
 
     fn is_empty(&self) -> bool {
         self.names.is_empty() && self.stored.is_empty()
+    }
+
+    /// Is this said of the object for the first time?
+    fn is_news(&mut self, found: &Found, what: &str) -> bool {
+        self.told.insert(format!("{} {what}", key(found.namespace.as_deref(), &found.name)))
     }
 
     fn namespaces(&self) -> HashSet<String> {
@@ -464,6 +472,9 @@ impl<'c, 'a> Pending<'c, 'a> {
 
     fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
         self.taken.is_odd = true;
+        if !self.taken.is_news(found, what) {
+            return;
+        }
         let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
         let message = format!("{}: {what}: {}", found.name, chain(error));
         self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
@@ -480,7 +491,7 @@ impl<'c, 'a> Pending<'c, 'a> {
             }
         };
         if acted.skips {
-            self.taken.skipped += 1;
+            self.taken.skipped += u64::from(self.taken.is_news(found, "is left out"));
             return None;
         }
         if let Some(json) = acted.json {
@@ -495,7 +506,9 @@ impl<'c, 'a> Pending<'c, 'a> {
             return None;
         }
         if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
-            self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
+            if self.taken.is_news(&found, "cannot be stored") {
+                self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
+            }
             return None;
         }
         let needs = self.act(&mut found)?;

@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
     use crate::backup::checkpoint::Scope;
-    use crate::backup::log::Counts;
+    use crate::backup::log::{About, Counts};
 
     /// A type that is listed again is told of again, and so each of its errors counts once.
     #[test]
@@ -338,10 +338,20 @@ mod tests {
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
-        let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope);
+        let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps", "secrets"]));
+        // What says that there are more does not stand for any of them.
+        let log = BackupLog::new("velero/b".into());
+        let keeper = Keeper::new(&layout, Known { log: &log, ..known }, &Claim::default(), scope);
+        for i in 0..6000 {
+            log.error(&About::Cluster, "configmaps", &format!("error {i}"));
+        }
+        let Remembered { told, untold, .. } = keeper.checkpoint().unwrap().remembered;
+        let next = BackupLog::new("velero/b".into()).behind(told, Vec::new());
+        next.count_untold(untold);
+        assert_eq!(next.counts(), log.counts());
     }
 
     #[tokio::test]

@@ -98,6 +98,9 @@ pub struct Told {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasts: bool,
     message: String,
+    /// It says that there are more, and is none of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_more: bool,
 }
 
 /// As many as a log tells. Reading ends with the first one that is too many, because whoever may write to the store may have written them.
@@ -128,6 +131,19 @@ pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Err
 }
 
 impl Told {
+    /// There are more of this level.
+    fn more(level: Level) -> Self {
+        Self {
+            level,
+            is_of_cluster: false,
+            namespace: None,
+            resource: String::new(),
+            lasts: false,
+            message: "there are more, which only the log has".to_owned(),
+            is_more: true,
+        }
+    }
+
     fn about(&self) -> About<'_> {
         match &self.namespace {
             Some(namespace) => About::Namespace(namespace),
@@ -149,28 +165,23 @@ impl Room {
         *count - 1
     }
 
-    /// The first one that is too many is told as that, and later ones not at all.
+    /// In place of the first one that is too many it is told that there are more; later ones are not told at all.
     fn admit(&mut self, told: Told) -> Option<Told> {
-        let more = |told: Told, message: &str| Told {
-            resource: String::new(),
-            lasts: false,
-            message: message.to_owned(),
-            ..told
-        };
         let of_namespace = told.namespace.as_deref().map_or(0, |name| self.count(told.level, Some(name)));
         if of_namespace > OF_NAMESPACE {
             return None;
         }
         let told = match of_namespace {
-            OF_NAMESPACE => more(told, "there are more of this namespace, which only the log has"),
+            OF_NAMESPACE => Told {
+                namespace: told.namespace,
+                message: "there are more of this namespace, which only the log has".to_owned(),
+                ..Told::more(told.level)
+            },
             _ => told,
         };
         match self.count(told.level, None) {
             before if before < TOLD => Some(told),
-            TOLD => {
-                let told = Told { namespace: None, is_of_cluster: false, ..told };
-                Some(more(told, "there are more, which only the log has"))
-            }
+            TOLD => Some(Told::more(told.level)),
             _ => None,
         }
     }
@@ -179,7 +190,7 @@ impl Room {
 impl Counts {
     fn of(told: &[Told]) -> Self {
         let count = |level| {
-            let count = told.iter().filter(|told| told.level == level).count();
+            let count = told.iter().filter(|told| told.level == level && !told.is_more).count();
             u32::try_from(count).unwrap_or(u32::MAX)
         };
         Self { warnings: count(Level::Warning), errors: count(Level::Error) }
@@ -199,9 +210,9 @@ struct State {
     /// So many of each level.
     told: Vec<Told>,
     room: Room,
-    /// All of them.
+    /// All of them: those that are told, and those for which there was no room.
     counts: Counts,
-    /// Those for which there was no room.
+    /// The latter.
     untold: Untold,
     /// What an earlier run told: a run that goes on may find the same once more.
     known: HashSet<Told>,
@@ -242,15 +253,20 @@ impl BackupLog {
     /// Of a run that goes on: with what an earlier one told, and the lines that it wrote, gzip.
     pub fn again(backup: String, told: Vec<Told>, whole: Vec<u8>) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
-        let counts = Counts::of(&told);
-        let mut room = Room::default();
+        let mut state = State {
+            whole,
+            lines,
+            told: Vec::new(),
+            room: Room::default(),
+            counts: Counts::of(&told),
+            untold: Untold::new(),
+            known: told.iter().cloned().collect(),
+        };
         // Of what several runs told there may be more than one of them tells.
-        let told: Vec<Told> = told.into_iter().filter_map(|one| room.admit(one)).collect();
-        let known = told.iter().cloned().collect();
-        Self {
-            backup,
-            state: Mutex::new(State { whole, lines, told, room, counts, untold: Untold::new(), known }),
+        for one in told {
+            state.tell(one);
         }
+        Self { backup, state: Mutex::new(state) }
     }
 
     /// The same behind what an earlier run told, and the lines that it wrote, gzip.
@@ -272,9 +288,16 @@ impl BackupLog {
     /// Counts those of an earlier run: a backup that goes on has no fewer errors for that.
     pub fn count_untold(&self, untold: Untold) {
         let state = &mut *self.state.lock();
+        let mut all = Counts::default();
         for (resource, counts) in untold {
-            state.counts.add(counts);
+            all.add(counts);
             state.untold.entry(resource).or_default().add(counts);
+        }
+        state.counts.add(all);
+        for (level, count) in [(Level::Warning, all.warnings), (Level::Error, all.errors)] {
+            if count > 0 {
+                state.tell_more(Told::more(level));
+            }
         }
     }
 
@@ -320,19 +343,13 @@ impl BackupLog {
             resource: resource.to_owned(),
             lasts,
             message: message.to_owned(),
+            is_more: false,
         };
         if state.known.contains(&told) {
             return;
         }
         *count = count.saturating_add(1);
-        if let Some(told) = state.room.admit(told) {
-            state.told.push(told);
-            return;
-        }
-        let resource = if lasts { "" } else { resource };
-        if let Some(count) = state.untold.entry(resource.to_owned()).or_default().of_level(level) {
-            *count = count.saturating_add(1);
-        }
+        state.tell(told);
     }
 
     pub fn counts(&self) -> Counts {
@@ -361,6 +378,30 @@ impl BackupLog {
 }
 
 impl State {
+    /// One that is counted already: where there is no room for it, it is counted by its type as well.
+    fn tell(&mut self, told: Told) {
+        let (level, is_more) = (told.level, told.is_more);
+        let resource = if told.lasts { String::new() } else { told.resource.clone() };
+        match self.room.admit(told) {
+            Some(told) if !told.is_more => {
+                self.told.push(told);
+                return;
+            }
+            Some(more) => self.tell_more(more),
+            None => {}
+        }
+        if !is_more && let Some(count) = self.untold.entry(resource).or_default().of_level(level) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Once, whoever says it.
+    fn tell_more(&mut self, more: Told) {
+        if !self.told.contains(&more) {
+            self.told.push(more);
+        }
+    }
+
     fn lines(&mut self) -> std::io::Result<Vec<u8>> {
         let begun = GzEncoder::new(Vec::new(), Compression::fast());
         let lines = std::mem::replace(&mut self.lines, begun).finish()?;
@@ -404,8 +445,7 @@ mod tests {
             log.error(&About::Cluster, "", &format!("error {i}"));
         }
         let untold = log.untold();
-        // What says that there are more counts as one of them.
-        assert_eq!(untold, Untold::from([(String::new(), Counts { warnings: 0, errors: 6 })]));
+        assert_eq!(untold, Untold::from([(String::new(), Counts { warnings: 0, errors: 7 })]));
         let again = BackupLog::new("velero/b".into()).behind(log.told(), Vec::new());
         again.count_untold(untold.clone());
         assert_eq!(again.counts(), log.counts());
@@ -428,6 +468,37 @@ mod tests {
         assert_eq!(both.told(), one.told());
         assert_eq!(both.counts().errors, one.counts().errors + other.counts().errors);
         assert!(one.told().len() < MESSAGES);
+    }
+
+    /// What there is no room for when the words of two runs are put together is counted by every run after them, too.
+    #[test]
+    fn counts_are_true_over_any_number_of_runs() {
+        let mut log = BackupLog::new("velero/b".into());
+        let mut errors = 0;
+        for run in 0..4 {
+            // As one that thaws what a dead run has left, and then goes on.
+            let thawed = BackupLog::new("velero/b".into());
+            for i in 0..TOLD / 2 {
+                thawed.lasting_error(
+                    &About::Namespace(&format!("ns-{}", i % 20)),
+                    "pods",
+                    &format!("{run} {i}"),
+                );
+            }
+            let again = thawed.behind(log.told(), Vec::new());
+            again.count_untold(log.untold());
+            for i in 0..TOLD / 2 {
+                again.error(&About::Cluster, "configmaps", &format!("{run} {i}"));
+            }
+            errors += TOLD / 2 * 2;
+            assert_eq!(again.counts(), Counts { warnings: 0, errors }, "run {run}");
+            let told = again.told();
+            let untold: u32 = again.untold().values().map(|counts| counts.errors).sum();
+            assert_eq!(Counts::of(&told).errors + untold, errors, "run {run}");
+            let more = told.iter().filter(|told| told.is_more && told.namespace.is_none()).count();
+            assert_eq!((more, told.len() <= MESSAGES / 2), (usize::from(untold > 0), true), "run {run}");
+            log = again;
+        }
     }
 
     #[test]

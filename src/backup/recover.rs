@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
@@ -24,7 +25,7 @@ use super::hooks::Tally;
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::{Shown, unsettled};
-use super::run::{Engine, Failure, OPENING, Signals, failed};
+use super::run::{Engine, Failure, LAST_PART, OPENING, Signals, failed};
 use super::status::{Record, WriteError, run_id};
 use super::survey::Cluster;
 use super::uploads::Place;
@@ -33,7 +34,7 @@ use crate::storage::{Found, Layout, Opened, Parts};
 use crate::telemetry::chain;
 
 /// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
-/// as a run waits for its store.
+/// as a run waits for its store, of what its own tries and the pauses between them take: turns of others say nothing about it.
 const LOCATION: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -138,23 +139,42 @@ impl Engine {
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         let thawed = Thawed { log, tally: Tally::default() };
         self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
-        let mut begun = None;
+        let at = record.backup().ok().and_then(|backup| backup.spec.storage_location).unwrap_or_default();
+        // What is stored is published, whoever cancels it.
+        let is_publishing = record.is_publishing();
+        let mut spent = Duration::ZERO;
         loop {
             let turn = tokio::select! {
                 biased;
-                turn = self.turns.next() => turn,
+                turn = self.turns.look(&at) => Some(turn),
                 () = signals.deleted.cancelled() => return Err(WriteError::Gone),
+                // Whoever ends it for that reads no more of a checkpoint than its first line.
+                () = signals.canceled.cancelled(), if !is_publishing => None,
                 () = signals.stop.cancelled() => return Ok(None),
             };
-            // Waiting for others says nothing about its own location.
-            let begun = *begun.get_or_insert_with(Instant::now);
-            let next = turn.spend(async {
-                let scene = self.scene(&record, name, &run, is_held, is_begun).await?;
+            let begun = Instant::now();
+            let work = async {
+                let scene = self.scene(&record, name, &run, is_held, is_begun, &signals).await?;
                 self.next(&record, scene, &thawed.log).await
-            });
-            let next = next.await;
-            // What is stored is published all the same.
-            let is_canceled = signals.canceled.is_cancelled() && !record.is_publishing();
+            };
+            let work = async {
+                match turn {
+                    Some(turn) => turn.spend(work).await,
+                    None => work.await,
+                }
+            };
+            let hurry = async {
+                signals.canceled.cancelled().await;
+                sleep(LAST_PART).await;
+            };
+            let next = tokio::select! {
+                biased;
+                next = work => next,
+                () = hurry, if !is_publishing => Err(anyhow!("it did not answer before the cancel")),
+                () = sleep(LOCATION.saturating_sub(spent)) => Err(anyhow!("it did not answer in time")),
+            };
+            spent += begun.elapsed();
+            let is_canceled = signals.canceled.is_cancelled() && !is_publishing;
             let status = match next {
                 Ok(Next::Nothing) => return Ok(None),
                 Ok(Next::Run(scene)) => {
@@ -162,17 +182,18 @@ impl Engine {
                     break;
                 }
                 Ok(Next::End(status)) => status,
-                Err(error) if begun.elapsed() < LOCATION && !is_canceled => {
+                Err(error) if spent < LOCATION && !is_canceled => {
                     warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
                     tokio::select! {
-                        () = sleep(PAUSE) => {}
+                        () = sleep(PAUSE) => spent += PAUSE,
+                        () = signals.canceled.cancelled(), if !is_publishing => {}
                         () = signals.deleted.cancelled() => return Err(WriteError::Gone),
                         () = signals.stop.cancelled() => return Ok(None),
                     }
                     continue;
                 }
                 // It is stored, and is to be published, however long its location is away; people may cancel or delete it.
-                Err(error) if record.is_publishing() && !record.is_canceled() => {
+                Err(error) if is_publishing && !record.is_canceled() => {
                     warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
                     return Ok(None);
                 }
@@ -201,6 +222,7 @@ impl Engine {
         run: &str,
         is_held: bool,
         is_begun: bool,
+        signals: &Signals,
     ) -> anyhow::Result<Scene> {
         let location = record.backup()?.spec.storage_location.unwrap_or_default();
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
@@ -230,7 +252,8 @@ impl Engine {
         });
         let recovery = recover(&Interrupted {
             phase: record.phase(),
-            is_canceled: record.is_canceled(),
+            // Be it since the record was read.
+            is_canceled: record.is_canceled() || signals.canceled.is_cancelled(),
             is_begun,
             is_held,
             is_whole: record.is_publishing() && found.is_whole(&layout),
@@ -263,10 +286,12 @@ impl Engine {
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
                 if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
-                    let log = scene.log(thawed).await?;
-                    self.clear(scene.place(), claim, None).await;
                     let is_canceled = why == Why::Canceled;
-                    if scene.layout.remove(claim, is_canceled).await? && !is_canceled {
+                    let log = if is_canceled { None } else { Some(scene.log(thawed).await?) };
+                    self.clear(scene.place(), claim, None).await;
+                    if scene.layout.remove(claim, is_canceled).await?
+                        && let Some(log) = log
+                    {
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
                 }
@@ -353,9 +378,10 @@ impl Engine {
             }
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
+        let at = scene.location.name_any();
         let turn = tokio::select! {
             biased;
-            turn = self.turns.next() => Ok(turn),
+            turn = self.turns.read(&at) => Ok(turn),
             ended = signals.raise() => Err(ended),
         };
         let turn = match turn {

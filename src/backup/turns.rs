@@ -1,6 +1,9 @@
-//! Who reads what dead runs have stored: one at a time. It may have been written by anybody who may write to a store, and be what kills
-//! us; then it kills nobody in the middle of a recovery of his own, and no two of them together are too large.
+//! When whoever takes up a dead run's backup looks at its location and reads what is stored there: one backup of a location at a time, so
+//! that a store which hangs holds up its own backups alone. It may have been written by anybody who may write to a store, and be what
+//! kills us. So what is not bounded is read for one backup at a time, wherever it lies: then it kills nobody in the middle of a recovery
+//! of his own, and no two of them together are too large.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,29 +13,76 @@ use tokio::time::sleep;
 
 /// How long a turn is at most: a store that is away holds up nobody else for longer.
 const LONGEST: Duration = Duration::from_secs(120);
+/// The same at a location where the turn before it failed, or was too short: whoever is next there is likely to wait in vain, too.
+const SHORT: Duration = Duration::from_secs(5);
+/// Locations that have a row of their own at one time; all others share one. What is looked at of each is bounded, and so it is in all.
+const ROWS: usize = 16;
+/// Bytes of a name that an object may have.
+const NAME: usize = 253;
+
+/// Those that wait for one location. `true`: the last turn there failed.
+type Row = Arc<Mutex<bool>>;
 
 /// Of one process.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Mutex<()>>);
+pub struct Turns(Arc<Rows>);
+
+#[derive(Default)]
+struct Rows {
+    of: parking_lot::Mutex<HashMap<String, Row>>,
+    /// Of all locations.
+    reading: Arc<Mutex<()>>,
+}
 
 impl Turns {
-    /// In the order in which they are asked for.
-    pub async fn next(&self) -> Turn {
-        Turn(Arc::clone(&self.0).lock_owned().await)
+    /// To look at what lies in a location, of which nothing but a bounded part is read. In the order in which they are asked for there.
+    pub async fn look(&self, location: &str) -> Turn {
+        Turn { row: self.row(location).lock_owned().await, _reading: None }
+    }
+
+    /// To read all of a checkpoint. One of a location is in the line of all, however many wait there.
+    pub async fn read(&self, location: &str) -> Turn {
+        let row = self.row(location).lock_owned().await;
+        let reading = Arc::clone(&self.0.reading).lock_owned().await;
+        Turn { row, _reading: Some(reading) }
+    }
+
+    /// Names come from users: they take no more room than there are rows.
+    fn row(&self, location: &str) -> Row {
+        let rows = &mut *self.0.of.lock();
+        if let Some(row) = rows.get(location) {
+            return Arc::clone(row);
+        }
+        if rows.len() >= ROWS {
+            rows.retain(|_, row| Arc::strong_count(row) > 1);
+        }
+        let name = if rows.len() < ROWS && location.len() <= NAME { location } else { "" };
+        Arc::clone(rows.entry(name.to_owned()).or_default())
     }
 }
 
-pub struct Turn(OwnedMutexGuard<()>);
+pub struct Turn {
+    row: OwnedMutexGuard<bool>,
+    _reading: Option<OwnedMutexGuard<()>>,
+}
 
 impl Turn {
     /// Over when `work` is done, which may go on after a turn that was the longest.
-    pub async fn spend<T>(self, work: impl Future<Output = T>) -> T {
+    ///
+    /// # Errors
+    /// As `work`: then the next turn at that location is a short one.
+    pub async fn spend<T, E>(mut self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let longest = if *self.row { SHORT } else { LONGEST };
         let mut work = pin!(work);
         tokio::select! {
             biased;
-            done = &mut work => return done,
-            () = sleep(LONGEST) => drop(self.0),
+            done = &mut work => {
+                *self.row = done.is_err();
+                return done;
+            }
+            () = sleep(longest) => *self.row = true,
         }
+        drop(self);
         work.await
     }
 }
@@ -43,14 +93,65 @@ mod tests {
 
     use super::*;
 
+    async fn work(seconds: u64, well: bool) -> Result<(), ()> {
+        sleep(Duration::from_secs(seconds)).await;
+        if well { Ok(()) } else { Err(()) }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn turns_are_taken_one_after_another_and_one_that_takes_too_long_holds_nobody_up() {
         let (turns, begun) = (Turns::default(), Instant::now());
-        let work = async |seconds: u64| {
-            turns.next().await.spend(sleep(Duration::from_secs(seconds))).await;
+        let read = async |location: &str, seconds: u64| {
+            turns.read(location).await.spend(work(seconds, true)).await.unwrap();
             begun.elapsed().as_secs()
         };
-        let ended = tokio::join!(work(5), work(1000), work(5));
-        assert_eq!(ended, (5, 1005, 130));
+        let ended = tokio::join!(read("a", 5), read("a", 1000), read("b", 5), read("a", 1));
+        // The line of all has one of each location: the last one of the first is behind that of the second.
+        assert_eq!(ended, (5, 1010, 10, 131));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_location_that_hangs_holds_up_its_own_backups_alone_and_for_a_short_time_once_that_is_known() {
+        let (turns, begun) = (Turns::default(), Instant::now());
+        let look = async |location: &str, seconds: u64, well: bool| {
+            let _ = turns.look(location).await.spend(work(seconds, well)).await;
+            begun.elapsed().as_secs()
+        };
+        let hanging = async {
+            tokio::join!(
+                look("away", 1000, false),
+                look("away", 1000, false),
+                look("away", 1, false),
+                look("away", 1000, false),
+                look("away", 1, true),
+                look("away", 1000, false),
+                look("away", 1, true),
+            )
+        };
+        let (ended, healthy) = tokio::join!(hanging, look("well", 5, true));
+        assert_eq!(healthy, 5);
+        // It has answered the fifth, so the sixth has all the time there is.
+        assert_eq!(ended, (1000, 1120, 126, 1126, 132, 1132, 253));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whatever_locations_are_called_there_are_so_many_rows_and_those_in_use_stay() {
+        let turns = Turns::default();
+        let held = turns.look("held").await;
+        for i in 0..10 * ROWS {
+            turns.look(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
+            assert!(turns.0.of.lock().len() <= ROWS + 1);
+        }
+        assert!(turns.0.of.lock().contains_key("held"));
+        let mut all = Vec::new();
+        for i in 0..ROWS {
+            all.push(turns.look(&format!("other-{i}")).await);
+        }
+        // No row is left, so this one waits for whoever is in the row of all others.
+        let next = tokio::time::timeout(LONGEST, turns.look(&"n".repeat(1 << 20))).await;
+        assert!(next.is_err());
+        assert_eq!(turns.0.of.lock().len(), ROWS + 1);
+        drop((held, all));
+        assert!(tokio::time::timeout(LONGEST, turns.look("next")).await.is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::Claim;
 use berth_core::upload::{Standing, may_abort};
@@ -64,15 +64,17 @@ impl Engine {
     async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {
         let Place { layout, parts, .. } = place;
         let start = layout.void_checkpoint(claim, HEAD).await?;
-        let head = start.and_then(|start| Head::read(start).ok()).map(|(head, _)| head);
-        let named = head.filter(|head| !head.upload().is_empty());
-        let named = named.and_then(|head| parts.known(&layout.archive(), head.upload()).ok());
+        // Be it one of an older berth, from which nobody goes on.
+        let named = start.as_deref().and_then(Head::upload_of);
+        let is_hidden = named.is_none() && start.is_some_and(|start| Head::read(start).is_err());
+        let named = named.and_then(|upload| parts.known(&layout.archive(), &upload).ok());
         // By their ids, because many a key may not list uploads.
         let own = own.filter(|own| named.as_ref().is_none_or(|named| named.id() != own.id()));
         for upload in named.iter().chain(own) {
             abort(upload).await;
         }
-        self.sweep(place, claim).await
+        let swept = self.sweep(place, claim).await;
+        if is_hidden { swept.context("the checkpoint there does not say which it began") } else { swept }
     }
 
     /// Aborts what is begun and named by nobody.

@@ -37,7 +37,8 @@ pub fn may_write_over(run: &str, goes_on: bool, is_claimed: bool, found: &Standi
         // The answer to its own write was lost.
         Standing::Of { run: by, .. } if *by == run => true,
         // One that it should take up is gone, or is somebody else's by now. What else stands there under its claim is of no use to
-        // anybody: only a checkpoint of the claim's own run counts.
+        // anybody: besides the checkpoints of the claim's own run only that of the run which the claim names as the one before counts
+        // (`Checkpoint::is_believed`), and whoever went on from that one has written its own in its place.
         Standing::Nothing | Standing::Unreadable | Standing::Of { .. } => is_claimed && !goes_on,
     }
 }

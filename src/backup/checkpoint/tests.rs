@@ -154,6 +154,33 @@ fn a_first_line_that_is_too_long_is_none() {
     assert!(line(1) && !line(HEAD));
 }
 
+/// Each version has another line: a controller that was upgraded aborts what the one before it had begun.
+#[test]
+fn the_upload_of_a_checkpoint_is_known_whichever_version_wrote_it() {
+    let ours = Bytes::from(checkpoint().content().unwrap());
+    assert_eq!(Head::upload_of(&ours).as_deref(), Some("u"));
+    let parts = r#"{"id":"\"tag\"","size":8388608},"#.repeat(200);
+    let first = format!(r#"{{"version":1,"run":"r","uploaded":{{"upload":"a/b\"c","parts":[{parts}"#);
+    let second = r#"{"version":2,"run":"r","scope":"s","upload":"u2","lengths":[1,2,3,4,5,6],"digest":"d"}"#;
+    for (start, upload) in [
+        (first.as_str(), Some("a/b\"c")),
+        (second, Some("u2")),
+        (r#"{"version":4,"upload":"u4","#, Some("u4")),
+        // It had begun none, or says it where no line does, or says something else there.
+        (r#"{"version":3,"run":"r","upload":"","lengths":[]}"#, None),
+        (r#"{"version":2,"run":"r","scope":"s","lengths":[1,2,3,4,5,6],"digest":"d"}"#, None),
+        (r#"{"version":2,"run":"\"upload\":\"no\"","lengths":[]}"#, None),
+        (r#"{"version":9,"upload":{"id":"u9"}}"#, None),
+        (r#"{"version":1,"uploaded":{"upload":"cut o"#, None),
+        ("{\"version\":2}\n\"upload\":\"behind\"", None),
+        ("", None),
+    ] {
+        assert_eq!(Head::upload_of(start.as_bytes()).as_deref(), upload, "{start}");
+    }
+    let far = format!("{}{second}", " ".repeat(HEAD));
+    assert_eq!(Head::upload_of(far.as_bytes()), None);
+}
+
 proptest! {
     #[test]
     fn nothing_that_anybody_writes_there_ends_us(bytes in prop::collection::vec(any::<u8>(), 0..200), header in any::<bool>()) {
@@ -164,6 +191,7 @@ proptest! {
             content = [format!("{lengths}\"{digest}\"}}\n").into_bytes(), content].concat();
         }
         let content = Bytes::from(content);
+        let _ = Head::upload_of(&content);
         prop_assert!(Checkpoint::read_notes(content.clone()).is_err());
         prop_assert!(Checkpoint::read(content).is_err());
     }

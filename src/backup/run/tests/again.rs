@@ -14,6 +14,7 @@ use crate::backup::ledger::{Balance, Extents};
 mod counted;
 mod filters;
 mod late;
+mod older;
 mod ordered;
 mod turns;
 

@@ -45,6 +45,8 @@ struct Ran {
     blocks: Vec<Vec<String>>,
     listed: Value,
     counts: Counts,
+    /// Warnings and errors.
+    told: String,
 }
 
 impl Ran {
@@ -188,6 +190,7 @@ impl Cluster {
             blocks,
             listed: serde_json::to_value(listed).unwrap(),
             counts: log.counts(),
+            told: serde_json::to_string(&log.told()).unwrap(),
         }
     }
 

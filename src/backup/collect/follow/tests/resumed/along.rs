@@ -181,3 +181,21 @@ async fn what_is_gone_or_too_large_for_a_block_is_in_none() {
     assert_eq!(ran.counts, Counts { warnings: 1, errors: 0 });
     assert!(ran.stored().contains("persistentvolumeclaims app/large"));
 }
+
+/// Each of its pods asks for it, and then its list brings it.
+#[tokio::test(start_paused = true)]
+async fn what_is_odd_of_a_claim_counts_once_whoever_brings_it() {
+    let pods = |claim: &str| [hooked("a", &[claim]), hooked("b", &[claim])];
+    let long = "c".repeat(252);
+    let unstorable = ran(&cluster(&pods(long.as_str()), &[(long.as_str(), "v")], json!({}))).await;
+    assert_eq!(unstorable.counts, Counts { warnings: 0, errors: 1 });
+    let words = "1 objects of persistentvolumeclaims are missing";
+    assert!(unstorable.told.contains(words), "{}", unstorable.told);
+    let odd = json!({"metadata": {"name": "odd", "namespace": "app"}, "spec": "odd"});
+    let cluster = cluster(&pods("odd"), &[], json!({}));
+    cluster.api.always(get(&format!("{CLAIMS}/odd")).answers(odd.clone()));
+    cluster.api.once(get(CLAIMS).answers(list("5", &[odd])));
+    let unreadable = ran(&cluster).await;
+    // That it is stored as it is, and that nobody knows what it refers to.
+    assert_eq!(unreadable.counts, Counts { warnings: 0, errors: 2 }, "{}", unreadable.told);
+}

@@ -1,0 +1,37 @@
+//! What another version of berth has left.
+
+use berth_core::claim::Claim;
+use object_store::memory::InMemory;
+
+use super::*;
+use crate::backup::uploads::Place;
+use crate::storage::Parts;
+
+fn claim() -> Claim {
+    let [cluster, namespace, backup, run] = ["here", "velero", "u", "dead"].map(str::to_owned);
+    Claim { cluster, namespace, backup, run, before: None }
+}
+
+/// Many a key may not list uploads, so nobody else would find it: here the list is made elsewhere.
+#[tokio::test]
+async fn the_upload_that_a_checkpoint_of_another_version_names_is_aborted_by_its_id() {
+    for (names_it, is_left) in [(true, false), (false, true)] {
+        let (api, folder, bucket) =
+            (Scripted::new(), tempfile::tempdir().unwrap(), Arc::new(InMemory::new()));
+        let (layout, parts) = (Layout::new(bucket.clone(), None, "one"), Parts::Bucket(bucket));
+        layout.claim(&claim(), None).await.unwrap();
+        let upload = parts.begin(&layout.archive()).await.unwrap();
+        let mut line =
+            json!({"version": 2, "run": "dead", "scope": "", "lengths": [0, 0, 0, 0, 0, 0], "digest": ""});
+        if names_it {
+            line["upload"] = json!(upload.id());
+        }
+        layout.put_checkpoint(format!("{line}\n").into(), None).await.unwrap();
+        let location: BackupStorageLocation = serde_json::from_value(location(folder.path())).unwrap();
+        let place = Place { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
+        engine(&api, &folder, AfterInterruption::Resume).clear(place, &claim(), None).await;
+        let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
+        assert!(content.is_empty(), "nobody goes on from it");
+        assert_eq!(upload.put(0, 0, "late".into()).await.is_ok(), is_left);
+    }
+}
