@@ -19,7 +19,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::archive::Batch;
@@ -38,6 +38,8 @@ const ON_RECORD: u32 = 512;
 /// How long a hook before a pod is waited for when the backup ends early. Were it left at once, what it freezes could freeze
 /// behind the hook that thaws it.
 const LAST_HOOK: Duration = Duration::from_secs(30);
+/// How long one pod is looked at once more while another one of its block is still.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How much later hooks after a pod are run once more that failed behind one that may go on in its container.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -245,10 +247,29 @@ impl Blocks<'_> {
         if self.is_spent(held, spent) {
             return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
         }
-        match looked {
+        match self.look_again(held, looked, still).await {
             Ok(true) => self.run_before(held, still).await,
             Ok(false) => Before { is_stored: true, ..Before::default() },
             Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
+        }
+    }
+
+    /// While another pod of its block is still it may have been made anew: a hook would run in the one that has its name now, and nobody
+    /// would find that one on record. Asked once, because the other one waits.
+    async fn look_again(
+        &self,
+        held: &Held,
+        looked: Result<bool, HookError>,
+        still: Option<Instant>,
+    ) -> Result<bool, HookError> {
+        if still.is_none() || !matches!(looked, Ok(true)) {
+            return looked;
+        }
+        tokio::select! {
+            found = timeout(LOOK_AGAIN, look(&self.lister, &held.id)) => {
+                found.map_err(|_| HookError::TooLong(LOOK_AGAIN))?.map(|pod| !pod.has_ended())
+            }
+            () = self.ending.cancelled() => Err(HookError::Ended),
         }
     }
 

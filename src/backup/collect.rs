@@ -7,6 +7,7 @@ mod ordered;
 mod unmet;
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,7 +106,7 @@ struct Taken {
     /// Something was told of one of its objects.
     is_odd: bool,
     /// Of which of them, and what: several pods may bring the same claim, and then its list does.
-    told: Names,
+    told: HashSet<u64>,
     /// How many objects could not be read, and why not the first of them.
     unreadable: Option<(u64, serde_json::Error)>,
     /// How many objects have names that no file can have, and the first of these.
@@ -134,7 +135,7 @@ impl Taken {
             references,
             forbidden: false,
             is_odd: false,
-            told: Names::default(),
+            told: HashSet::new(),
             unreadable: None,
             unstorable: None,
             skipped: 0,
@@ -157,7 +158,9 @@ impl Taken {
 
     /// Is this said of the object for the first time?
     fn is_news(&mut self, found: &Found, what: &str) -> bool {
-        self.told.insert(format!("{} {what}", key(found.namespace.as_deref(), &found.name)))
+        // A name that no file can have may be as long as an address.
+        let mark = self.told.hasher().hash_one((&found.namespace, &found.name, what));
+        self.told.insert(mark)
     }
 
     fn namespaces(&self) -> HashSet<String> {

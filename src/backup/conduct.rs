@@ -107,8 +107,7 @@ impl Engine {
         is_stuck: bool,
     ) -> Next {
         let (cause, setting) = (cause(failure), self.after_interruption);
-        let (_, stored) = record.progress();
-        let may_go_on = record.runs().may_go_on(stored);
+        let may_go_on = record.runs().may_go_on();
         after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
     }
 

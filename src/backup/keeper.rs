@@ -246,6 +246,7 @@ impl<'a> Keeper<'a> {
 
     fn stands(&mut self, version: UpdateVersion) {
         (self.version, self.is_behind, self.goes_on) = (Some(version), false, false);
+        self.known.ledger.keep();
     }
 
     async fn is_claimed(&self) -> Result<bool, Error> {

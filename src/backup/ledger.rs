@@ -128,6 +128,7 @@ struct State {
     fresh: BTreeMap<usize, Vec<String>>,
     names: Vec<Bytes>,
     count: u64,
+    kept: u64,
     earlier: BTreeMap<usize, Earlier>,
 }
 
@@ -206,6 +207,17 @@ impl Ledger {
     /// How many objects are stored.
     pub fn count(&self) -> u64 {
         self.state.lock().count
+    }
+
+    /// A checkpoint stands that has all that is stored now.
+    pub fn keep(&self) {
+        let state = &mut *self.state.lock();
+        state.kept = state.count;
+    }
+
+    /// Objects in the checkpoint of this run that stands; 0: none does.
+    pub fn kept(&self) -> u64 {
+        self.state.lock().kept
     }
 
     /// For objects of this type that no list brings.

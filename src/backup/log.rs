@@ -214,6 +214,8 @@ struct State {
     counts: Counts,
     /// The latter.
     untold: Untold,
+    /// Those that say that there are more.
+    more: HashSet<Told>,
     /// What an earlier run told: a run that goes on may find the same once more.
     known: HashSet<Told>,
 }
@@ -260,6 +262,7 @@ impl BackupLog {
             room: Room::default(),
             counts: Counts::of(&told),
             untold: Untold::new(),
+            more: HashSet::new(),
             known: told.iter().cloned().collect(),
         };
         // Of what several runs told there may be more than one of them tells.
@@ -397,7 +400,7 @@ impl State {
 
     /// Once, whoever says it.
     fn tell_more(&mut self, more: Told) {
-        if !self.told.contains(&more) {
+        if self.more.insert(more.clone()) {
             self.told.push(more);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use kube::api::Api;
 use object_store::UpdateVersion;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
@@ -37,6 +37,8 @@ use crate::telemetry::chain;
 /// as a run waits for its store, of what its own tries and the pauses between them take: turns of others say nothing about it.
 const LOCATION: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(5);
+/// What the last try has at least: the location may have come back in the middle of it.
+const LAST_TRY: Duration = Duration::from_secs(60);
 
 /// What was found of it.
 struct Scene {
@@ -153,8 +155,18 @@ impl Engine {
                 () = signals.stop.cancelled() => return Ok(None),
             };
             let begun = Instant::now();
+            let hurry = async {
+                signals.canceled.cancelled().await;
+                sleep(LAST_PART).await;
+            };
             let work = async {
-                let scene = self.scene(&record, name, &run, is_held, is_begun, &signals).await?;
+                let scene = self.scene(&record, name, &run, is_held, is_begun, &signals);
+                let scene = tokio::select! {
+                    biased;
+                    scene = scene => scene?,
+                    () = hurry, if !is_publishing => bail!("it did not answer before the cancel"),
+                };
+                // What is stored of a canceled one is removed in the time that takes.
                 self.next(&record, scene, &thawed.log).await
             };
             let work = async {
@@ -163,16 +175,9 @@ impl Engine {
                     None => work.await,
                 }
             };
-            let hurry = async {
-                signals.canceled.cancelled().await;
-                sleep(LAST_PART).await;
-            };
-            let next = tokio::select! {
-                biased;
-                next = work => next,
-                () = hurry, if !is_publishing => Err(anyhow!("it did not answer before the cancel")),
-                () = sleep(LOCATION.saturating_sub(spent)) => Err(anyhow!("it did not answer in time")),
-            };
+            let left = LOCATION.saturating_sub(spent).max(LAST_TRY);
+            let next =
+                timeout(left, work).await.unwrap_or_else(|_| Err(anyhow!("it did not answer in time")));
             spent += begun.elapsed();
             let is_canceled = signals.canceled.is_cancelled() && !is_publishing;
             let status = match next {
@@ -197,7 +202,10 @@ impl Engine {
                     warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
                     return Ok(None);
                 }
-                Err(_) if is_canceled => failed(CANCELED, Timestamp::now()),
+                Err(error) if is_canceled => {
+                    warn!(%name, error = format!("{error:#}"), "canceled, and what is stored of it could not be removed");
+                    failed(CANCELED, Timestamp::now())
+                }
                 Err(error) => {
                     let reason = format!("{}, and its location cannot be read: {error:#}", Why::Ended);
                     failed(&reason, Timestamp::now())
@@ -258,7 +266,6 @@ impl Engine {
             is_held,
             is_whole: record.is_publishing() && found.is_whole(&layout),
             runs: record.runs(),
-            stored: record.progress().1,
             ours: &ours,
             folder: &found.folder,
             scope: record.scope(),
@@ -393,16 +400,16 @@ impl Engine {
         let entered = turn.spend(async {
             match record.run_again(OPENING).await {
                 Ok(()) => {}
-                Err(WriteError::Refused(error)) => return Ok(Err(Failure::Refused(error))),
-                Err(error) => return Err(error),
+                Err(WriteError::Refused(error)) => return Err(Ok(Failure::Refused(error))),
+                Err(error) => return Err(Err(error)),
             }
             let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
-            Ok(signals.bound(entered).await)
+            signals.bound(entered).await.map_err(Ok)
         });
-        let entered = entered.await?;
-        let log = match entered {
+        let log = match entered.await {
             Ok(log) => log.unwrap_or(heard),
-            Err(failure) => return self.conclude(record, &site, &heard, failure).await,
+            Err(Err(error)) => return Err(error),
+            Err(Ok(failure)) => return self.conclude(record, &site, &heard, failure).await,
         };
         if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
             return self.conclude(record, &site, &log, failure).await;

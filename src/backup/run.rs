@@ -458,7 +458,7 @@ impl Engine {
         let storing = async {
             let packed = tokio::select! {
                 (packed, ()) = async { tokio::join!(pack, blocks.as_mut()) } => packed,
-                lost = keep_record(record, &counters, &frozen) => Err(lost),
+                lost = keep_record(record, &counters, &ledger, &frozen) => Err(lost),
                 ended = signals.raise() => Err(ended),
             };
             // Whatever became of the backup: what was begun in a pod is undone in it.
@@ -533,9 +533,9 @@ fn told(record: &Record, failure: &Failure) -> String {
     reason
 }
 
-/// Writes the progress, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
+/// Writes the progress, how far its checkpoint is, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
 /// nothing has changed. Ends when the Backup is not this run's any more.
-async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) -> Failure {
+async fn keep_record(record: &mut Record, counters: &Counters, ledger: &Ledger, frozen: &Frozen) -> Failure {
     // It does not go back, be it that an earlier run had come further.
     let before = record.progress();
     let mut told = before;
@@ -547,13 +547,18 @@ async fn keep_record(record: &mut Record, counters: &Counters, frozen: &Frozen) 
         let done = counters.done.load(Ordering::Relaxed).max(before.1);
         let now = (counters.total.load(Ordering::Relaxed).max(done).max(before.0), done);
         let asked = frozen.asked();
-        if now != told || asked.is_some() {
+        let runs = record.runs();
+        let kept = runs.kept(ledger.kept());
+        if now != told || asked.is_some() || kept != runs {
             let mut patch = json!({});
             if now != told {
                 patch["status"]["progress"] = json!({"totalItems": now.0, "itemsBackedUp": now.1});
             }
             if let Some(asked) = &asked {
-                patch["metadata"]["annotations"] = json!({keys::FROZEN: asked.pods});
+                patch["metadata"]["annotations"][keys::FROZEN] = json!(asked.pods);
+            }
+            if kept != runs {
+                patch["metadata"]["annotations"][keys::RUNS] = json!(kept.to_string());
             }
             let patience = if asked.is_some() { RECORD } else { PROGRESS };
             match record.merge(&patch, BackupPhase::InProgress, patience).await {

@@ -179,8 +179,7 @@ impl Record {
     /// # Errors
     /// See [`WriteError`].
     pub async fn run_again(&mut self, patience: Duration) -> Result<(), WriteError> {
-        let (_, stored) = self.progress();
-        let runs = self.runs().next(stored).to_string();
+        let runs = self.runs().next().to_string();
         let patch = json!({
             "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
             "status": {"completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null},

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// How long a turn is at most: a store that is away holds up nobody else for longer.
 const LONGEST: Duration = Duration::from_secs(120);
-/// The same at a location where the turn before it failed, or was too short: whoever is next there is likely to wait in vain, too.
+/// How long others of a location wait where the turn before it failed, or was too short: whoever is next there is likely to wait in vain, too.
 const SHORT: Duration = Duration::from_secs(5);
 /// Locations that have a row of their own at one time; all others share one. What is looked at of each is bounded, and so it is in all.
 const ROWS: usize = 16;
@@ -29,41 +29,46 @@ pub struct Turns(Arc<Rows>);
 
 #[derive(Default)]
 struct Rows {
-    of: parking_lot::Mutex<HashMap<String, Row>>,
+    /// Two, because whoever reads waits for those of other locations, and whoever looks does not.
+    looks: Named,
+    reads: Named,
     /// Of all locations.
     reading: Arc<Mutex<()>>,
 }
 
+/// By location.
+type Named = parking_lot::Mutex<HashMap<String, Row>>;
+
 impl Turns {
     /// To look at what lies in a location, of which nothing but a bounded part is read. In the order in which they are asked for there.
     pub async fn look(&self, location: &str) -> Turn {
-        Turn { row: self.row(location).lock_owned().await, _reading: None }
+        Turn { row: row(&self.0.looks, location).lock_owned().await, reading: None }
     }
 
     /// To read all of a checkpoint. One of a location is in the line of all, however many wait there.
     pub async fn read(&self, location: &str) -> Turn {
-        let row = self.row(location).lock_owned().await;
+        let row = row(&self.0.reads, location).lock_owned().await;
         let reading = Arc::clone(&self.0.reading).lock_owned().await;
-        Turn { row, _reading: Some(reading) }
+        Turn { row, reading: Some(reading) }
     }
+}
 
-    /// Names come from users: they take no more room than there are rows.
-    fn row(&self, location: &str) -> Row {
-        let rows = &mut *self.0.of.lock();
-        if let Some(row) = rows.get(location) {
-            return Arc::clone(row);
-        }
-        if rows.len() >= ROWS {
-            rows.retain(|_, row| Arc::strong_count(row) > 1);
-        }
-        let name = if rows.len() < ROWS && location.len() <= NAME { location } else { "" };
-        Arc::clone(rows.entry(name.to_owned()).or_default())
+/// Names come from users: they take no more room than there are rows.
+fn row(rows: &Named, location: &str) -> Row {
+    let rows = &mut *rows.lock();
+    if let Some(row) = rows.get(location) {
+        return Arc::clone(row);
     }
+    if rows.len() >= ROWS {
+        rows.retain(|_, row| Arc::strong_count(row) > 1);
+    }
+    let name = if rows.len() < ROWS && location.len() <= NAME { location } else { "" };
+    Arc::clone(rows.entry(name.to_owned()).or_default())
 }
 
 pub struct Turn {
     row: OwnedMutexGuard<bool>,
-    _reading: Option<OwnedMutexGuard<()>>,
+    reading: Option<OwnedMutexGuard<()>>,
 }
 
 impl Turn {
@@ -72,7 +77,7 @@ impl Turn {
     /// # Errors
     /// As `work`: then the next turn at that location is a short one.
     pub async fn spend<T, E>(mut self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        let longest = if *self.row { SHORT } else { LONGEST };
+        let (longest, begun) = (if *self.row { SHORT } else { LONGEST }, Instant::now());
         let mut work = pin!(work);
         tokio::select! {
             biased;
@@ -82,15 +87,21 @@ impl Turn {
             }
             () = sleep(longest) => *self.row = true,
         }
-        drop(self);
+        let Self { row, reading } = self;
+        drop(row);
+        // What is read is not bounded, however its location is: it is one at a time all the same.
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = sleep_until(begun + LONGEST) => {}
+        }
+        drop(reading);
         work.await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     async fn work(seconds: u64, well: bool) -> Result<(), ()> {
@@ -135,14 +146,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_read_of_a_location_that_failed_is_one_at_a_time_all_the_same() {
+        let (turns, begun) = (Turns::default(), Instant::now());
+        let read = async |location: &str, seconds: u64, well: bool| {
+            let _ = turns.read(location).await.spend(work(seconds, well)).await;
+            begun.elapsed().as_secs()
+        };
+        let ended = tokio::join!(
+            read("bad", 1, false),
+            read("bad", 100, true),
+            read("well", 5, true),
+            read("bad", 1, true)
+        );
+        assert_eq!(ended, (1, 106, 6, 107));
+        // Whoever only looks does not wait for those who read.
+        let reading = turns.read("bad").await;
+        tokio::time::timeout(Duration::from_secs(1), turns.look("bad")).await.unwrap();
+        drop(reading);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn whatever_locations_are_called_there_are_so_many_rows_and_those_in_use_stay() {
         let turns = Turns::default();
         let held = turns.look("held").await;
         for i in 0..10 * ROWS {
             turns.look(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
-            assert!(turns.0.of.lock().len() <= ROWS + 1);
+            assert!(turns.0.looks.lock().len() <= ROWS + 1);
         }
-        assert!(turns.0.of.lock().contains_key("held"));
+        assert!(turns.0.looks.lock().contains_key("held"));
         let mut all = Vec::new();
         for i in 0..ROWS {
             all.push(turns.look(&format!("other-{i}")).await);
@@ -150,7 +181,7 @@ mod tests {
         // No row is left, so this one waits for whoever is in the row of all others.
         let next = tokio::time::timeout(LONGEST, turns.look(&"n".repeat(1 << 20))).await;
         assert!(next.is_err());
-        assert_eq!(turns.0.of.lock().len(), ROWS + 1);
+        assert_eq!(turns.0.looks.lock().len(), ROWS + 1);
         drop((held, all));
         assert!(tokio::time::timeout(LONGEST, turns.look("next")).await.is_ok());
     }

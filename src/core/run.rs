@@ -54,8 +54,6 @@ pub struct Interrupted<'a> {
     pub is_whole: bool,
     /// How often it was run so far.
     pub runs: Runs,
-    /// Objects that its runs said were stored.
-    pub stored: u64,
     /// The claim of a run that would begin now.
     pub ours: &'a Claim,
     pub folder: &'a Folder,
@@ -130,7 +128,7 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         (_, AfterInterruption::Fail) => Recovery::Fail(Why::Ended),
         // Maybe a Velero runs it.
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
-        _ if !found.runs.may_go_on(found.stored) => Recovery::Fail(Why::TooOften),
+        _ if !found.runs.may_go_on() => Recovery::Fail(Why::TooOften),
         (Some(claim), AfterInterruption::Resume)
             if found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
         {
@@ -164,7 +162,6 @@ mod tests {
             is_held: true,
             is_whole: false,
             runs: Runs::default(),
-            stored: 0,
             ours,
             folder,
             scope: Some("frozen"),
@@ -288,7 +285,6 @@ mod tests {
             (published, others) in any::<(bool, bool)>(),
             found in claims(),
             runs in (0_u32..6, 0_u32..12, 0_u64..4).prop_map(|(in_vain, all, furthest)| Runs { all, in_vain, furthest }),
-            stored in 0_u64..6,
             checkpoint in proptest::option::of(("dead|next|other", "frozen|other")),
             scope in proptest::option::of("frozen|other"),
             setting in prop::sample::select(vec![
@@ -299,7 +295,7 @@ mod tests {
             let [is_canceled, is_begun, is_held, is_whole] = flags;
             let folder = Folder { published, claim: found, others };
             let situation = Interrupted {
-                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, stored, ours: &ours,
+                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours,
                 folder: &folder,
                 scope: scope.as_deref(), setting,
                 checkpoint: checkpoint.as_ref().map(|(run, scope)| Checkpoint { run, scope }),
@@ -311,7 +307,7 @@ mod tests {
                 prop_assert!(is_ours && is_held && !published);
             }
             if runs_again {
-                prop_assert!(runs.may_go_on(stored) && setting != AfterInterruption::Fail && !is_canceled && is_held);
+                prop_assert!(runs.may_go_on() && setting != AfterInterruption::Fail && !is_canceled && is_held);
                 let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
                 prop_assert!(!(published || is_of_another_cluster || is_ours && is_whole));
                 prop_assert!(folder.claim.is_some() || !others);

@@ -206,9 +206,12 @@ impl Cycle {
         }
         let now = Timestamp::now();
         let calm = self.started.is_none_or(|at| at.elapsed() >= CALM);
-        // Each that ends moves all behind it, so what is only wrong waits for that. What others wait for does not: there may always
-        // be one that cannot be ended.
-        let budget = if decided.end.is_empty() { self.budget.earn(now, calm) } else { 0 };
+        // Each that ends moves all behind it, so what is only wrong waits for that, but not for one whose end has failed: there may
+        // always be such a one. What others wait for does not wait at all.
+        let is_fresh = |end: &End| {
+            view.backups.get(end.backup).is_some_and(|entry| !view.failures.contains_key(&entry.uid))
+        };
+        let budget = if decided.end.iter().any(is_fresh) { 0 } else { self.budget.earn(now, calm) };
         let wrong = decided.renumber(view, usize::MAX).count();
         let writes: Vec<_> = decided.renumber(view, budget).collect();
         self.budget.spend(writes.len());

@@ -15,7 +15,7 @@ pub struct Runs {
     pub all: u32,
     /// Those in a row that came no further, the latest included.
     pub in_vain: u32,
-    /// Objects that were stored when it was taken up last; 0: it was not taken up, or nothing was stored.
+    /// Objects that the checkpoint with most of them has, as its run said once it stood; 0: there was none.
     pub furthest: u64,
 }
 
@@ -27,28 +27,30 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// May it be run again, now that its latest run has ended early with so many objects `stored`?
-    pub fn may_go_on(self, stored: u64) -> bool {
-        let next = self.next(stored);
+    /// May it be run again, now that its latest run has ended early?
+    pub fn may_go_on(self) -> bool {
+        let next = self.next();
         next.in_vain <= MOST_RUNS && next.all <= MOST_RUNS_AT_ALL
     }
 
-    /// With the run that begins now, after one that ended early with so many objects `stored`. Where the first run got is what the second
-    /// one is measured by, so it counts as one that came no further.
+    /// With the run that begins now, after one that ended early.
     #[must_use]
-    pub fn next(self, stored: u64) -> Self {
+    pub fn next(self) -> Self {
+        Self { all: self.all.saturating_add(1), in_vain: self.in_vain.saturating_add(1), ..self }
+    }
+
+    /// Once a checkpoint with so many objects stands, from which the next run goes on. The first one is what later ones are measured by,
+    /// so its run counts as one that came no further.
+    #[must_use]
+    pub fn kept(self, stored: u64) -> Self {
         let came_further = self.furthest > 0 && stored > self.furthest;
-        let before = if came_further { 0 } else { self.in_vain };
-        Self {
-            all: self.all.saturating_add(1),
-            in_vain: before.saturating_add(1),
-            furthest: self.furthest.max(stored),
-        }
+        let in_vain = if came_further { 0 } else { self.in_vain };
+        Self { in_vain, furthest: self.furthest.max(stored), ..self }
     }
 
     /// For people: how many there were, and how many there may be.
     pub fn told(self) -> String {
-        match self.all == self.in_vain {
+        match self.all <= self.in_vain {
             true => format!("{} of {MOST_RUNS}", self.in_vain),
             false => format!("{} of {MOST_RUNS_AT_ALL}", self.all),
         }
@@ -90,14 +92,15 @@ mod tests {
 
     use super::*;
 
-    /// How many runs there are when each dies with so many objects stored.
+    /// How many runs there are when each dies with so many objects in its checkpoint.
     fn all_runs(died_at: impl IntoIterator<Item = u64>) -> u32 {
         let mut runs = Runs::default();
         for stored in died_at {
-            if !runs.may_go_on(stored) {
+            runs = runs.kept(stored);
+            if !runs.may_go_on() {
                 break;
             }
-            runs = runs.next(stored);
+            runs = runs.next();
         }
         runs.all
     }
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_does_not_count() {
-        let second = Runs::default().next(5);
+        let second = Runs::default().kept(5).next();
         assert_eq!(second.without_latest(), Runs { furthest: 5, ..Runs::default() });
         assert_eq!(Runs::default().without_latest().without_latest().to_string(), "0");
     }

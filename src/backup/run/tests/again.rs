@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::run::Runs;
 use berth_core::selection::{Fate, ResourceType, Selection};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -95,6 +96,15 @@ impl Standing {
 
     fn now(&self) -> Value {
         self.0.lock().clone()
+    }
+
+    /// How many runs are counted.
+    fn runs(&self) -> u32 {
+        self.counted().all
+    }
+
+    fn counted(&self) -> Runs {
+        self.annotation(keys::RUNS).as_str().unwrap().parse().unwrap()
     }
 
     fn annotation(&self, key: &str) -> Value {
@@ -227,7 +237,7 @@ async fn a_run_whose_process_is_gone_is_gone_on_with_and_each_object_is_stored_o
     assert!(told.contains("it goes on from a checkpoint, with"), "{told}");
     assert!(!lists_anew(&asked), "what is stored is not listed again: {asked:?}");
     site.holds(&["a", "b", "c"]);
-    assert_eq!(standing.annotation(keys::RUNS), "2");
+    assert_eq!(standing.runs(), 2);
     assert_eq!(standing.now()["status"]["progress"], json!({"totalItems": 3, "itemsBackedUp": 3}));
 }
 
@@ -261,15 +271,14 @@ async fn a_run_that_is_handed_over_counts_for_nothing_and_is_gone_on_with() {
         standing.has_packed(2).await;
     };
     site.is_drained_after(story).await;
-    assert_eq!(standing.annotation(keys::RUNS), "0");
+    assert_eq!(standing.runs(), 0);
     // What was on its way is stored, and known.
     site.api.once(third().answers(list("5", &[large("c")])));
     let (told, asked) = site.recovers(BackupPhase::Completed).await;
     assert!(told.contains("with 2 objects stored already (run 1 of 3)"), "{told}");
     assert!(!asked.contains(&format!("{} continue=second", first_page())), "{asked:?}");
     site.holds(&["a", "b", "c"]);
-    // The first one, from two objects on.
-    assert_eq!(standing.annotation(keys::RUNS), "1 1 2");
+    assert_eq!(standing.runs(), 1);
 }
 
 #[tokio::test]
@@ -286,6 +295,24 @@ async fn one_that_is_handed_over_before_anything_is_stored_begins_anew() {
     assert!(told.contains("it begins anew (run 1 of 3)"), "{told}");
     site.holds(&["a"]);
     assert_eq!(standing.now()["status"]["startTimestamp"], begun);
+}
+
+/// By this a backup that takes long and is interrupted often is told from one that ends each of its runs.
+#[tokio::test]
+async fn a_run_says_how_far_its_checkpoint_is_once_that_stands() {
+    let never = Hold::new();
+    let (site, standing) = three_pages();
+    site.api.once(third().never_answers().held(&never));
+    let story = async {
+        never.asked().await;
+        site.has(CHECKPOINT).await;
+        while standing.counted().furthest == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    site.is_killed_after(story).await;
+    let counted = standing.counted();
+    assert!(counted.all == 1 && counted.in_vain == 1 && counted.furthest <= 2, "{counted:?}");
 }
 
 #[tokio::test]
@@ -350,7 +377,7 @@ async fn a_run_whose_upload_is_gone_begins_anew_from_nothing_and_that_counts() {
     };
     let (ended, ()) = tokio::join!(engine.recover("one", "u", Signals::default(), |_| {}), story);
     assert_eq!(ended.unwrap().unwrap().phase(), BackupPhase::InProgress);
-    assert_eq!(standing.annotation(keys::RUNS), "2");
+    assert_eq!(standing.runs(), 2);
     site.api.once(third().answers(list("5", &[large("c")])));
     let (told, asked) = site.recovers(BackupPhase::Completed).await;
     assert!(told.contains("it begins anew (run 3 of 3)") && lists_anew(&asked), "{told}");
@@ -593,7 +620,7 @@ async fn a_checkpoint_that_ends_each_of_its_runs_is_not_read_again() {
         ended = engine.recover("one", "u", Signals::default(), |_| {}) => panic!("it has ended: {ended:?}"),
         () = counted.asked() => {}
     }
-    assert_eq!(standing.annotation(keys::RUNS), "3");
+    assert_eq!(standing.runs(), 3);
     std::fs::write(&path, &odd).unwrap();
     site.recovers(BackupPhase::Failed).await;
     let reason = standing.now()["status"]["failureReason"].clone();

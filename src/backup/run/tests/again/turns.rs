@@ -45,12 +45,12 @@ async fn nothing_is_read_and_no_run_counted_while_another_backup_is_taken_up() {
     let another = engine.turns.read("elsewhere").await;
     assert!(timeout(WHILE, &mut recovering).await.is_err(), "it waits before it counts its run");
     assert!(looked(&site) > before);
-    assert_eq!(standing.annotation(keys::RUNS), "1");
+    assert_eq!(standing.runs(), 1);
     drop(another);
     tokio::time::resume();
     let ended = timeout(LONG, recovering).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase(), BackupPhase::Completed, "{:?}", ended.status);
-    assert_eq!(standing.annotation(keys::RUNS), "2");
+    assert_eq!(standing.runs(), 2);
     site.holds(&["a", "b", "c"]);
 }
 
@@ -63,7 +63,7 @@ async fn a_location_at_which_another_backup_waits_for_its_store_holds_up_nobody_
     let recovering = engine.recover("one", "u", Signals::default(), |_| {});
     let ended = timeout(LONG, recovering).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase(), BackupPhase::Completed, "{:?}", ended.status);
-    assert_eq!(standing.annotation(keys::RUNS), "2");
+    assert_eq!(standing.runs(), 2);
     site.holds(&["a", "b", "c"]);
 }
 
@@ -87,7 +87,7 @@ async fn a_cancel_is_heard_while_a_recovery_waits_for_its_turn() {
         let ended = timeout(LONG, recovering).await.unwrap().unwrap().unwrap();
         assert_eq!(ended.phase(), BackupPhase::Failed);
         assert_eq!(standing.now()["status"]["failureReason"], CANCELED);
-        assert_eq!(standing.annotation(keys::RUNS), "1");
+        assert_eq!(standing.runs(), 1);
         assert_eq!(site.stored(), [""; 0], "a canceled backup leaves nothing");
     }
 }
