@@ -50,7 +50,7 @@ bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON i
 	$(CARGO) build --locked --release --package berth --package berth-bench --bins
 	@$(TARGET)/release/bench --berth $(TARGET)/release/berth $(addprefix --only=,$(ONLY))
 
-manifests: ## Writes the definitions from the types, and what the chart carries from manifests.
+manifests: ## Writes what is generated: definitions, the objects of the chart, and docs/reference.
 	$(CARGO) build --quiet --locked
 	$(BERTH) crd --write manifests/crd
 	$(BERTH) crd --of garden --write manifests/garden/crd
@@ -70,6 +70,7 @@ manifests: ## Writes the definitions from the types, and what the chart carries 
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
+	$(BERTH) reference --write docs/reference
 
 image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
 	@image/build $(ARCHES)
