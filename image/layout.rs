@@ -149,6 +149,13 @@ fn full(name: &str) -> anyhow::Result<(String, &str)> {
     Ok((full, tag))
 }
 
+/// What `berth install --image` takes when the image is where nodes pull it from, with a word for a registry that the name
+/// leaves open.
+pub fn pinned(name: &str, digest: &str) -> String {
+    let registry = if name.contains('/') { "" } else { "REGISTRY/" };
+    format!("{registry}{name}@{digest}")
+}
+
 /// In hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
@@ -244,6 +251,14 @@ mod tests {
     fn the_same_input_gives_the_same_bytes() {
         assert_eq!(files(&[Arch::Amd64, Arch::Arm64]), files(&[Arch::Amd64, Arch::Arm64]));
         assert_ne!(files(&[Arch::Amd64]).0, files(&[Arch::Arm64]).0);
+    }
+
+    #[test]
+    fn what_is_to_be_installed_is_named_by_its_digest() {
+        assert_eq!(pinned("berth:1", "sha256:ab"), "REGISTRY/berth:1@sha256:ab");
+        for name in ["team/berth:1", "registry.example:5000/berth:1"] {
+            assert_eq!(pinned(name, "sha256:ab"), format!("{name}@sha256:ab"));
+        }
     }
 
     #[test]
