@@ -13,11 +13,11 @@ mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
 pub use index::Index;
-pub use order::{DEFAULT_CLASS, FairShare, Order, Standing, Use, handicaps};
+pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
 pub use plan::{
     Cause, End, Plan, Waiting, Work, depends_on_all, explain_newcomer, may_open, plan, starts, work,
 };
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};
-pub use view::{Entry, Phase, View};
+pub use view::{Entry, Phase, Standing, View};
