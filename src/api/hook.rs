@@ -12,7 +12,9 @@ use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
 use crate::GoDuration;
-use crate::parse::{duration, globs, list, parse_selector};
+use crate::duration::duration;
+use crate::filter::{globs, list};
+use crate::selector::parse_selector;
 use crate::velero::backup::{BackupHooks, BackupResourceHook, HookErrorMode, ResourceHook};
 
 /// In the key of each annotation of a hook; few pods have one.
