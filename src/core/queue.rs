@@ -3,6 +3,7 @@
 //! [`View`] is frozen from the API objects, [`plan`] decides on it, the rim writes what the [`Plan`] says.
 
 mod estimate;
+mod held;
 mod index;
 mod order;
 mod plan;
@@ -12,11 +13,10 @@ mod turn;
 mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
+pub use held::Work;
 pub use index::Index;
 pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
-pub use plan::{
-    Cause, End, Plan, Waiting, Work, depends_on_all, explain_newcomer, may_open, plan, starts, work,
-};
+pub use plan::{Cause, End, Plan, Waiting, depends_on_all, explain_newcomer, may_open, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};
