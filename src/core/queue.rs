@@ -5,6 +5,7 @@
 mod estimate;
 mod held;
 mod index;
+mod newcomer;
 mod order;
 mod plan;
 mod position;
@@ -15,8 +16,9 @@ mod view;
 pub use estimate::{Band, Expectation, History, Run, expect};
 pub use held::Work;
 pub use index::Index;
+pub use newcomer::{depends_on_all, explain_newcomer};
 pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
-pub use plan::{Cause, End, Plan, Waiting, depends_on_all, explain_newcomer, may_open, plan, starts, work};
+pub use plan::{Cause, End, Plan, Waiting, may_open, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};

@@ -9,7 +9,6 @@ use super::held::{Held, Work, are_plain};
 use super::reason::Reason;
 use super::view::{Entry, Phase, View};
 use crate::glob::Effort;
-use crate::namespace::NamespaceSet;
 
 /// What to do, as indices into the view's `backups`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +110,7 @@ enum Extent {
 }
 
 fn walk(view: &View, extent: Extent) -> (Plan, Work) {
-    let mut free = view.slots.max(1).saturating_sub(running(view));
+    let mut free = view.slots.max(1).saturating_sub(view.running());
     if view.stopped.is_some() {
         free = 0;
     }
@@ -240,88 +239,6 @@ fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
 pub(super) fn settled(view: View) -> View {
     let heirs = heirs(&view, &superseding(&view));
     with_heirs(view, &heirs)
-}
-
-/// What a backup that is being created would wait for. Names the running backup in its way, or else the one
-/// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
-pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
-    if let Some(reason) = view.hold_reason(newcomer) {
-        return reason;
-    }
-    let mut compared = Compared::with(&newcomer.namespaces);
-    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
-        let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
-        return Reason::Overlap {
-            with: entry.name.clone(),
-            running: entry.phase.is_running(),
-            namespaces: meeting.map(|m| m.namespaces).unwrap_or_default(),
-        };
-    }
-    if let Some(why) = &view.stopped {
-        return Reason::NoExecutor { why: why.clone() };
-    }
-    let slots = view.slots.max(1);
-    let running = running(view);
-    let free = running < slots && running + starts(view).start.len() < slots;
-    if free { Reason::Next } else { Reason::NoSlot { slots } }
-}
-
-/// Does what a newcomer is told depend on more than [`Index::facing`](super::Index::facing) finds? Unless the order is by
-/// arrival, its place does. And where a slot is free and nobody is in its way, it depends on who else is about to start.
-pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
-    let takes_a_slot = || {
-        let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();
-        could_start && running(view) < view.slots.max(1)
-    };
-    let mut compared = Compared::with(&newcomer.namespaces);
-    !view.order.is_by_arrival()
-        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
-}
-
-fn running(view: &View) -> usize {
-    view.backups.iter().filter(|entry| entry.phase.is_running()).count()
-}
-
-/// The running backup that keeps a newcomer from its namespaces, or else the one furthest ahead in the queue.
-fn first_in_the_way<'a>(
-    view: &'a View,
-    newcomer: &'a Entry,
-    compared: &mut Compared<'a>,
-) -> Option<&'a Arc<Entry>> {
-    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
-    // By arrival everybody known is ahead.
-    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
-    let precedes = |a: &Arc<Entry>, b: &Arc<Entry>| {
-        let running_first = b.phase.is_running().cmp(&a.phase.is_running());
-        running_first.then_with(|| view.precedence(a, b)).is_lt()
-    };
-    let mut first: Option<&Arc<Entry>> = None;
-    for b in view.backups.iter().filter(|b| view.is_in_the_way(b) && is_ahead(b)) {
-        if first.is_none_or(|known| precedes(b, known)) && compared.overlaps(&b.namespaces) {
-            first = Some(b);
-        }
-    }
-    first
-}
-
-/// What one set was compared with. Those of one schedule are alike.
-struct Compared<'a> {
-    set: &'a NamespaceSet,
-    effort: Effort,
-    patterns: HashMap<&'a NamespaceSet, bool>,
-}
-
-impl<'a> Compared<'a> {
-    fn with(set: &'a NamespaceSet) -> Self {
-        Self { set, effort: Effort::of_decision(), patterns: HashMap::new() }
-    }
-
-    fn overlaps(&mut self, other: &'a NamespaceSet) -> bool {
-        if other.is_literal() {
-            return self.set.overlaps(other, &self.effort);
-        }
-        *self.patterns.entry(other).or_insert_with(|| self.set.overlaps(other, &self.effort))
-    }
 }
 
 #[cfg(test)]

@@ -178,6 +178,11 @@ impl<'a> Standing<'a> {
 }
 
 impl View {
+    /// How many take a slot.
+    pub(super) fn running(&self) -> usize {
+        self.backups.iter().filter(|entry| entry.phase.is_running()).count()
+    }
+
     /// Is it to wait, by its own mark or by that of its location, or because it cannot be written?
     pub fn holds(&self, entry: &Entry) -> bool {
         entry.held || self.is_unwritable(entry) || self.closed_location(entry).is_some()
