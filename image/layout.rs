@@ -1,13 +1,12 @@
 //! The image as registries and engines know it: an OCI image layout.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::Arch;
-use crate::layer::{Entry, Layer, tar};
+use crate::layer::{Entry, Layer, sha256, tar};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -154,16 +153,6 @@ fn full(name: &str) -> anyhow::Result<(String, &str)> {
 pub fn pinned(name: &str, digest: &str) -> String {
     let registry = if name.contains('/') { "" } else { "REGISTRY/" };
     format!("{registry}{name}@{digest}")
-}
-
-/// In hexadecimal.
-pub fn sha256(bytes: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    digest.as_ref().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]
