@@ -16,6 +16,7 @@ use jiff::SignedDuration;
 
 use crate::install::Certificates;
 use crate::install::engine::EngineRights;
+use crate::install::image;
 use crate::install::reviews::ANYWHERE;
 use crate::storage::Roots;
 
@@ -341,8 +342,9 @@ pub struct ReviewArgs {
 pub struct InstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Image of the Deployments. Default: that of this version, from where it is installed from.
-    #[arg(long)]
+    /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: that of this version, from where it is
+    /// installed from.
+    #[arg(long, value_parser = image::checked)]
     pub image: Option<String>,
     /// Who runs the backups that are started. Default: as it is installed, else berth.
     #[arg(long, value_enum)]
