@@ -126,6 +126,11 @@ pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
 /// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as `status.seed` says. Outlives a restore of
 /// the hub, which loses statuses: by this it knows whom to wait for.
 pub const WRITER: &str = "garden.berth.dev/writer";
+/// Annotation of a BackupEntry, hub or member: what lies in the directory of its name without an owner's mark is its own. The value is
+/// its name. In a hub whoever may write statuses of entries says so.
+pub const OWN_DIRECTORY: &str = "garden.berth.dev/own-directory";
+/// Annotation of a member's BackupEntry: the namespace of the hub's, to whom its directory belongs.
+pub const HUB_NAMESPACE: &str = "garden.berth.dev/hub-namespace";
 /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
 /// the reason, in words.
 pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
