@@ -15,6 +15,10 @@ use crate::storage::bucket::{Bucket, Result, StoreError};
 
 /// Beside what else berth notes of an entry: it goes with that, when the data is gone.
 const FILE: &str = "owner.json";
+/// Larger than any mark.
+const LARGEST: usize = 4 * 1024;
+/// What the name of an object may have (source: RFC 1123's subdomains).
+const NAME: usize = 253;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -25,6 +29,14 @@ struct Wire {
     uid: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seed: Option<String>,
+}
+
+impl Wire {
+    /// Nothing but names, as Kubernetes has them.
+    fn is_plain(&self) -> bool {
+        let mut all = [&self.entry, &self.uid].into_iter().chain(&self.namespace).chain(&self.seed);
+        all.all(|text| text.len() <= NAME && text.chars().all(|c| c.is_ascii_graphic()))
+    }
 }
 
 impl From<Wire> for Owner {
@@ -128,15 +140,20 @@ impl Claim {
 
     async fn read(&self, bucket: &Bucket) -> Result<Option<Owner>> {
         let Some(bytes) = bucket.read_object(&self.mark).await? else { return Ok(None) };
-        let read = serde_json::from_slice::<Wire>(&bytes).map_err(|error| {
-            let message = format!(
-                "{bucket:?}: {} is no mark that this version of berth can read ({error}): nothing below {:?} is touched; use the \
-                 version that wrote it, or look whose the directory is and remove that object",
-                self.mark, self.us.entry
-            );
-            StoreError::new(Fault::Configuration, message)
-        });
-        read.map(|wire| Some(wire.into()))
+        // Others may write there, too, and what is read is told.
+        let is_short = bytes.len() <= LARGEST;
+        let read = is_short.then(|| serde_json::from_slice::<Wire>(&bytes).ok()).flatten();
+        match read.filter(Wire::is_plain) {
+            Some(wire) => Ok(Some(wire.into())),
+            None => {
+                let message = format!(
+                    "{bucket:?}: {} is no mark that this version of berth can read: nothing below {}/ is touched; use the version that \
+                     wrote it, or look whose the directory is and remove that object",
+                    self.mark, self.us.entry
+                );
+                Err(StoreError::new(Fault::Configuration, message))
+            }
+        }
     }
 }
 

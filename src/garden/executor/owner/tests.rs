@@ -125,12 +125,22 @@ async fn of_two_that_come_at_once_one_gets_it() {
 async fn what_is_no_mark_is_an_error_and_stays() {
     let (root, bucket) = store();
     std::fs::create_dir_all(root.path().join("shared/_berth/a")).unwrap();
-    std::fs::write(root.path().join("shared/_berth/a/owner.json"), "[]").unwrap();
     let (us, scope) = (entry("a", Some("one"), "1"), scope("a"));
     let claim = Claim::of(&us, &Record::default(), &scope, true).unwrap();
-    let error = claim.take(&bucket, &scope).await.unwrap_err();
-    assert_eq!(error.fault, Fault::Configuration);
-    assert_eq!(mark(root.path(), "a"), "[]");
+    let named = |uid: &str| json!({"entry": "a", "namespace": "one", "uid": uid}).to_string();
+    for text in [
+        "[]".to_owned(),
+        named("a\nline"),
+        named(&"1".repeat(254)),
+        format!("{}{}", named("1"), " ".repeat(5000)),
+    ] {
+        std::fs::write(root.path().join("shared/_berth/a/owner.json"), &text).unwrap();
+        let error = claim.take(&bucket, &scope).await.unwrap_err();
+        assert_eq!(error.fault, Fault::Configuration);
+        assert!(error.message.len() < 500 && !error.message.contains(char::is_control), "{error}");
+        assert!(claim.keeps_away(&bucket, &scope, false).await.is_err(), "nor is anything removed");
+        assert_eq!(mark(root.path(), "a"), text);
+    }
 }
 
 #[test]
