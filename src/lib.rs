@@ -25,3 +25,4 @@ pub mod queue;
 pub mod shutdown;
 pub mod storage;
 pub mod telemetry;
+pub mod text;

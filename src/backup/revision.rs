@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::list::{ListError, Lister};
 use super::log::{About, BackupLog};
-use crate::telemetry::few;
+use crate::text::few;
 
 /// The API server keeps those of its own types and of definitions itself, with this label, and removes what else has it.
 const OF_OTHERS: &str = "!kube-aggregator.kubernetes.io/automanaged";

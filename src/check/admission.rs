@@ -14,7 +14,7 @@ use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET,
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
 use crate::install::{Certificates, Cluster, Installed};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// berth renews a month before the end.
 const SOON: SignedDuration = SignedDuration::from_hours(24 * 14);

@@ -17,7 +17,7 @@ use crate::args::Executor;
 use crate::client::{Listed, list};
 use crate::install::{Cluster, Found, Installed, velero};
 use crate::leader::LEASE;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// A leader that was silent for so long is none.
 const SILENT: SignedDuration = SignedDuration::from_secs(60);

@@ -25,7 +25,7 @@ use crate::install::cluster::called;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// While all is well.
 const PERIOD: Duration = Duration::from_secs(60);
