@@ -14,9 +14,8 @@ use berth_core::queue::{FairShare, Order};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::install::Certificates;
-use crate::install::engine::EngineRights;
 use crate::install::reviews::ANYWHERE;
+use crate::settings::{Certificates, EngineRights, Executor, LogFormat};
 use crate::storage::Roots;
 
 pub use hub::HubArgs;
@@ -116,24 +115,6 @@ pub struct CommonArgs {
     pub movers: MoverArgs,
 }
 
-impl Executor {
-    /// As the flag has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Berth => "berth",
-            Self::Velero => "velero",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum Executor {
-    /// berth itself.
-    Berth,
-    /// A Velero server of 1.18 or later that runs with --disable-controllers=backup-queue.
-    Velero,
-}
-
 /// What becomes of a backup whose run ended before it did. One that this happens to three times is Failed, whatever is set.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum AfterInterruption {
@@ -196,12 +177,6 @@ impl OrderArgs {
             share: self.fair_share.then_some(share),
         }
     }
-}
-
-#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
-pub enum LogFormat {
-    Text,
-    Json,
 }
 
 #[derive(ClapArgs)]

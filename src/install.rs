@@ -20,7 +20,7 @@ pub mod velero;
 pub use cluster::{Cluster, Found, Installed};
 pub use engine::Types;
 pub use member::Member;
-pub use render::{Certificates, Settings, render};
+pub use render::{Settings, render};
 pub use reviews::Reviews;
 pub use running::Running;
 

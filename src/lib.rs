@@ -22,6 +22,7 @@ pub mod mirror;
 pub mod movers;
 pub mod pace;
 pub mod queue;
+pub mod settings;
 pub mod shutdown;
 pub mod storage;
 pub mod telemetry;

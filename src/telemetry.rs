@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::LogFormat;
+use crate::settings::LogFormat;
 
 /// # Errors
 /// When `level` is no filter.

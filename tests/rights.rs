@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use berth::args::Executor;
-use berth::install::{Certificates, Member, Settings, member as install, render};
+use berth::install::{Member, Settings, member as install, render};
+use berth::settings::{Certificates, Executor};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 

@@ -13,7 +13,8 @@ use crate::certificates::trust::Trust;
 use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
-use crate::install::{Certificates, Cluster, Installed};
+use crate::install::{Cluster, Installed};
+use crate::settings::Certificates;
 use crate::text::chain;
 
 /// berth renews a month before the end.

@@ -13,10 +13,10 @@ use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::Finding;
-use crate::args::Executor;
 use crate::client::{Listed, list};
 use crate::install::{Cluster, Found, Installed, velero};
 use crate::leader::LEASE;
+use crate::settings::Executor;
 use crate::text::chain;
 
 /// A leader that was silent for so long is none.

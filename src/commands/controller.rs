@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::args::{ControllerArgs, Executor};
+use crate::args::ControllerArgs;
 use crate::backup::discovery::Discovery;
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
@@ -24,7 +24,6 @@ use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
@@ -38,6 +37,7 @@ use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
 use crate::queue::writer::{Keeping, Writer};
 use crate::queue::{self, Store};
+use crate::settings::{Certificates, Executor};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
 

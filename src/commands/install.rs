@@ -9,18 +9,19 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::args::{Executor, InstallArgs};
+use crate::args::InstallArgs;
 use crate::client::persistent;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::{Presence, image_of};
-use crate::install::engine::{EngineRights, HOOKS};
+use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Running,
-    Settings, Types, certificates, diff, kept, left, member, remove, render, running, velero,
+    Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Running, Settings, Types,
+    certificates, diff, kept, left, member, remove, render, running, velero,
 };
+use crate::settings::{Certificates, EngineRights, Executor};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// Definitions and the namespace are applied before anything that needs them.

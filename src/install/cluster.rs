@@ -10,9 +10,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Certificates, Member, PART_OF, PART_OF_BERTH, kept};
-use crate::args::Executor;
+use super::{Member, PART_OF, PART_OF_BERTH, kept};
 use crate::queue::definition;
+use crate::settings::{Certificates, Executor};
 
 /// Name of both webhook configurations.
 pub const CONFIGURATION: &str = "berth";

@@ -200,8 +200,7 @@ fn fault(args: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Executor;
-    use crate::install::Certificates;
+    use crate::settings::{Certificates, Executor};
 
     const RENDERED_NOW: [&str; 4] =
         ["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=55m", "--concurrent-backups=3"];

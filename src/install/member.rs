@@ -230,8 +230,8 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Executor;
     use crate::install::{Settings, render};
+    use crate::settings::Executor;
 
     fn args(garden_member: Option<bool>, hub_secret: Option<&str>) -> MemberArgs {
         MemberArgs {
