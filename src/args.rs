@@ -16,7 +16,6 @@ use jiff::SignedDuration;
 
 use crate::install::reviews::ANYWHERE;
 use crate::settings::{Certificates, EngineRights, Executor, LogFormat};
-use crate::storage::Roots;
 
 pub use hub::HubArgs;
 pub use member::MemberArgs;
@@ -269,12 +268,6 @@ pub struct FolderArgs {
     /// given more than once. Default: none, and no folder is a store.
     #[arg(long = "filesystem-root", value_name = "FOLDER", value_parser = folder)]
     pub filesystem_roots: Vec<PathBuf>,
-}
-
-impl FolderArgs {
-    pub fn roots(&self) -> Roots {
-        self.filesystem_roots.clone().into()
-    }
 }
 
 /// What every command of a person takes.

@@ -222,7 +222,8 @@ async fn execute(
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
-    let opener = Opener::new(client.clone(), namespace, args.folders.roots());
+    let roots = args.folders.filesystem_roots.clone().into();
+    let opener = Opener::new(client.clone(), namespace, roots);
     let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
