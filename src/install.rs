@@ -1,6 +1,7 @@
 //! Installation: the manifests in this binary, fitted to a cluster, applied, compared, and removed again.
 
 pub mod apply;
+pub mod arguments;
 pub mod certificates;
 pub mod cluster;
 pub mod diff;

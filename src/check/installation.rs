@@ -7,8 +7,8 @@ use kube::api::{Api, PostParams};
 use serde_json::Value;
 
 use super::{Finding, stranger};
+use crate::install::arguments::containers;
 use crate::install::cluster::Presence;
-use crate::install::cluster::containers;
 use crate::install::engine::{self, ENGINE, HOOKS};
 use crate::install::member::{AGENT, Member};
 use crate::install::{Cluster, Found, Installed, Settings, Types, apply, render};

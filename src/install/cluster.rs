@@ -5,12 +5,13 @@ use berth_api::garden::GARDEN_NAMESPACE;
 use berth_api::keys::SEEDS_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Container, Namespace};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Member, PART_OF, PART_OF_BERTH, kept};
+use super::arguments::{containers, flag_of, flags, installed};
+use super::{Member, PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
 use crate::settings::{Certificates, Executor};
 
@@ -87,8 +88,8 @@ impl Installed {
         const FLAG: &str = "--lifecycle-identity=";
         let webhook = self.deployment("berth-webhook")?;
         let prefix = format!("{FLAG}system:serviceaccount:{namespace}:");
-        let args = kept::installed(webhook);
-        let user = kept::flags(&args).into_iter().rev().find(|flag| flag.starts_with(FLAG))?;
+        let args = installed(webhook);
+        let user = flags(&args).into_iter().rev().find(|flag| flag.starts_with(FLAG))?;
         Some(user.strip_prefix(&prefix)?.to_owned())
     }
 
@@ -104,21 +105,6 @@ pub fn image_of(version: &str, image: &str) -> String {
     // A colon further left is that of a port.
     let (repository, tag) = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((name, ""));
     if tag == version { image.to_owned() } else { format!("{repository}:{version}") }
-}
-
-/// What a flag of any of them is set to, the last one if there are several.
-pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
-    let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_deref());
-    let values = args.flat_map(kept::flags).filter_map(|arg| {
-        let value = arg.strip_prefix(flag)?.strip_prefix('=')?;
-        Some(value.to_owned())
-    });
-    values.last()
-}
-
-pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
-    let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    spec.into_iter().flat_map(|spec| &spec.containers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

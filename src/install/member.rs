@@ -8,7 +8,8 @@ use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::cluster::{Presence, containers, flag_of};
+use super::arguments::{containers, flag_of};
+use super::cluster::Presence;
 use super::hub::HubAccess;
 use super::{Cluster, Reference};
 use crate::args::MemberArgs;
