@@ -12,6 +12,7 @@ use kube::{Client, ResourceExt};
 
 use super::arguments::{containers, flag_of, flags, installed};
 use super::{Member, PART_OF, PART_OF_BERTH};
+use crate::certificates::trust::called;
 use crate::queue::definition;
 use crate::settings::{Certificates, Executor};
 
@@ -219,12 +220,6 @@ impl Cluster {
                 || deployment.labels().get("component").is_some_and(|component| component == "velero")
         }))
     }
-}
-
-/// Namespace of the Service that a webhook configuration calls.
-pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
-    let first = configuration.webhooks.as_ref()?.first()?;
-    Some(first.client_config.service.as_ref()?.namespace.clone())
 }
 
 impl Found {

@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Store, definition};
+use crate::certificates::trust::called;
 use crate::client::is_not_found;
-use crate::install::cluster::called;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
