@@ -30,9 +30,6 @@ use kube::core::{GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// Label of everything that an installation brings, with [`PART_OF_BERTH`] as its value.
-pub const PART_OF: &str = "app.kubernetes.io/part-of";
-pub const PART_OF_BERTH: &str = "berth";
 /// Field manager of what is installed. What the controller writes (caBundle) belongs to another one.
 pub const INSTALLER: &str = "berth-install";
 

@@ -20,6 +20,7 @@ pub mod listen;
 pub mod metrics;
 pub mod mirror;
 pub mod movers;
+pub mod objects;
 pub mod pace;
 pub mod queue;
 pub mod settings;

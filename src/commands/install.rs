@@ -18,9 +18,10 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Running, Settings, Types,
-    certificates, diff, kept, left, member, remove, render, running, velero,
+    Cluster, Found, Installed, Member, Reference, Reviews, Running, Settings, Types, certificates, diff,
+    kept, left, member, remove, render, running, velero,
 };
+use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
 
 const LOOK: Duration = Duration::from_millis(100);

@@ -10,9 +10,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
+use super::Member;
 use super::arguments::{containers, flag_of, flags, installed};
-use super::{Member, PART_OF, PART_OF_BERTH};
 use crate::certificates::trust::called;
+use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
 use crate::settings::{Certificates, Executor};
 

@@ -11,7 +11,7 @@ use kube::config::Kubeconfig;
 use serde_json::{Map, Value, json};
 
 use super::member::{HUB_SECRET, KUBECONFIG, SEED};
-use super::{PART_OF, PART_OF_BERTH};
+use crate::objects::{PART_OF, PART_OF_BERTH};
 
 /// What the Secret holds. Never printed.
 pub struct HubAccess {
