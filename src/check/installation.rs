@@ -365,7 +365,8 @@ fn each_of(rule: &Value) -> Vec<ResourceAttributes> {
 mod tests {
     use super::*;
     use crate::install::Member;
-    use crate::install::member::{HUB_SECRET, Hub};
+    use crate::install::hub::HUB_SECRET;
+    use crate::install::member::Hub;
 
     #[test]
     fn service_accounts_have_the_rights_of_their_own_namespaces() -> anyhow::Result<()> {

@@ -10,17 +10,13 @@ use serde_json::{Value, json};
 
 use super::arguments::{containers, flag_of};
 use super::cluster::Presence;
-use super::hub::HubAccess;
+use super::hub::{HUB_SECRET, HubAccess, KUBECONFIG, SEED};
 use super::{Cluster, Reference};
 use crate::args::MemberArgs;
 use crate::client::{is_forbidden, is_not_found};
 
 /// Name of the agent's Deployment, Lease and roles.
 pub const AGENT: &str = "berth-garden-agent";
-/// Secret with the way to the hub, as the manifests name it; its keys.
-pub const HUB_SECRET: &str = "berth-garden-hub";
-pub const KUBECONFIG: &str = "kubeconfig";
-pub const SEED: &str = "seed";
 /// Annotation of the agent's pods: what the Secret held when it was installed. They read it once, so another one takes new
 /// pods.
 const DIGEST: &str = "garden.berth.dev/hub-digest";
