@@ -41,7 +41,7 @@ test-large: ## The large tests: certificates, replicas and versions change a tho
 	BERTH_PREVIOUS=$(CURDIR)/target/previous-build/debug/berth BERTH_LEAF_ROTATIONS=1000 BERTH_CA_ROTATIONS=20 \
 		BERTH_CREATES_PER_SECOND=100 $(CARGO) test --locked --workspace --test main -- cluster::rotation --nocapture
 
-lint: ## What CI refuses: formatting, clippy, and dependencies that deny.toml does not allow.
+lint: ## What CI refuses: formatting, clippy, and dependencies that deny.toml does not allow or that advisories speak of.
 	@$(CARGO) run --quiet --locked --package berth-test-tools --bin dependencies # First: what it refuses is not run.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -50,7 +50,7 @@ bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON i
 	$(CARGO) build --locked --release --package berth --package berth-bench --bins
 	@$(TARGET)/release/bench --berth $(TARGET)/release/berth $(addprefix --only=,$(ONLY))
 
-manifests: ## Writes the definitions from the types, and what the chart carries from manifests.
+manifests: ## Writes what is generated: definitions, the objects of the chart, and docs/reference.
 	$(CARGO) build --quiet --locked
 	$(BERTH) crd --write manifests/crd
 	$(BERTH) crd --of garden --write manifests/garden/crd
@@ -70,6 +70,7 @@ manifests: ## Writes the definitions from the types, and what the chart carries 
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
+	$(BERTH) reference --write docs/reference
 
 image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
 	@image/build $(ARCHES)

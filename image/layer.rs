@@ -1,13 +1,12 @@
 //! The files of an image, as a tar that says nothing of when, where and by whom it was made.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
 use libdeflater::{CompressionLvl, Compressor};
 use tar::{Builder, EntryType, Header};
-
-use crate::layout::sha256;
 
 pub struct Entry {
     path: String,
@@ -84,6 +83,16 @@ fn append(
     header.set_gid(0);
     header.set_size(bytes.len() as u64);
     tar.append_data(&mut header, path, bytes).with_context(|| format!("failed to put {path} into a tar"))
+}
+
+/// In hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! The image as registries and engines know it: an OCI image layout.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::Arch;
-use crate::layer::{Entry, Layer, tar};
+use crate::layer::{Entry, Layer, sha256, tar};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -149,14 +148,11 @@ fn full(name: &str) -> anyhow::Result<(String, &str)> {
     Ok((full, tag))
 }
 
-/// In hexadecimal.
-pub fn sha256(bytes: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    digest.as_ref().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// What `berth install --image` takes when the image is where nodes pull it from, with a word for a registry that the name
+/// leaves open.
+pub fn pinned(name: &str, digest: &str) -> String {
+    let registry = if name.contains('/') { "" } else { "REGISTRY/" };
+    format!("{registry}{name}@{digest}")
 }
 
 #[cfg(test)]
@@ -244,6 +240,14 @@ mod tests {
     fn the_same_input_gives_the_same_bytes() {
         assert_eq!(files(&[Arch::Amd64, Arch::Arm64]), files(&[Arch::Amd64, Arch::Arm64]));
         assert_ne!(files(&[Arch::Amd64]).0, files(&[Arch::Arm64]).0);
+    }
+
+    #[test]
+    fn what_is_to_be_installed_is_named_by_its_digest() {
+        assert_eq!(pinned("berth:1", "sha256:ab"), "REGISTRY/berth:1@sha256:ab");
+        for name in ["team/berth:1", "registry.example:5000/berth:1"] {
+            assert_eq!(pinned(name, "sha256:ab"), format!("{name}@sha256:ab"));
+        }
     }
 
     #[test]

@@ -116,6 +116,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         println!("{}: {packed} MB to pull, {unpacked} MB unpacked", arch.name());
     }
     println!("{}: {}", output.display(), layout.digest);
+    println!("when it is pushed: berth install --image {}", layout::pinned(&about.name, &layout.digest));
     Ok(())
 }
 

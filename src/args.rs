@@ -67,6 +67,13 @@ pub enum Command {
         #[arg(long)]
         write: Option<PathBuf>,
     },
+    /// Write the reference (`docs/reference`) from this program.
+    #[command(hide = true)]
+    Reference {
+        /// Folder for its pages.
+        #[arg(long)]
+        write: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //!
 //! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
-//! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had) and takes what the objects of these need (`related`),
+//! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
+//! what the objects of these need (`related`),
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
 //! members to the store ([`upload`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
@@ -37,6 +38,7 @@ mod recover;
 mod related;
 pub mod revision;
 pub mod run;
+mod servers;
 pub mod split;
 pub mod status;
 mod survey;

@@ -20,13 +20,14 @@ use anyhow::Context as _;
 use crate::args::garden::GardenCommand;
 use crate::args::{Args, Command, CommonArgs, Definitions};
 use crate::settings::LogFormat;
-use crate::telemetry;
+use crate::{reference, telemetry};
 
 /// # Errors
 /// What keeps a command from doing its work; the message says what to change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
         Command::Crd { of, write } => crd(of, write),
+        Command::Reference { write } => reference::write(&write),
         Command::Webhook(args) => serve_common(&args.common.clone(), webhook::run(*args)),
         Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),

@@ -21,95 +21,92 @@ const WRITE: Duration = Duration::from_secs(10);
 /// The API server takes notes of up to 1 kB.
 const NOTE: usize = 1000;
 
-/// What is worth telling, a closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    Queued,
-    PassedOver,
-    Dequeued,
-    /// The run before ended early: it goes on from a checkpoint, or begins anew.
-    Resumed,
-    Canceled,
-    Superseded,
-    /// What it asks for cannot be read.
-    Refused,
-    /// The API server refuses every write to it.
-    Unwritable,
-    /// Another backup of its schedule still waits.
-    PiledUp,
-    /// Somebody else wanted to move it.
-    ForeignQueue,
-    /// What lies in the webhooks' Secret cannot be served.
-    CertificateRejected,
-    /// A data mover waits for a place.
-    Held,
-    /// A data mover begins anew: its node-agent was gone.
-    Recovered,
-    /// Something is wrong with where a data mover may run.
-    Placement,
-    /// A pod of a data mover was created while no webhook answered.
-    MissedAffinity,
-    /// Something is wrong with the node-agents' configuration.
-    ConfigurationRejected,
-    /// A BackupEntry has no place, and something has to be done about it.
-    NotPlaced,
-    /// A bucket was made for a CloudProfile.
-    BucketCreated,
-    /// A bucket is deleted: nobody has wanted or used it for long.
-    BucketRetired,
-    /// Another seed acts on it.
-    ExecutorChanged,
-    /// An entry is another cluster's from now on.
-    Moved,
-    /// The same, and nobody knows that the one before writes no more.
-    TakenOver,
-    /// An entry is to be another cluster's, and somebody has to do something for that.
-    MoveWaits,
-    /// The end of a BackupEntry is on record.
-    Recorded,
-    /// In a member cluster: a bucket, or a directory in one, is there as it was asked for.
-    Created,
-    /// In a member cluster: what was in the store is gone.
-    Removed,
-    /// In a member cluster: what is in the store stays there, as somebody said.
-    DataLeft,
-    /// Of shared buckets: something was not done, and why.
-    Failed,
+/// Declares [`What`] with its documentation: the reference shows the same sentences.
+macro_rules! reasons {
+    ($($(#[doc = $line:literal])+ $reason:ident => $action:literal, $severity:ident;)+) => {
+        /// The reasons of Events, a closed set.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum What {
+            $($(#[doc = $line])+ $reason),+
+        }
+
+        impl What {
+            pub const ALL: &[Self] = &[$(Self::$reason),+];
+
+            /// Reason, action and type of the Event.
+            pub fn parts(self) -> (&'static str, &'static str, EventType) {
+                match self {
+                    $(Self::$reason => (stringify!($reason), $action, EventType::$severity)),+
+                }
+            }
+
+            /// When it is sent.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$reason => concat!($($line),+).trim_ascii()),+
+                }
+            }
+        }
+    };
 }
 
-impl What {
-    fn parts(self) -> (&'static str, &'static str, EventType) {
-        match self {
-            Self::Queued => ("Queued", "Enqueue", EventType::Normal),
-            Self::PassedOver => ("PassedOver", "Plan", EventType::Normal),
-            Self::Dequeued => ("Dequeued", "Start", EventType::Normal),
-            Self::Resumed => ("Resumed", "Run", EventType::Warning),
-            Self::Canceled => ("Canceled", "End", EventType::Normal),
-            Self::Superseded => ("Superseded", "End", EventType::Warning),
-            Self::Refused => ("Refused", "End", EventType::Warning),
-            Self::Unwritable => ("Unwritable", "Plan", EventType::Warning),
-            Self::PiledUp => ("PiledUp", "Enqueue", EventType::Warning),
-            Self::ForeignQueue => ("ForeignQueue", "Guard", EventType::Warning),
-            Self::CertificateRejected => ("CertificateRejected", "Follow", EventType::Warning),
-            Self::Held => ("Held", "Grant", EventType::Normal),
-            Self::Recovered => ("Recovered", "Grant", EventType::Warning),
-            Self::Placement => ("Placement", "Place", EventType::Warning),
-            Self::MissedAffinity => ("MissedAffinity", "Place", EventType::Warning),
-            Self::ConfigurationRejected => ("ConfigurationRejected", "Follow", EventType::Warning),
-            Self::NotPlaced => ("NotPlaced", "Place", EventType::Warning),
-            Self::BucketCreated => ("BucketCreated", "Create", EventType::Normal),
-            Self::BucketRetired => ("BucketRetired", "Delete", EventType::Normal),
-            Self::ExecutorChanged => ("ExecutorChanged", "Choose", EventType::Normal),
-            Self::Moved => ("Moved", "Move", EventType::Normal),
-            Self::TakenOver => ("TakenOver", "Move", EventType::Warning),
-            Self::MoveWaits => ("MoveWaits", "Move", EventType::Warning),
-            Self::Recorded => ("Recorded", "Delete", EventType::Normal),
-            Self::Created => ("Created", "Create", EventType::Normal),
-            Self::Removed => ("Removed", "Delete", EventType::Normal),
-            Self::DataLeft => ("DataLeft", "Delete", EventType::Normal),
-            Self::Failed => ("Failed", "Reconcile", EventType::Warning),
-        }
-    }
+reasons! {
+    /// A Backup got its place in the queue.
+    Queued => "Enqueue", Normal;
+    /// A Backup began to wait for another backup, or, near the head of the queue, now waits for a different one.
+    PassedOver => "Plan", Normal;
+    /// A Backup became ReadyToStart.
+    Dequeued => "Start", Normal;
+    /// The run of a Backup ended early: the next run continues from a checkpoint, or starts again.
+    Resumed => "Run", Warning;
+    /// A Backup ended because somebody canceled it.
+    Canceled => "End", Normal;
+    /// A Backup ended because a later one of its schedule took its place.
+    Superseded => "End", Warning;
+    /// A Backup ended because its spec cannot be read.
+    Refused => "End", Warning;
+    /// The API server refuses every write to a Backup.
+    Unwritable => "Plan", Warning;
+    /// A Backup was queued while another backup of its schedule still waits.
+    PiledUp => "Enqueue", Warning;
+    /// Another queue (a Velero's) tried to move a Backup, and was refused.
+    ForeignQueue => "Guard", Warning;
+    /// The certificate in the webhooks' Secret cannot be served.
+    CertificateRejected => "Follow", Warning;
+    /// A data mover waits for a place.
+    Held => "Grant", Normal;
+    /// A data mover starts again because its node-agent was gone.
+    Recovered => "Grant", Warning;
+    /// Something is wrong with where a data mover may run.
+    Placement => "Place", Warning;
+    /// A pod of a data mover was created while no webhook answered.
+    MissedAffinity => "Place", Warning;
+    /// Something is wrong with the node-agents' configuration.
+    ConfigurationRejected => "Follow", Warning;
+    /// A BackupEntry has no place in a bucket, and somebody has to act.
+    NotPlaced => "Place", Warning;
+    /// A bucket was created for a CloudProfile.
+    BucketCreated => "Create", Normal;
+    /// A bucket is deleted because it has not been needed or used for long.
+    BucketRetired => "Delete", Normal;
+    /// Another seed now acts on a bucket, or on an entry that is being deleted.
+    ExecutorChanged => "Choose", Normal;
+    /// A BackupEntry now belongs to another cluster.
+    Moved => "Move", Normal;
+    /// A BackupEntry now belongs to another cluster, though the cluster before did not confirm that it writes no more.
+    TakenOver => "Move", Warning;
+    /// A BackupEntry should move to another cluster, and somebody has to act first.
+    MoveWaits => "Move", Warning;
+    /// The end of a BackupEntry is on record.
+    Recorded => "Delete", Normal;
+    /// In a member cluster: a bucket, or a directory in one, exists as it was asked for.
+    Created => "Create", Normal;
+    /// In a member cluster: the data in the store is deleted.
+    Removed => "Delete", Normal;
+    /// In a member cluster: the data stays in the store, as an annotation asked.
+    DataLeft => "Delete", Normal;
+    /// Shared buckets: an operation failed; the note says why.
+    Failed => "Reconcile", Warning;
 }
 
 struct Told {

@@ -23,6 +23,7 @@ pub mod movers;
 pub mod objects;
 pub mod pace;
 pub mod queue;
+pub mod reference;
 pub mod settings;
 pub mod shutdown;
 pub mod storage;

@@ -9,6 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+const EVENTS_DROPPED: &str = "Events not sent: too many at once";
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ByReason {
     /// See [`berth_core::queue::Reason::word`].
@@ -189,7 +191,7 @@ impl QueueMetrics {
             "1 where whoever runs backups is there",
             metrics.executor_available.clone(),
         );
-        queue.register("events_dropped", "Events not sent: too many at once", metrics.events_dropped.clone());
+        queue.register("events_dropped", EVENTS_DROPPED, metrics.events_dropped.clone());
         registry.register(
             "berth_ca_bundles_missing",
             "Webhooks without a caBundle, where somebody else is to write it",
@@ -197,6 +199,20 @@ impl QueueMetrics {
         );
         metrics
     }
+}
+
+/// Events that a webhook did not send.
+pub fn webhook_events_dropped(registry: &mut Registry) -> Counter {
+    let dropped = Counter::default();
+    registry.register("berth_events_dropped", EVENTS_DROPPED, dropped.clone());
+    dropped
+}
+
+/// Events that an agent of shared buckets did not send.
+pub fn agent_events_dropped(registry: &mut Registry) -> Counter {
+    let dropped = Counter::default();
+    registry.register("berth_garden_events_dropped", EVENTS_DROPPED, dropped.clone());
+    dropped
 }
 
 /// Everything registered, as text.

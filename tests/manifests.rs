@@ -1,5 +1,6 @@
 //! What lies in `manifests/` is what the code says.
 
+mod image;
 mod member;
 
 use std::collections::BTreeMap;
@@ -94,6 +95,11 @@ fn assert_same(theirs: Vec<Value>, ours: Vec<Value>, what: &str) {
 
 /// What kubectl's kustomize makes of `manifests/base`, further resources and components.
 fn kustomized(resources: &[&str], components: &str) -> Vec<Value> {
+    kustomized_with(resources, components, "")
+}
+
+/// The same with more lines of a kustomization.
+fn kustomized_with(resources: &[&str], components: &str, more: &str) -> Vec<Value> {
     let [kubectl] = binaries::get(["kubectl"]).unwrap();
     let folder = tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
     let manifests = "../../manifests";
@@ -105,6 +111,7 @@ fn kustomized(resources: &[&str], components: &str) -> Vec<Value> {
     for component in components.split(' ') {
         text += &format!("- {manifests}/components/{component}\n");
     }
+    text += more;
     std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
     let output = std::process::Command::new(&kubectl).arg("kustomize").arg(folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -463,6 +470,7 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("replicas=2", "replicas"),
         ("veleroServiceAccount=No Name", "veleroServiceAccount"),
         ("image.tag=@sha256:0", "tag"),
+        ("image.digest=sha256:0", "digest"),
         ("garden.member.enabled=perhaps", "enabled"),
         ("garden.member.replicas=0", "replicas"),
         ("garden.member.hub.existingSecret=No Name", "existingSecret"),

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use berth_core::guard::Roles;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 
-use crate::intake::Intake;
+use crate::intake::{Intake, TurnedAway};
 use crate::known::{Known, Recent};
-use crate::tally::{Ration, Tally};
+use crate::tally::{Answer, Ration, Tally};
 
 /// Secrets that are read in one second. Whoever can reach the port could ask for one after the other.
 const SECRETS: usize = 100;
@@ -33,6 +33,20 @@ impl Identities {
             ..Roles::default()
         }
     }
+}
+
+fn register(tally: &Tally, intake: &Intake, registry: &mut Registry) {
+    let admission = registry.sub_registry_with_prefix("berth_admission");
+    tally.register(admission);
+    intake.register(admission);
+}
+
+/// Every metric of a replica, each with a value: for the reference, because a family without values is not encoded.
+pub fn register_with_values(registry: &mut Registry) {
+    let tally = Tally::default();
+    tally.answered("backup", Answer::Allowed, Duration::ZERO);
+    tally.turned_away("backup", TurnedAway::Late);
+    register(&tally, &Intake::default(), registry);
 }
 
 /// What is known, what was answered just now, and the time.
@@ -76,9 +90,7 @@ impl<K: Known> Desk<K> {
 
     /// What this replica counts.
     pub fn register(&self, registry: &mut Registry) {
-        let admission = registry.sub_registry_with_prefix("berth_admission");
-        self.tally.register(admission);
-        self.intake.register(admission);
+        register(&self.tally, &self.intake, registry);
     }
 
     /// For the listener, which lets connections in.

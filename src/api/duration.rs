@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_core::violation::{Field, Violations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -113,6 +114,17 @@ fn part_of(fraction: &str, scale: u64) -> u64 {
         value += u128::from(digit - b'0') * unit;
     }
     u64::try_from(value / 1_000_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// As [`GoDuration::get`]; why it is none is told with its field.
+pub(crate) fn duration(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> Option<Duration> {
+    match text.map(GoDuration::get).transpose() {
+        Ok(value) => value.flatten(),
+        Err(error) => {
+            found.push(at.clone(), error.to_string());
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,173 +5,247 @@ use std::collections::BTreeMap;
 /// Namespace that Velero and berth serve unless told otherwise.
 pub const DEFAULT_NAMESPACE: &str = "velero";
 
-/// When the backup got its place: RFC 3339 with microseconds. Set once, by the webhook or the controller.
-pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
-/// Namespaces that a started backup's patterns resolved to, comma separated: what it holds while it runs.
-pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
-/// Which run of a controller has a Backup that is InProgress: only that one writes it. Whoever takes up what a dead one left takes
-/// it over by this.
-pub const RUN: &str = "berth.dev/run";
-/// How often a Backup that is InProgress was run: each time that its leader was gone, the next one runs it again.
-pub const RUNS: &str = "berth.dev/runs";
-/// The run that had stored everything and got leave to publish: from then on the backup is whole, whoever writes its last file.
-pub const PUBLISHING: &str = "berth.dev/publishing";
-/// Pods in which hooks of its run have begun and those after them were not tried yet (see `berth_core::hook`): written before
-/// anything is frozen in them, so that whoever takes up what a dead run left knows what to thaw.
-pub const FROZEN: &str = "berth.dev/frozen";
-/// Digest of what a started backup takes, types and namespaces, as the checkpoints of its run say it: written before there is one, because
-/// whoever may write to the store could otherwise say what is read.
-pub const SCOPE: &str = "berth.dev/scope";
-/// When the first of those arrived whose place it took by [`SUPERSEDE`]: RFC 3339 with microseconds. Set by the controller.
-pub const WAITS_SINCE: &str = "berth.dev/waits-since";
+/// A label, annotation or finalizer, with the documentation of its constant.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub key: &'static str,
+    /// `WHERE: MEANING`, as in `Annotation of a Backup: …`.
+    text: &'static str,
+}
 
-/// Annotations by which people steer a Backup; `berth queue` writes them. Whoever may change it may hold and cancel it; what
-/// lets it pass others or ends them, here and below, wants `update` on `backups/queue`.
-/// Any value but `false`: it waits, and is in nobody's way.
-pub const HOLD: &str = "berth.dev/hold";
-/// RFC 3339: it goes to the front; of several, the last one goes first.
-pub const FIRST: &str = "berth.dev/first";
-/// Any value but `false`: it ends, waiting or running.
-pub const CANCEL: &str = "berth.dev/cancel";
-/// Annotation or label of a Backup: its priority class, one of those that are configured.
-pub const PRIORITY_CLASS: &str = "berth.dev/priority-class";
-/// Annotation of a Backup, which Velero copies from its Schedule. Any value but `false`: older ones of the schedule
-/// that still wait end when this one arrives.
-pub const SUPERSEDE: &str = "berth.dev/supersede";
+impl Key {
+    /// What carries it, as in `Annotation of a Backup`.
+    pub fn carrier(&self) -> &'static str {
+        self.parts().0
+    }
 
-/// Annotations of the leader's Lease: its `--concurrent-backups`, how it orders (see [`crate::order`]), and why it
-/// starts nothing, where that is so.
-pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
-pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
-pub const STOPPED: &str = "berth.dev/stopped";
-/// Annotation of the leader's Lease: UIDs of Backups whose every write the API server refuses, comma separated; the first few.
-pub const UNWRITABLE: &str = "berth.dev/unwritable";
-/// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty: it takes what the node-agents name.
-pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
-/// Annotation of the leader's Lease: who runs what it starts, `berth` or `velero`.
-pub const EXECUTOR: &str = "berth.dev/executor";
+    /// What it says.
+    pub fn meaning(&self) -> &'static str {
+        self.parts().1
+    }
 
-/// Annotation of a Backup, a DataUpload or a DataDownload: when berth last woke a Velero that let it lie.
-pub const NUDGED_AT: &str = "berth.dev/nudged-at";
+    fn parts(&self) -> (&'static str, &'static str) {
+        let text = self.text.trim();
+        text.split_once(": ").unwrap_or((text, ""))
+    }
+}
 
-/// Annotation of the node-agents' ConfigMap: faults are warnings when it is written.
-pub const UNCHECKED: &str = "berth.dev/unchecked";
-/// Annotation of a data mover: it may be accepted. Any value but `false`; written by the leader, who counts.
-pub const GRANTED: &str = "berth.dev/granted";
+/// Declares the constants, and [`ALL`] of them with their documentation: the reference shows the same sentences.
+macro_rules! keys {
+    ($($(#[doc = $line:literal])+ pub const $name:ident: &str = $key:literal;)+) => {
+        $($(#[doc = $line])+ pub const $name: &str = $key;)+
+        /// Every key of this file.
+        pub const ALL: &[Key] = &[$(Key { key: $key, text: concat!($($line),+) }),+];
+    };
+}
 
-/// Annotation of a data mover: how often it was put back to New because a node-agent was gone.
-pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
+keys! {
+    // The life of a Backup. Only berth writes these.
 
-/// Annotation of the webhooks' Secret: `leaf` or `ca` is to be issued anew. Taken away when that is done.
-pub const ROTATE: &str = "berth.dev/rotate";
-/// Annotation of the same: all authorities but the newest are to be revoked. Taken away when that is done.
-pub const REVOKE: &str = "berth.dev/revoke";
+    /// Annotation of a Backup: when it got its place in the queue, RFC 3339 with microseconds. The webhook or the
+    /// controller sets it once.
+    pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
+    /// Annotation of a Backup: when the first of the backups arrived whose place it took by `berth.dev/supersede`,
+    /// RFC 3339 with microseconds. The controller sets it.
+    pub const WAITS_SINCE: &str = "berth.dev/waits-since";
+    /// Annotation of a Backup: the namespaces that the patterns of a started backup resolved to, comma separated. The
+    /// backup holds these namespaces while it runs.
+    pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
+    /// Annotation of a Backup: the run (one attempt of one controller) that a Backup in phase InProgress belongs to. Only that
+    /// run writes the Backup. A new leader takes a backup over by replacing this value.
+    pub const RUN: &str = "berth.dev/run";
+    /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that takes the backup over
+    /// counts one more.
+    pub const RUNS: &str = "berth.dev/runs";
+    /// Annotation of a Backup: the run that has stored everything and may publish. From then on the backup is complete, whichever
+    /// run writes its last file.
+    pub const PUBLISHING: &str = "berth.dev/publishing";
+    /// Annotation of a Backup: pods in which hooks of its run have begun and the hooks after them were not tried yet. It is written
+    /// before anything is frozen in these pods, because the leader that takes a dead run over must know what to thaw.
+    pub const FROZEN: &str = "berth.dev/frozen";
+    /// Annotation of a Backup: digest of the types and namespaces that a started backup takes, as the checkpoints of its run say
+    /// it. It is written before the first checkpoint, because whoever can write to the store could otherwise choose what is read.
+    pub const SCOPE: &str = "berth.dev/scope";
 
-/// Label of a Backup that a schedule made: the schedule's name.
-pub const SCHEDULE: &str = "velero.io/schedule-name";
+    // How people steer a Backup; `berth queue` writes these. Whoever may change a Backup may hold and cancel it; what lets
+    // it pass others or ends others needs the verb `update` on `backups/queue`.
 
-/// Label of a Backup: its location's name, shortened by [`label_value`].
-pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
-/// Label of any object, namespaces included: `"true"` keeps it out of every backup.
-pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
-/// Annotations of a Backup: the version of the cluster that it was taken from.
-pub const SOURCE_GIT_VERSION: &str = "velero.io/source-cluster-k8s-gitversion";
-pub const SOURCE_MAJOR_VERSION: &str = "velero.io/source-cluster-k8s-major-version";
-pub const SOURCE_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
-/// Annotation of a Backup: how long item actions may wait for a resource.
-pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
-/// Default key of volume groups, written into the effective spec.
-pub const VOLUME_GROUP: &str = "velero.io/volume-group";
+    /// Annotation of a Backup or a BackupStorageLocation: with any value but `false` the backup (or each backup that goes to
+    /// this location) waits, and blocks no other backup.
+    pub const HOLD: &str = "berth.dev/hold";
+    /// Annotation of a Backup: a time (RFC 3339). The backup goes to the front of the queue; of several, the latest time goes
+    /// first. Needs the verb `update` on `backups/queue`.
+    pub const FIRST: &str = "berth.dev/first";
+    /// Annotation of a Backup: with any value but `false` the backup ends, waiting or running.
+    pub const CANCEL: &str = "berth.dev/cancel";
+    /// Annotation or label of a Backup: its priority class, one of those that `--priority-classes` configures.
+    pub const PRIORITY_CLASS: &str = "berth.dev/priority-class";
+    /// Annotation of a Schedule, which Velero copies to its Backups: with any value but `false`, older Backups of the schedule
+    /// that still wait end when this one arrives.
+    pub const SUPERSEDE: &str = "berth.dev/supersede";
 
-/// Annotation of an object that an item action has looked at: it is left out, whatever the value.
-pub const SKIP_FROM_BACKUP: &str = "velero.io/skip-from-backup";
-/// Annotation of the same. `"true"`: what it needs comes along whatever the filters say. It is not stored.
-pub const MUST_INCLUDE: &str = "backup.velero.io/must-include-additional-items";
-/// Labels of what a restore made: by which Restore.
-pub const RESTORE_NAME: &str = "velero.io/restore-name";
-pub const RESTORE_UID: &str = "velero.io/restore-uid";
-/// Label: the Backup that it was made for.
-pub const BACKUP_NAME: &str = "velero.io/backup-name";
-/// Label and annotation of a claim: the snapshot that an earlier backup took of it, or that it was restored from.
-pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
-/// Annotation of a claim in an archive: the data movement of that backup.
-pub const DATA_UPLOAD_NAME: &str = "velero.io/data-upload-name";
-/// Annotations of a VolumeSnapshot in an archive, by which a restore finds the snapshot in its storage again.
-pub const SNAPSHOT_HANDLE: &str = "velero.io/csi-volumesnapshot-handle";
-pub const SNAPSHOT_RESTORE_SIZE: &str = "velero.io/csi-volumesnapshot-restore-size";
-pub const SNAPSHOT_DRIVER: &str = "velero.io/csi-driver-name";
-pub const SNAPSHOT_DELETION_POLICY: &str = "velero.io/csi-vsc-deletion-policy";
-pub const GROUP_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumegroupsnapshot-handle";
+    // What the leader says of itself.
+
+    /// Annotation of the leader's Lease: its `--concurrent-backups`.
+    pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
+    /// Annotation of the leader's Lease: how it orders the queue, as JSON.
+    pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
+    /// Annotation of the leader's Lease: why it starts no backup, where that is so.
+    pub const STOPPED: &str = "berth.dev/stopped";
+    /// Annotation of the leader's Lease: UIDs of the first few Backups whose every write the API server refuses, comma separated.
+    pub const UNWRITABLE: &str = "berth.dev/unwritable";
+    /// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty means the ConfigMap that the node-agents name.
+    pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
+    /// Annotation of the leader's Lease: who runs the backups that it starts, `berth` or `velero`.
+    pub const EXECUTOR: &str = "berth.dev/executor";
+
+    // Data movers, and a Velero beside berth.
+
+    /// Annotation of a Backup, a DataUpload or a DataDownload: when berth last touched it because a Velero had not reacted to it.
+    pub const NUDGED_AT: &str = "berth.dev/nudged-at";
+    /// Annotation of the node-agents' ConfigMap: faults are warnings when it is written, not refusals.
+    pub const UNCHECKED: &str = "berth.dev/unchecked";
+    /// Annotation of a data mover: with any value but `false` it may be accepted. Only the leader writes it, because the leader
+    /// counts the places.
+    pub const GRANTED: &str = "berth.dev/granted";
+    /// Annotation of a data mover: how often it was put back to New because its node-agent was gone.
+    pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
+
+    // Certificates of the webhooks.
+
+    /// Annotation of the webhooks' Secret: `leaf` or `ca` asks for a new certificate or a new authority. berth removes it when that
+    /// is done.
+    pub const ROTATE: &str = "berth.dev/rotate";
+    /// Annotation of the webhooks' Secret: asks to revoke all authorities but the newest. berth removes it when that is done.
+    pub const REVOKE: &str = "berth.dev/revoke";
+
+    // Velero's own.
+
+    /// Label of a Backup: the schedule that made it.
+    pub const SCHEDULE: &str = "velero.io/schedule-name";
+    /// Label of a Backup: the name of its location, shortened to 63 characters as Velero does.
+    pub const STORAGE_LOCATION: &str = "velero.io/storage-location";
+    /// Label of any object, namespaces included: `"true"` keeps it out of every backup.
+    pub const EXCLUDE_FROM_BACKUP: &str = "velero.io/exclude-from-backup";
+    /// Annotation of a Backup: the version of the cluster that it was taken from, in full.
+    pub const SOURCE_GIT_VERSION: &str = "velero.io/source-cluster-k8s-gitversion";
+    /// Annotation of a Backup: the major version of the cluster that it was taken from.
+    pub const SOURCE_MAJOR_VERSION: &str = "velero.io/source-cluster-k8s-major-version";
+    /// Annotation of a Backup: the minor version of the cluster that it was taken from.
+    pub const SOURCE_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
+    /// Annotation of a Backup: how long item actions may wait for a resource.
+    pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
+    /// Label of a PersistentVolumeClaim: the group of volumes that it belongs to. This key is the default of
+    /// `spec.volumeGroupSnapshotLabelKey`, and is written into the effective spec.
+    pub const VOLUME_GROUP: &str = "velero.io/volume-group";
+    /// Annotation of an object that an item action looks at: the object is left out of the backup, whatever the value.
+    pub const SKIP_FROM_BACKUP: &str = "velero.io/skip-from-backup";
+    /// Annotation of an object that an item action looks at: with `"true"`, what the object needs is stored whatever the filters
+    /// say. The annotation itself is not stored.
+    pub const MUST_INCLUDE: &str = "backup.velero.io/must-include-additional-items";
+    /// Label of an object that a restore made: the name of the Restore.
+    pub const RESTORE_NAME: &str = "velero.io/restore-name";
+    /// Label of an object that a restore made: the UID of the Restore.
+    pub const RESTORE_UID: &str = "velero.io/restore-uid";
+    /// Label of an object that was made for a backup: the name of the Backup.
+    pub const BACKUP_NAME: &str = "velero.io/backup-name";
+    /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of it, or that it was restored from.
+    pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
+    /// Annotation of a PersistentVolumeClaim in an archive: the data movement of that backup.
+    pub const DATA_UPLOAD_NAME: &str = "velero.io/data-upload-name";
+    /// Annotation of a VolumeSnapshot in an archive: the handle by which a restore finds the snapshot in its storage.
+    pub const SNAPSHOT_HANDLE: &str = "velero.io/csi-volumesnapshot-handle";
+    /// Annotation of a VolumeSnapshot in an archive: the size that a volume restored from it must have at least.
+    pub const SNAPSHOT_RESTORE_SIZE: &str = "velero.io/csi-volumesnapshot-restore-size";
+    /// Annotation of a VolumeSnapshot in an archive: the CSI driver that took the snapshot.
+    pub const SNAPSHOT_DRIVER: &str = "velero.io/csi-driver-name";
+    /// Annotation of a VolumeSnapshot in an archive: the deletion policy of its VolumeSnapshotContent.
+    pub const SNAPSHOT_DELETION_POLICY: &str = "velero.io/csi-vsc-deletion-policy";
+    /// Annotation of a VolumeSnapshot in an archive: the handle of the group snapshot that it belongs to.
+    pub const GROUP_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumegroupsnapshot-handle";
+
+    // Shared buckets.
+
+    /// Finalizer of the hub's objects: berth removes it when the object's end is complete.
+    pub const GARDEN_FINALIZER: &str = "garden.berth.dev/backup";
+    /// Finalizer of a Secret with the credentials of buckets: the Secret stays while a bucket needs it.
+    pub const CREDENTIALS_FINALIZER: &str = "garden.berth.dev/backupbucket";
+    /// Finalizer of a member cluster's BackupBucket and its Secret: Gardener's own.
+    pub const EXTENSION_BUCKET_FINALIZER: &str = "extensions.gardener.cloud/backupbucket";
+    /// Finalizer of a member cluster's BackupEntry and its Secret: Gardener's own.
+    pub const EXTENSION_ENTRY_FINALIZER: &str = "extensions.gardener.cloud/backupentry";
+    /// Annotation of a member cluster's BackupBucket or BackupEntry: the operation that is asked for, `reconcile`, `migrate` or
+    /// `restore`. Gardener's own.
+    pub const OPERATION: &str = "gardener.cloud/operation";
+    /// Annotation of a member cluster's BackupBucket or BackupEntry: when the operation was asked for. Gardener's own.
+    pub const OPERATION_TIMESTAMP: &str = "gardener.cloud/timestamp";
+    /// Annotation of an object that may be deleted: permits the deletion. Gardener's own.
+    pub const CONFIRM_DELETION: &str = "confirmation.gardener.cloud/deletion";
+    /// Annotation of a BackupEntry of the hub: the purpose of its cluster, which decides how long deleted data stays.
+    pub const PURPOSE: &str = "garden.berth.dev/purpose";
+    /// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. It survives a restore of the hub, which
+    /// loses finalizers and statuses, so that such an entry keeps its place though the bucket is full.
+    pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
+    /// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as in `status.seed`. It survives a restore of
+    /// the hub, which loses statuses, so that the hub knows which cluster it has to wait for.
+    pub const WRITER: &str = "garden.berth.dev/writer";
+    /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
+    /// the reason, in words.
+    pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
+    /// Annotation of a Seed: UID of the cluster that it is; the first cluster that reported counts.
+    pub const CLUSTER: &str = "garden.berth.dev/cluster";
+    /// Annotation of a BackupBucket of the hub: the CloudProfile that it was made for.
+    pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
+    /// Label of a ConfigMap: it is the record of a BackupEntry that no longer exists.
+    pub const TOMBSTONE: &str = "garden.berth.dev/tombstone";
+    /// Annotation of a BackupEntry of the hub: its data is deleted without a grace period. The value is the reason, for the record.
+    pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
+    /// Annotation of a BackupEntry or BackupBucket, hub or member: what is left in the store stays there, and that is recorded. The
+    /// value is the reason, for the record.
+    pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
+    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is emptied before it is deleted.
+    pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
+    /// Annotation of a CloudProfile: another provider without a region is admitted, with a warning, and gets no bucket.
+    pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
+    /// Annotation of a CloudProfile: an endpoint or path by which its buckets are found from now on, in the same store.
+    pub const SAME_STORE: &str = "garden.berth.dev/same-store";
+    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is created again though it was lost.
+    pub const MAKE_ANEW: &str = "garden.berth.dev/make-anew";
+    /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: the name of that entry.
+    pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
+    /// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and when that run last said so.
+    pub const MIGRATED_BY: &str = "garden.berth.dev/migrated-by";
+    /// Label of every object that a member cluster holds for its hub: the name of the seed. An object without it belongs to
+    /// somebody else.
+    pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
+    /// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an object of the hub: the UID of that object.
+    /// By it the record of an earlier object's end is not taken for that of a later one of the same name.
+    pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
+    /// Annotation of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an object of the hub: a digest of the
+    /// credentials that it uses, so that new credentials are noticed.
+    pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
+    /// Label of a Secret of the hub: it holds keys for the directory of one entry.
+    pub const LOCATION_KEYS: &str = "garden.berth.dev/location-keys";
+    /// Annotation of a Secret with keys for one directory: the credentials by which the keys were made.
+    pub const MADE_FROM: &str = "garden.berth.dev/made-from";
+    /// Annotation of a Secret with keys for one directory: when the keys were made.
+    pub const MADE_AT: &str = "garden.berth.dev/made-at";
+    /// Annotation of a Secret with keys for one directory: when the keys expire.
+    pub const EXPIRE_AT: &str = "garden.berth.dev/expire-at";
+    /// Label of a Role or RoleBinding in the hub: what the Seed of that name may read.
+    pub const SEED_ACCESS: &str = "garden.berth.dev/seed-access";
+    /// Annotation of a BackupEntry of the hub: its location becomes the default location of its cluster, if there is no other.
+    pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
+}
 
 /// Provider of a location that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
-/// Shared buckets. Finalizers: of the hub's objects, of a Secret with the credentials of buckets, and of a member
-/// cluster's objects and their Secrets (the last two are Gardener's).
-pub const GARDEN_FINALIZER: &str = "garden.berth.dev/backup";
-pub const CREDENTIALS_FINALIZER: &str = "garden.berth.dev/backupbucket";
-pub const EXTENSION_BUCKET_FINALIZER: &str = "extensions.gardener.cloud/backupbucket";
-pub const EXTENSION_ENTRY_FINALIZER: &str = "extensions.gardener.cloud/backupentry";
-/// Annotations of Gardener's: what is asked for (`reconcile`, `migrate`, `restore`), when, and leave to delete.
-pub const OPERATION: &str = "gardener.cloud/operation";
-pub const OPERATION_TIMESTAMP: &str = "gardener.cloud/timestamp";
-pub const CONFIRM_DELETION: &str = "confirmation.gardener.cloud/deletion";
-/// Annotation of a BackupEntry of the hub: what its cluster is for; decides how long deleted data stays.
-pub const PURPOSE: &str = "garden.berth.dev/purpose";
-/// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. Outlives a restore of the hub, which
-/// loses finalizers and statuses: such an entry keeps its place though the bucket be full.
-pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
-/// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as `status.seed` says. Outlives a restore of
-/// the hub, which loses statuses: by this it knows whom to wait for.
-pub const WRITER: &str = "garden.berth.dev/writer";
-/// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
-/// the reason, in words.
-pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
-/// Annotation of a Seed: UID of the cluster that it is, whichever came first.
-pub const CLUSTER: &str = "garden.berth.dev/cluster";
-/// Annotation of a BackupBucket of the hub: the CloudProfile that it was made for.
-pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
-/// Label of a ConfigMap: the record of a BackupEntry that is no more.
-pub const TOMBSTONE: &str = "garden.berth.dev/tombstone";
-/// Annotation of a BackupEntry of the hub: its data goes without grace. The value is the reason, for the record.
-pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
-/// Annotation of a BackupEntry or BackupBucket, hub or member: whatever is left in the store stays there, and is recorded. The
-/// value is the reason, as above.
-pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
-/// Annotation of a BackupBucket, hub or member: its name, so that it is emptied before it is deleted.
-pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
-/// Annotation of a CloudProfile: another provider without a region is let in, with a warning, and yields no bucket.
-pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
-/// Annotation of a CloudProfile: an endpoint or path by which its buckets are to be found from now on, in the same store.
-pub const SAME_STORE: &str = "garden.berth.dev/same-store";
-/// Annotation of a BackupBucket, hub or member: its name, so that it is made again though it was lost.
-pub const MAKE_ANEW: &str = "garden.berth.dev/make-anew";
-/// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: its name.
-pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
-/// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and when it last said so.
-pub const MIGRATED_BY: &str = "garden.berth.dev/migrated-by";
-/// Label of whatever a member cluster holds for its hub: the seed's name. What lacks it is somebody else's.
-pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
-/// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for one of the hub: that one's UID. A record of
-/// an earlier one's end, under the same name, is not about this one.
-pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
-/// Annotation of the same: a digest of the credentials that it goes with, so that new ones are noticed.
-pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
-/// Label of a Secret of the hub: keys for the directory of one entry. Annotations of the same: by which they were made, when, and
-/// when they end.
-pub const LOCATION_KEYS: &str = "garden.berth.dev/location-keys";
-pub const MADE_FROM: &str = "garden.berth.dev/made-from";
-pub const MADE_AT: &str = "garden.berth.dev/made-at";
-pub const EXPIRE_AT: &str = "garden.berth.dev/expire-at";
 /// In the hub, the agent of Seed NAME is ServiceAccount NAME of this namespace, or the user of this prefix and NAME.
 pub const SEEDS_NAMESPACE: &str = "garden-seeds";
 pub const SEED_USER: &str = "garden.berth.dev:seed:";
-/// Label of a Role or RoleBinding in the hub: what the Seed in its name may read.
-pub const SEED_ACCESS: &str = "garden.berth.dev/seed-access";
-/// Annotation of a BackupEntry of the hub: its location is the default one of its cluster, if there is no other.
-pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 
 /// Who writes: the field manager of every patch; and who reports Events.
 pub const FIELD_MANAGER: &str = "berth";
@@ -190,4 +264,24 @@ pub fn label_value(name: &str, sha256_hex: impl FnOnce(&str) -> String) -> Strin
     }
     let head: String = name.chars().take(57).collect();
     head + sha256_hex(name).get(..6).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::ALL;
+
+    #[test]
+    fn every_key_is_there_once_and_says_what_carries_it_and_what_it_means() {
+        let all: BTreeSet<&str> = ALL.iter().map(|one| one.key).collect();
+        assert_eq!(all.len(), ALL.len());
+        for one in ALL {
+            let carrier = one.carrier();
+            let is_known =
+                ["Annotation ", "Label ", "Finalizer "].iter().any(|kind| carrier.starts_with(kind));
+            assert!(is_known, "{}: {carrier}", one.key);
+            assert!(one.meaning().ends_with('.'), "{}: {}", one.key, one.meaning());
+        }
+    }
 }

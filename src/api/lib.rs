@@ -5,6 +5,7 @@
 pub mod crd;
 pub mod duration;
 pub mod extensions;
+mod filter;
 pub mod garden;
 pub mod hook;
 pub mod keys;
@@ -15,6 +16,7 @@ pub mod parse;
 pub mod place;
 pub mod policy;
 pub mod quantity;
+mod selector;
 pub mod unserved;
 pub mod velero;
 

@@ -1,21 +1,21 @@
 //! From the wire to checked values, all faults at once.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use berth_core::glob::{Glob, is_subdomain};
+use berth_core::glob::is_subdomain;
 use berth_core::hook::Entry;
-use berth_core::label::{RawRequirement, Selector, check_key};
+use berth_core::label::{Selector, check_key};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::selection::{Filter, Lists, ResourceFilter};
 use berth_core::violation::{Field, Violations, tellable};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::duration::duration;
+use crate::filter::{both_ways, check_lists, globs, list};
+use crate::selector::{limit_labels, parse_selector, parts};
 use crate::velero::BackupSpec;
-use crate::{GoDuration, hook, keys};
-
-/// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
-const LONGEST_RESOURCE: usize = 253;
+use crate::{hook, keys};
 
 /// A Backup's wishes, checked: what the queue and the engine work with.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,10 +123,6 @@ pub fn backup_namespaces(spec: &BackupSpec) -> Result<NamespaceSet, Violations> 
     found.into_result(set)
 }
 
-pub(crate) fn list(entries: &Option<Vec<String>>) -> &[String] {
-    entries.as_deref().unwrap_or_default()
-}
-
 fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> NamespaceSet {
     let (includes, excludes) = (list(&spec.included_namespaces), list(&spec.excluded_namespaces));
     let (in_at, ex_at) = (at.child("includedNamespaces"), at.child("excludedNamespaces"));
@@ -136,42 +132,6 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
     let (included, excluded) = (globs(includes, &in_at, true, found), globs(excludes, &ex_at, false, found));
     both_ways(includes, excludes, &ex_at, found);
     NamespaceSet::new(included, excluded)
-}
-
-/// Names and patterns of namespaces. `star`: all of them may be meant.
-pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violations) -> Vec<Glob> {
-    found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
-    let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
-    for (i, name) in names.iter().enumerate().take(limits::NAMES) {
-        match Glob::parse(name) {
-            Ok(_) if name == "*" && !star => {
-                found.push(at.index(i), "\"*\" would leave nothing to back up: remove it");
-            }
-            Ok(glob) => read.push(glob),
-            Err(error) => found.push(at.index(i), error.to_string()),
-        }
-    }
-    let patterns = read.iter().filter(|glob| glob.literal().is_none()).count();
-    if patterns > limits::PATTERNS {
-        let most = limits::PATTERNS;
-        let message =
-            format!("has {patterns} patterns, and at most {most} are taken: use names, or several Backups");
-        found.push(at.clone(), message);
-        read.clear();
-    }
-    read
-}
-
-fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
-    if includes.is_empty() || excludes.is_empty() {
-        return;
-    }
-    let included: HashSet<&String> = includes.iter().take(limits::NAMES).collect();
-    for (i, entry) in excludes.iter().enumerate().take(limits::NAMES) {
-        if included.contains(entry) {
-            found.push(at.index(i), format!("{entry:?} is included and excluded: remove one"));
-        }
-    }
 }
 
 fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceFilter {
@@ -217,55 +177,11 @@ fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceF
     ResourceFilter::Scoped { cluster: filter(0, 1), namespaced: filter(2, 3), policy: Lists::default() }
 }
 
-/// Two lists of types that belong together, of a spec or of a policy.
-pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found: &mut Violations) {
-    for (entries, at) in [(&filter.includes, includes_at), (&filter.excludes, excludes_at)] {
-        if entries.len() > 1 && entries.iter().any(|e| e == "*") {
-            found.push(at.clone(), "\"*\" stands alone or not at all: remove it, or the other names");
-        }
-        found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
-        let patterns = entries.iter().filter(|entry| entry.contains(['*', '?', '['])).count();
-        found.limit(patterns, limits::PATTERNS, at, "use names, or several Backups");
-        for (i, entry) in entries.iter().enumerate().take(limits::NAMES) {
-            let legal = (1..=LONGEST_RESOURCE).contains(&entry.len())
-                && entry.chars().all(|c| c.is_ascii_alphanumeric() || "-._*?[]".contains(c));
-            if !legal {
-                let message =
-                    format!("{entry:?} is not a resource: write configmaps, deployments.apps or *.apps");
-                found.push(at.index(i), message);
-            }
-        }
-    }
-    both_ways(&filter.includes, &filter.excludes, excludes_at, found);
-}
-
 /// Those of its hooks among them.
 fn all_selectors(spec: &BackupSpec) -> impl Iterator<Item = &LabelSelector> {
     let hooks = spec.hooks.iter().flat_map(|hooks| hooks.resources.iter().flatten());
     let of_hooks = hooks.filter_map(|hook| hook.label_selector.as_ref());
     spec.label_selector.iter().chain(spec.or_label_selectors.iter().flatten()).chain(of_hooks)
-}
-
-/// Have these selectors no more labels and values together than are taken?
-pub(crate) fn limit_labels<'s>(
-    selectors: impl Iterator<Item = &'s LabelSelector>,
-    at: &Field,
-    way_out: &str,
-    found: &mut Violations,
-) -> bool {
-    let values = |one: &LabelSelectorRequirement| one.values.as_ref().map_or(0, Vec::len).max(1);
-    let labels = |selector: &LabelSelector| {
-        let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
-        labels + selector.match_expressions.iter().flatten().map(values).sum::<usize>()
-    };
-    let (count, most) = (selectors.map(labels).sum::<usize>(), limits::LABELS);
-    if count > most {
-        let message = format!(
-            "its label selectors have {count} labels and values in all, and at most {most} are taken: {way_out}"
-        );
-        found.push(at.clone(), message);
-    }
-    count <= most
 }
 
 fn selectors(
@@ -286,58 +202,6 @@ fn selectors(
     let read: Vec<Selector> = one.chain(many).map(|(at, s)| read_one(s, &at, found)).collect();
     // One that matches everything makes the others idle.
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
-}
-
-pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut Violations) -> Selector {
-    let (labels, expressions) = parts(selector, at, found);
-    Selector::parse(labels, expressions, at, found)
-}
-
-/// Labels and expressions, of each no more than there may be.
-fn parts<'s>(
-    selector: &'s LabelSelector,
-    at: &Field,
-    found: &mut Violations,
-) -> (impl Iterator<Item = (&'s str, &'s str)> + use<'s>, impl Iterator<Item = RawRequirement<'s>> + use<'s>)
-{
-    let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
-    let labels_at = at.child("matchLabels");
-    found.limit(labels.as_ref().map_or(0, BTreeMap::len), limits::SELECTORS, &labels_at, "ask for fewer");
-    let expressions_at = at.child("matchExpressions");
-    found.limit(
-        expressions.as_ref().map_or(0, Vec::len),
-        limits::SELECTORS,
-        &expressions_at,
-        "ask for fewer",
-    );
-    for (i, expression) in expressions.iter().flatten().take(limits::SELECTORS).enumerate() {
-        let values = expression.values.as_ref().map_or(0, Vec::len);
-        if values > limits::VALUES {
-            found.limit(values, limits::VALUES, &expressions_at.index(i).child("values"), "ask for fewer");
-        }
-    }
-    let labels = labels.iter().flatten().take(limits::SELECTORS).map(|(k, v)| (k.as_str(), v.as_str()));
-    let expressions = expressions.iter().flatten().take(limits::SELECTORS);
-    let expressions = expressions.map(|e| RawRequirement {
-        key: &e.key,
-        operator: &e.operator,
-        values: e.values.as_deref().map_or(&[], |values| values.get(..limits::VALUES).unwrap_or(values)),
-    });
-    (labels, expressions)
-}
-
-pub(crate) fn duration(
-    text: Option<&GoDuration>,
-    at: &Field,
-    found: &mut Violations,
-) -> Option<std::time::Duration> {
-    match text.map(GoDuration::get).transpose() {
-        Ok(value) => value.flatten(),
-        Err(error) => {
-            found.push(at.clone(), error.to_string());
-            None
-        }
-    }
 }
 
 #[cfg(test)]

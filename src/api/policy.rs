@@ -18,8 +18,9 @@ use berth_core::selection::{Filter, Lists};
 use berth_core::violation::{Field, Violations};
 use serde_saphyr::Options;
 
-use crate::parse::{check_lists, limit_labels, parse_selector};
+use crate::filter::check_lists;
 use crate::quantity::Quantity;
+use crate::selector::{limit_labels, parse_selector};
 use document::{Document, ResourceFilter};
 
 /// The only one that there is.

@@ -5,14 +5,16 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{MemberArgs, ReviewArgs, Target, duration};
+use crate::install::image;
 use crate::settings::{Certificates, EngineRights, Executor};
 
 #[derive(ClapArgs)]
 pub struct InstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Image of the Deployments. Default: that of this version, from where it is installed from.
-    #[arg(long)]
+    /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: that of this version, from where it is
+    /// installed from.
+    #[arg(long, value_parser = image::checked)]
     pub image: Option<String>,
     /// Who runs the backups that are started. Default: as it is installed, else berth.
     #[arg(long, value_enum)]

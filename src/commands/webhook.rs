@@ -18,7 +18,6 @@ use berth_core::violation::tellable;
 use berth_webhooks::known::{KnownGarden, KnownMovers, Mover, MoverPod};
 use berth_webhooks::{Desk, Identities, Known, router, server};
 use jiff::Timestamp;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -188,8 +187,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let clients = Clients::new(common.kubeconfig.as_deref()).await?;
     let namespace = common.namespace.as_str();
     let mut registry = Registry::default();
-    let events_dropped = Counter::default();
-    registry.register("berth_events_dropped", "Events not sent: too many at once", events_dropped.clone());
+    let events_dropped = crate::metrics::webhook_events_dropped(&mut registry);
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
     let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);

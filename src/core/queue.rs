@@ -3,7 +3,9 @@
 //! [`View`] is frozen from the API objects, [`plan`] decides on it, the rim writes what the [`Plan`] says.
 
 mod estimate;
+mod held;
 mod index;
+mod newcomer;
 mod order;
 mod plan;
 mod position;
@@ -12,12 +14,12 @@ mod turn;
 mod view;
 
 pub use estimate::{Band, Expectation, History, Run, expect};
+pub use held::Work;
 pub use index::Index;
-pub use order::{DEFAULT_CLASS, FairShare, Order, Standing, Use, handicaps};
-pub use plan::{
-    Cause, End, Plan, Waiting, Work, depends_on_all, explain_newcomer, may_open, plan, starts, work,
-};
+pub use newcomer::{depends_on_all, explain_newcomer};
+pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
+pub use plan::{Cause, End, Plan, Waiting, may_open, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};
-pub use view::{Entry, Phase, View};
+pub use view::{Entry, Phase, Standing, View};

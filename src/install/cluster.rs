@@ -101,14 +101,6 @@ impl Installed {
     }
 }
 
-/// The image of that version, from where this one comes. One that says to be of that version is kept with its digest.
-pub fn image_of(version: &str, image: &str) -> String {
-    let name = image.split('@').next().unwrap_or_default();
-    // A colon further left is that of a port.
-    let (repository, tag) = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((name, ""));
-    if tag == version { image.to_owned() } else { format!("{repository}:{version}") }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     Absent,
@@ -251,25 +243,5 @@ impl Found {
             );
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::image_of;
-
-    #[test]
-    fn a_digest_is_kept_as_long_as_the_version_stays() {
-        for (image, expected) in [
-            ("berth:0.1.0", "berth:0.2.0"),
-            ("berth:0.2.0", "berth:0.2.0"),
-            ("host:5000/berth", "host:5000/berth:0.2.0"),
-            ("host:5000/berth:0.2.0@sha256:ab", "host:5000/berth:0.2.0@sha256:ab"),
-            ("host:5000/berth:0.1.0@sha256:ab", "host:5000/berth:0.2.0"),
-            // Of which version it is nobody says.
-            ("host:5000/berth@sha256:ab", "host:5000/berth:0.2.0"),
-        ] {
-            assert_eq!(image_of("0.2.0", image), expected, "{image}");
-        }
     }
 }

@@ -385,13 +385,16 @@ mod tests {
 
     #[test]
     fn the_image_is_of_this_version_unless_said() {
-        let image = |settings: &Settings| {
-            let objects = render(settings).unwrap_or_default();
-            let found = objects.iter().find(|object| object["kind"] == "Deployment").cloned();
-            found.map(|d| d["spec"]["template"]["spec"]["containers"][0]["image"].clone())
+        let images = |image: Option<&str>| {
+            let image = image.map(str::to_owned);
+            let objects = render(&Settings { image, member: courier(), ..Settings::new("a") }).unwrap();
+            let deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
+            let named = deployments.map(|d| d["spec"]["template"]["spec"]["containers"][0]["image"].clone());
+            named.collect::<Vec<_>>()
         };
-        assert_eq!(image(&Settings::new("a")), Some(json!(concat!("berth:", env!("CARGO_PKG_VERSION")))));
-        let other = Settings { image: Some("mirror/berth:1".to_owned()), ..Settings::new("a") };
-        assert_eq!(image(&other), Some(json!("mirror/berth:1")));
+        assert_eq!(images(None), vec![json!(concat!("berth:", env!("CARGO_PKG_VERSION"))); 3]);
+        for image in ["mirror/berth:1", "mirror/berth:1@sha256:ab", "mirror/berth@sha256:ab"] {
+            assert_eq!(images(Some(image)), vec![json!(image); 3]);
+        }
     }
 }

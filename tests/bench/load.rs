@@ -25,6 +25,8 @@ const NAMED: usize = 1_000;
 const IN_EACH: usize = 20;
 const TYPES: usize = 300;
 const OF_EACH: usize = 5;
+const PODS: usize = 2_000;
+const POD_NAMESPACES: usize = 20;
 /// Definitions that the API server takes up at one time.
 const DEFINED_AT_ONCE: usize = 50;
 
@@ -37,6 +39,8 @@ pub enum Cargo {
     Namespaces,
     /// Custom objects of many types, few of each.
     Types,
+    /// Pods in a few namespaces, each with a claim, and a volume that the claim is bound to.
+    Pods,
 }
 
 impl Cargo {
@@ -45,13 +49,14 @@ impl Cargo {
             Self::Objects(count) => format!("{count} objects"),
             Self::Namespaces => format!("{NAMED} namespaces of {IN_EACH}"),
             Self::Types => format!("{TYPES} types of {OF_EACH}"),
+            Self::Pods => format!("{PODS} pods with claims and volumes"),
         }
     }
 
     /// What a Backup includes.
     pub fn included(self) -> Vec<String> {
         match self {
-            Self::Objects(_) | Self::Types => vec![format!("{PREFIX}*")],
+            Self::Objects(_) | Self::Types | Self::Pods => vec![format!("{PREFIX}*")],
             Self::Namespaces => (0..NAMED).map(|i| format!("{PREFIX}{i}")).collect(),
         }
     }
@@ -79,6 +84,10 @@ impl Cargo {
                 }
                 runtime.block_on(make_custom_objects(client))
             }
+            Self::Pods => {
+                runtime.block_on(make_namespaces(client, POD_NAMESPACES))?;
+                runtime.block_on(make_pods(client))
+            }
         }
     }
 
@@ -89,7 +98,7 @@ impl Cargo {
     pub fn fill_up(self, runtime: &Runtime, client: &Client, to: usize) -> anyhow::Result<()> {
         match self {
             Self::Objects(from) => runtime.block_on(make_objects(client, namespaces_for(from), from..to)),
-            Self::Namespaces | Self::Types => Ok(()),
+            Self::Namespaces | Self::Types | Self::Pods => Ok(()),
         }
     }
 
@@ -100,6 +109,9 @@ impl Cargo {
                 ["configmaps", "secrets"].map(|plural| format!("/api/v1/{plural}")).to_vec()
             }
             Self::Types => (0..TYPES).map(|i| format!("/apis/{GROUP}/v1/{}", plural(i))).collect(),
+            Self::Pods => ["pods", "persistentvolumeclaims", "persistentvolumes"]
+                .map(|plural| format!("/api/v1/{plural}"))
+                .to_vec(),
         }
     }
 
@@ -181,6 +193,51 @@ async fn make_custom_objects(client: &Client) -> anyhow::Result<()> {
         anyhow::Ok(())
     };
     stream::iter(0..TYPES * OF_EACH).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Nobody runs them. Each volume knows its claim, and each claim its volume, as the controller of volumes leaves them.
+async fn make_pods(client: &Client) -> anyhow::Result<()> {
+    let post = async |path: String, object: Value| {
+        let request = http::Request::post(path).header("content-type", "application/json");
+        client.request::<Value>(request.body(object.to_string().into_bytes())?).await?;
+        anyhow::Ok(())
+    };
+    let create = async |i: usize| {
+        let namespace = format!("{PREFIX}{}", i % POD_NAMESPACES);
+        let (claim, volume) = (format!("data-{i}"), format!("{PREFIX}volume-{i}"));
+        let (modes, size) = (json!(["ReadWriteOnce"]), json!({"storage": "1Gi"}));
+        let of_volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+            "spec": {
+                "accessModes": modes, "capacity": size, "storageClassName": "load",
+                "claimRef": {"kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
+                "csi": {"driver": "load.example.com", "volumeHandle": volume},
+            },
+        });
+        let of_claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim},
+            "spec": {
+                "accessModes": modes, "resources": {"requests": size}, "storageClassName": "load", "volumeName": volume,
+            },
+        });
+        let of_pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("pod-{i}"), "labels": {"app": "load"}},
+            "spec": {
+                "containers": [{"name": "main", "image": "none", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        });
+        post("/api/v1/persistentvolumes".to_owned(), of_volume).await?;
+        let in_namespace = format!("/api/v1/namespaces/{namespace}");
+        post(format!("{in_namespace}/persistentvolumeclaims"), of_claim).await?;
+        let bound = json!({"status": {"phase": "Bound"}}).to_string().into_bytes();
+        let path = format!("{in_namespace}/persistentvolumeclaims/{claim}/status");
+        let request = http::Request::patch(path).header("content-type", "application/merge-patch+json");
+        client.request::<Value>(request.body(bound)?).await?;
+        post(format!("{in_namespace}/pods"), of_pod).await
+    };
+    stream::iter(0..PODS).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 fn noise(seed: u64) -> impl Iterator<Item = u8> {

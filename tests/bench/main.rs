@@ -68,6 +68,10 @@ enum Part {
     Largest,
     Hostile,
     Engine,
+    Namespaces,
+    Types,
+    Pods,
+    Growth,
     Hooks,
     Queue,
     Burst,
@@ -114,10 +118,16 @@ fn run(args: Args) -> anyhow::Result<()> {
         hostile::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Engine) {
-        let sizes = sizes.into_iter().map(Cargo::Objects);
-        for cargo in sizes.chain([Cargo::Namespaces, Cargo::Types]) {
+        for cargo in sizes.into_iter().map(Cargo::Objects) {
             engine::measure(&runtime, &berth, cargo, alone, &mut report)?;
         }
+    }
+    let kinds =
+        [(Part::Namespaces, Cargo::Namespaces), (Part::Types, Cargo::Types), (Part::Pods, Cargo::Pods)];
+    for (_, cargo) in kinds.into_iter().filter(|(part, _)| wants(*part)) {
+        engine::measure(&runtime, &berth, cargo, alone, &mut report)?;
+    }
+    if wants(Part::Growth) {
         engine::measure_growth(&runtime, &berth, large, &mut report)?;
     }
     if wants(Part::Hooks) {

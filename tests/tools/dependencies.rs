@@ -1,5 +1,8 @@
 //! Do the packages that are linked keep to `deny.toml`? `make lint` asks. The file is cargo-deny's, which does the same and
-//! more; it takes minutes to install, and this takes seconds to build. Where it is installed it is asked for advisories.
+//! more; it takes minutes to install, and this takes seconds to build. Advisories are left to it, or to
+//! cargo-audit, where one of them is installed.
+
+mod advisories;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,6 +12,8 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
+use advisories::{Answer, Ignored};
+
 /// crates.io, as `cargo metadata` names it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -17,8 +22,7 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 #[serde(deny_unknown_fields)]
 struct Rules {
     graph: Graph,
-    #[serde(rename = "advisories")]
-    _advisories: Advisories,
+    advisories: Advisories,
     licenses: Licenses,
     bans: Bans,
     sources: Sources,
@@ -30,14 +34,11 @@ struct Graph {
     targets: Vec<String>,
 }
 
-/// Only cargo-deny knows what these are about.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advisories {
-    #[serde(rename = "yanked")]
-    _yanked: String,
-    #[serde(rename = "ignore")]
-    _ignore: Vec<String>,
+    yanked: String,
+    ignore: Vec<Ignored>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -165,6 +166,11 @@ fn run() -> anyhow::Result<BTreeSet<String>> {
         "deny.toml: bans.deny: only names without versions are known here"
     );
     ensure!(!rules.graph.targets.is_empty(), "deny.toml: graph.targets: nothing would be checked");
+    ensure!(rules.advisories.yanked == "deny", "deny.toml: advisories.yanked: only \"deny\" is known here");
+    ensure!(
+        rules.advisories.ignore.iter().all(Ignored::is_sound),
+        "deny.toml: advisories.ignore: each wants an id, RUSTSEC-…, and a reason"
+    );
     let mut faults = BTreeSet::new();
     for target in &rules.graph.targets {
         let metadata = metadata(target)?;
@@ -174,27 +180,21 @@ fn run() -> anyhow::Result<BTreeSet<String>> {
             &std::fs::read_to_string("tests/run").context("failed to read tests/run")?,
         ));
     }
-    faults.extend(advisories());
+    faults.extend(advisories(&rules.advisories.ignore));
     Ok(faults)
 }
 
-/// What is known to be wrong with what is linked. It is not asked of everybody to have what knows it, or to be online.
-fn advisories() -> Option<String> {
-    let deny = |args: &[&str]| Command::new(cargo()).arg("deny").args(args).output();
-    let succeeds = |args: &[&str]| deny(args).is_ok_and(|done| done.status.success());
-    if !succeeds(&["--version"]) {
-        println!("advisories: not looked for, because cargo-deny is not installed");
-        return None;
+/// One line for each advisory, or a word on why nobody looked.
+fn advisories(ignored: &[Ignored]) -> Vec<String> {
+    match advisories::look(ignored, &advisories::cargo) {
+        Answer::Nothing(None) => {}
+        Answer::Nothing(Some(why)) => {
+            println!("advisories: looked for in the database as it was fetched before, because {why}");
+        }
+        Answer::NotChecked(why) => println!("advisories: not checked, because {why}"),
+        Answer::Found(lines) => return lines.iter().map(|line| format!("advisories: {line}")).collect(),
     }
-    if !succeeds(&["fetch", "db"]) {
-        println!("advisories: not looked for, because cargo-deny does not reach their database");
-        return None;
-    }
-    match deny(&["check", "--disable-fetch", "advisories"]) {
-        Ok(done) if done.status.success() => None,
-        Ok(done) => Some(format!("advisories:\n{}", String::from_utf8_lossy(&done.stderr))),
-        Err(error) => Some(format!("advisories: cargo-deny does not run: {error}")),
-    }
+    Vec::new()
 }
 
 fn cargo() -> OsString {
@@ -295,6 +295,23 @@ mod tests {
             targets: Vec::new(),
         };
         rules.faults_of(&package, &members)
+    }
+
+    #[test]
+    fn an_advisory_is_ignored_for_a_reason_that_is_told() {
+        let read = |ignore: &str| {
+            let text = format!("yanked = \"deny\"\nignore = [{ignore}]");
+            toml::from_str::<Advisories>(&text).map(|read| read.ignore.iter().all(Ignored::is_sound))
+        };
+        assert!(read(r#"{ id = "RUSTSEC-2000-0001", reason = "we do not call it" }"#).unwrap());
+        assert!(!read(r#"{ id = "RUSTSEC-2000-0001", reason = "" }"#).unwrap());
+        for unread in [
+            r#""RUSTSEC-2000-0001""#,
+            r#"{ id = "RUSTSEC-2000-0001" }"#,
+            r#"{ crate = "some", reason = "old" }"#,
+        ] {
+            assert!(read(unread).is_err(), "{unread}");
+        }
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         // What a gardenlet or a person writes is acted on all the same.
         _ => None,
     };
-    let (mut registry, dropped) = (Registry::default(), Counter::default());
-    registry.register("berth_garden_events_dropped", "Events not sent: too many at once", dropped.clone());
+    let mut registry = Registry::default();
+    let dropped = crate::metrics::agent_events_dropped(&mut registry);
     health::serve(args.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
     let client = clients.call.clone();
     let candidate = Arc::new(Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));

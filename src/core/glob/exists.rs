@@ -4,7 +4,10 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::{Automaton, DASH, Effort, Glob, LETTERS, MAX_NAME, letters_of};
+use super::Glob;
+use super::automaton::Automaton;
+use super::effort::Effort;
+use super::name::{DASH, LETTERS, MAX_NAME, letters_of};
 
 /// Is there a legal namespace name that every pattern of `all` matches and none of `none` does? Exact as long as there
 /// is effort left; then the answer is "perhaps", that is `true`.
@@ -121,4 +124,82 @@ fn letters_worth_trying(patterns: &[&Automaton], names: &[&[u8]]) -> Vec<usize> 
     let mut letters: Vec<usize> = (0..DASH).filter(|letter| known.insert(treated(*letter))).collect();
     letters.push(DASH);
     letters
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn glob(text: &str) -> Glob {
+        Glob::parse(text).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    #[test]
+    fn patterns_are_compared_without_any_name() {
+        let exists = |all: &[&str], none: &[&str]| {
+            let (all, none): (Vec<_>, Vec<_>) =
+                (all.iter().map(|p| glob(p)).collect(), none.iter().map(|p| glob(p)).collect());
+            name_exists(
+                &all.iter().collect::<Vec<_>>(),
+                &none.iter().collect::<Vec<_>>(),
+                &Effort::of_decision(),
+            )
+        };
+        assert!(exists(&["team-*", "*-prod"], &[]), "team-prod");
+        assert!(!exists(&["team-*", "club-*"], &[]));
+        assert!(!exists(&["team-*"], &["team-*"]));
+        assert!(!exists(&["team-a"], &["team-*"]));
+        assert!(exists(&["team-*"], &["team-a"]));
+        assert!(!exists(&["ns[12]", "ns?"], &["ns1", "ns2"]));
+        assert!(!exists(&["*"], &["*"]));
+    }
+
+    #[test]
+    fn what_excludes_nothing_is_looked_at_with_effort_too() {
+        let names: Vec<Glob> = (0..1000).map(|i| glob(&format!("b{i}"))).collect();
+        let (all, none) = ([glob("a*b"), glob("a*c")], names.iter().collect::<Vec<_>>());
+        let effort = Effort::of_decision();
+        let before = effort.left();
+        name_exists(&all.iter().collect::<Vec<_>>(), &none, &effort);
+        assert!(before - effort.left() >= 10_000, "{}", before - effort.left());
+    }
+
+    proptest! {
+        /// Oracle: every name over a small alphabet, up to a length that these patterns cannot outgrow.
+        #[test]
+        fn comparing_patterns_agrees_with_trying_every_name(
+            all in prop::collection::vec("[ab*?]{1,4}", 1..3),
+            none in prop::collection::vec("[ab*?]{1,4}", 0..3),
+        ) {
+            let parse = |texts: &[String]| texts.iter().filter_map(|t| Glob::parse(t).ok()).collect::<Vec<_>>();
+            let (all, none) = (parse(&all), parse(&none));
+            prop_assume!(!all.is_empty());
+            let mut names: Vec<String> = vec![String::new()];
+            let mut found = false;
+            for _ in 0..6 {
+                names = names.iter().flat_map(|n| ["a", "b", "c"].map(|c| format!("{n}{c}"))).collect();
+                found |= names.iter().any(|n| {
+                    all.iter().all(|g| g.matches(n)) && none.iter().all(|g| !g.matches(n))
+                });
+            }
+            let symbolic =
+                name_exists(
+                &all.iter().collect::<Vec<_>>(),
+                &none.iter().collect::<Vec<_>>(),
+                &Effort::of_decision(),
+            );
+            // Six characters cover two intersected patterns of up to four tokens almost always; a longer
+            // witness is the only way in which the oracle may miss what the comparison finds.
+            prop_assert!(symbolic || !found);
+            if let [a, b, ..] = all.as_slice() {
+                prop_assert!(!(found && a.is_apart_from(b)), "{a:?} {b:?}");
+            }
+            if symbolic && !found {
+                let long = all.iter().chain(&none).map(|g| g.as_str().len()).sum::<usize>() > 6;
+                prop_assert!(long, "{all:?} {none:?}");
+            }
+        }
+    }
 }

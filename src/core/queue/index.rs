@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::order::Standing;
 use super::position::latest_sane;
-use super::view::{Entry, Phase, View};
+use super::view::{Entry, Phase, Standing, View};
 
 /// Kept up with every change of the queue, at a cost that follows from what the changed backup takes.
 #[derive(Debug, Default)]

@@ -1,10 +1,8 @@
-//! Who goes first. By arrival, unless priority classes or fair shares are configured.
+//! What shifts who goes first: nothing, unless priority classes or fair shares are configured.
 
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
-
-use super::view::{Entry, Phase};
 
 /// What shifts a backup from the place that its arrival gives it. The default shifts nobody.
 ///
@@ -71,57 +69,6 @@ pub fn handicaps(
     let most = share.most.as_secs_f64().max(0.0);
     let shift = |seconds: f64| SignedDuration::from_millis((seconds.min(most) * 1000.0) as i64);
     seconds.into_iter().map(|(tenant, seconds)| (tenant, shift(seconds))).collect()
-}
-
-/// Where a backup stands; smaller goes first. Total: no two are equal.
-///
-/// 1. those moved to the front, the last one first, 2. by arrival: enqueued earlier, shifted by class and share where there
-///    are any, 3. lower position, 4. created earlier, 5. UID, so that every run agrees.
-///
-/// What the queue has not seen yet stands where it will stand then: whoever says that he has a place already gains nothing.
-///
-/// Positions decide only where nobody marked the time: they are rewritten one by one as the queue moves, and an order
-/// that followed them would be wrong while that goes on.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing<'a> {
-    first: std::cmp::Reverse<Option<Timestamp>>,
-    shifted: Timestamp,
-    enqueued_at: Timestamp,
-    position: u32,
-    created_at: Timestamp,
-    uid: &'a str,
-}
-
-impl<'a> Standing<'a> {
-    pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
-        let standing = Self::by_arrival(entry);
-        if order.is_by_arrival() {
-            return standing;
-        }
-        let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
-        let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
-        let shift = behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default();
-        let shifted = standing.enqueued_at.saturating_add(shift).unwrap_or(standing.enqueued_at);
-        Self { shifted, ..standing }
-    }
-
-    /// Where nothing shifts anybody.
-    pub fn by_arrival(entry: &'a Entry) -> Self {
-        let enqueued_at = entry.since();
-        Self {
-            first: std::cmp::Reverse(entry.first),
-            shifted: enqueued_at,
-            enqueued_at,
-            position: match entry.position {
-                // Somebody lost it.
-                0 => u32::MAX,
-                _ if entry.mark().is_some() || entry.phase == Phase::New => u32::MAX,
-                position => position,
-            },
-            created_at: entry.created_at,
-            uid: &entry.uid,
-        }
-    }
 }
 
 #[cfg(test)]

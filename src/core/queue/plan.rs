@@ -1,15 +1,14 @@
 //! One decision: who starts, why the others wait, which positions are to be written.
 
-use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::held::{Held, Work, are_plain};
 use super::reason::Reason;
 use super::view::{Entry, Phase, View};
-use crate::glob::{Effort, Glob};
-use crate::namespace::{Meeting, NamespaceSet};
+use crate::glob::Effort;
 
 /// What to do, as indices into the view's `backups`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,15 +80,6 @@ pub fn starts(view: &View) -> Plan {
     walk(view, Extent::WhileSlotsLast).0
 }
 
-/// What a [`plan`] takes, whatever the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Names that are looked up or noted.
-    pub names: usize,
-    /// Steps of comparing: see [`Effort`].
-    pub steps: u32,
-}
-
 /// For tests and benchmarks: a plan that looks at each name once more for each backup ahead of it is found by this, on a
 /// machine of any speed.
 pub fn work(view: &View) -> Work {
@@ -111,11 +101,6 @@ pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) ->
     running().count() < view.slots.max(1) && !running().any(|b| meets(b))
 }
 
-/// Names alone are told apart within one comparison.
-fn are_plain(a: &NamespaceSet, b: &NamespaceSet) -> bool {
-    a.is_literal() && b.is_literal()
-}
-
 /// How far to walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
@@ -125,7 +110,7 @@ enum Extent {
 }
 
 fn walk(view: &View, extent: Extent) -> (Plan, Work) {
-    let mut free = view.slots.max(1).saturating_sub(running(view));
+    let mut free = view.slots.max(1).saturating_sub(view.running());
     if view.stopped.is_some() {
         free = 0;
     }
@@ -142,8 +127,7 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     };
     let mut held = Held::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
-        held.hold(i, &entry.namespaces);
-        held.running.push(i);
+        held.hold_running(i, &entry.namespaces);
     }
     let line = view.line();
     let mut plan = Plan::default();
@@ -255,250 +239,6 @@ fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
 pub(super) fn settled(view: View) -> View {
     let heirs = heirs(&view, &superseding(&view));
     with_heirs(view, &heirs)
-}
-
-/// What a backup that is being created would wait for. Names the running backup in its way, or else the one
-/// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
-pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
-    if let Some(reason) = view.hold_reason(newcomer) {
-        return reason;
-    }
-    let mut compared = Compared::with(&newcomer.namespaces);
-    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
-        let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
-        return Reason::Overlap {
-            with: entry.name.clone(),
-            running: entry.phase.is_running(),
-            namespaces: meeting.map(|m| m.namespaces).unwrap_or_default(),
-        };
-    }
-    if let Some(why) = &view.stopped {
-        return Reason::NoExecutor { why: why.clone() };
-    }
-    let slots = view.slots.max(1);
-    let running = running(view);
-    let free = running < slots && running + starts(view).start.len() < slots;
-    if free { Reason::Next } else { Reason::NoSlot { slots } }
-}
-
-/// Does what a newcomer is told depend on more than [`Index::facing`](super::Index::facing) finds? Unless the order is by
-/// arrival, its place does. And where a slot is free and nobody is in its way, it depends on who else is about to start.
-pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
-    let takes_a_slot = || {
-        let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();
-        could_start && running(view) < view.slots.max(1)
-    };
-    let mut compared = Compared::with(&newcomer.namespaces);
-    !view.order.is_by_arrival()
-        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
-}
-
-fn running(view: &View) -> usize {
-    view.backups.iter().filter(|entry| entry.phase.is_running()).count()
-}
-
-/// The running backup that keeps a newcomer from its namespaces, or else the one furthest ahead in the queue.
-fn first_in_the_way<'a>(
-    view: &'a View,
-    newcomer: &'a Entry,
-    compared: &mut Compared<'a>,
-) -> Option<&'a Arc<Entry>> {
-    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
-    // By arrival everybody known is ahead.
-    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
-    let precedes = |a: &Arc<Entry>, b: &Arc<Entry>| {
-        let running_first = b.phase.is_running().cmp(&a.phase.is_running());
-        running_first.then_with(|| view.precedence(a, b)).is_lt()
-    };
-    let mut first: Option<&Arc<Entry>> = None;
-    for b in view.backups.iter().filter(|b| view.is_in_the_way(b) && is_ahead(b)) {
-        if first.is_none_or(|known| precedes(b, known)) && compared.overlaps(&b.namespaces) {
-            first = Some(b);
-        }
-    }
-    first
-}
-
-/// What one set was compared with. Those of one schedule are alike.
-struct Compared<'a> {
-    set: &'a NamespaceSet,
-    effort: Effort,
-    patterns: HashMap<&'a NamespaceSet, bool>,
-}
-
-impl<'a> Compared<'a> {
-    fn with(set: &'a NamespaceSet) -> Self {
-        Self { set, effort: Effort::of_decision(), patterns: HashMap::new() }
-    }
-
-    fn overlaps(&mut self, other: &'a NamespaceSet) -> bool {
-        if other.is_literal() {
-            return self.set.overlaps(other, &self.effort);
-        }
-        *self.patterns.entry(other).or_insert_with(|| self.set.overlaps(other, &self.effort))
-    }
-}
-
-/// Namespaces that are spoken for, and by whom. Plain names are looked up; sets with patterns are few, and
-/// equal ones (the backups of one schedule) are kept once.
-struct Held<'a> {
-    effort: Effort,
-    names: HashMap<&'a Glob, usize, ByMark>,
-    patterns: Vec<(&'a NamespaceSet, usize)>,
-    known: HashMap<&'a NamespaceSet, usize, ByMark>,
-    /// Everything is held by this one: nobody behind it can start.
-    all: Option<usize>,
-    /// What runs, and what is started now.
-    running: Vec<usize>,
-    started: HashSet<usize>,
-    looks: Cell<usize>,
-}
-
-impl<'a> Held<'a> {
-    /// With room for so many names.
-    fn new(names: usize) -> Self {
-        Self {
-            effort: Effort::of_decision(),
-            names: HashMap::with_capacity_and_hasher(names, ByMark),
-            patterns: Vec::new(),
-            known: HashMap::default(),
-            all: None,
-            running: Vec::new(),
-            started: HashSet::new(),
-            looks: Cell::new(0),
-        }
-    }
-
-    fn work(&self) -> Work {
-        let steps = Effort::of_decision().left().saturating_sub(self.effort.left());
-        Work { names: self.looks.get(), steps }
-    }
-
-    fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
-        if self.all.is_some() || self.known.contains_key(set) {
-            return;
-        }
-        // Nobody is told apart from a pattern any more, so all behind it wait, whatever else is held.
-        if self.effort.left() == 0 && !self.patterns.is_empty() {
-            return;
-        }
-        if set.takes_all() {
-            self.all = Some(holder);
-        }
-        for name in set.names() {
-            self.names.entry(name).or_insert(holder);
-        }
-        self.looks.set(self.looks.get() + set.names().len());
-        self.known.insert(set, holder);
-        if !set.is_literal() {
-            self.patterns.push((set, holder));
-        }
-    }
-
-    fn started(&mut self, holder: usize) {
-        self.running.push(holder);
-        self.started.insert(holder);
-    }
-
-    /// The first meeting found: plain names first, in the order in which the backup lists them.
-    fn meets(&self, view: &View, set: &NamespaceSet) -> Option<Reason> {
-        let by_name = set.names().iter().find_map(|name| self.holder(name));
-        let (holder, namespaces) = match by_name {
-            Some(holder) => {
-                let same = set.names().iter().filter(|name| self.holder(name) == Some(holder));
-                (holder, same.take(Meeting::TOLD).map(|name| name.as_str().to_owned()).collect())
-            }
-            None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
-        };
-        self.told(view, holder, namespaces)
-    }
-
-    /// What nothing is in the way of is compared with each that runs once more, as whoever opens it does ([`may_open`]): what takes that
-    /// too long counts as a meeting there, and one that was started would keep a slot that it does not get.
-    fn meets_running(&self, view: &View, entry: &Entry) -> Option<Reason> {
-        self.running.iter().find_map(|holder| {
-            let other = &view.backups.get(*holder)?.namespaces;
-            let is_apart = are_plain(other, &entry.namespaces);
-            let meeting = if is_apart { None } else { other.meets(&entry.namespaces, &self.effort) };
-            self.told(view, *holder, meeting?.namespaces)
-        })
-    }
-
-    fn told(&self, view: &View, holder: usize, namespaces: Vec<String>) -> Option<Reason> {
-        let entry = view.backups.get(holder)?;
-        Some(Reason::Overlap {
-            with: entry.name.clone(),
-            running: entry.phase.is_running() || self.started.contains(&holder),
-            namespaces,
-        })
-    }
-
-    fn holder(&self, name: &Glob) -> Option<usize> {
-        self.looks.set(self.looks.get() + 1);
-        self.names.get(name).copied()
-    }
-
-    fn meets_pattern(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
-        if let Some(holder) = self.known.get(set)
-            && let Some(meeting) = set.meets(set, &self.effort)
-        {
-            return Some((*holder, meeting.namespaces));
-        }
-        self.patterns
-            .iter()
-            .find_map(|(held, holder)| held.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
-    }
-
-    fn pattern_meets_name(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
-        if set.is_literal() {
-            return None;
-        }
-        // In no order, but the first one held is told while all can be looked at.
-        let mut first: Option<(usize, &str)> = None;
-        for (name, holder) in &self.names {
-            // Whoever takes everything contains each without a look.
-            self.effort.spend(1);
-            if !set.may_contain_name(name, &self.effort) {
-                continue;
-            }
-            let name = name.as_str();
-            if first.is_none_or(|known| (*holder, name) < known) {
-                first = Some((*holder, name));
-            }
-            if self.effort.left() == 0 {
-                break;
-            }
-        }
-        first.map(|(holder, name)| (holder, vec![name.to_owned()]))
-    }
-}
-
-/// For what hashes as one number that is as good as drawn by lot: the mark of a name, or of a set.
-#[derive(Clone, Default)]
-struct ByMark;
-
-impl std::hash::BuildHasher for ByMark {
-    type Hasher = Mark;
-    fn build_hasher(&self) -> Mark {
-        Mark(0)
-    }
-}
-
-struct Mark(u64);
-
-impl std::hash::Hasher for Mark {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write_u64(&mut self, mark: u64) {
-        self.0 = mark;
-    }
-    /// Not asked for by marks.
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
 }
 
 #[cfg(test)]

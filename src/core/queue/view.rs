@@ -1,14 +1,13 @@
 //! The frozen state on which one cycle decides.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::order::{Order, Standing};
+use super::order::Order;
 use super::reason::Reason;
-
 use crate::location::Closed;
 use crate::namespace::NamespaceSet;
 
@@ -127,7 +126,63 @@ impl Entry {
     }
 }
 
+/// Where a backup stands; smaller goes first. Total: no two are equal.
+///
+/// 1. those moved to the front, the last one first, 2. by arrival: enqueued earlier, shifted by class and share where there
+///    are any, 3. lower position, 4. created earlier, 5. UID, so that every run agrees.
+///
+/// What the queue has not seen yet stands where it will stand then: whoever says that he has a place already gains nothing.
+///
+/// Positions decide only where nobody marked the time: they are rewritten one by one as the queue moves, and an order
+/// that followed them would be wrong while that goes on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing<'a> {
+    first: Reverse<Option<Timestamp>>,
+    shifted: Timestamp,
+    enqueued_at: Timestamp,
+    position: u32,
+    created_at: Timestamp,
+    uid: &'a str,
+}
+
+impl<'a> Standing<'a> {
+    pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
+        let standing = Self::by_arrival(entry);
+        if order.is_by_arrival() {
+            return standing;
+        }
+        let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
+        let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
+        let shift = behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default();
+        let shifted = standing.enqueued_at.saturating_add(shift).unwrap_or(standing.enqueued_at);
+        Self { shifted, ..standing }
+    }
+
+    /// Where nothing shifts anybody.
+    pub fn by_arrival(entry: &'a Entry) -> Self {
+        let enqueued_at = entry.since();
+        Self {
+            first: Reverse(entry.first),
+            shifted: enqueued_at,
+            enqueued_at,
+            position: match entry.position {
+                // Somebody lost it.
+                0 => u32::MAX,
+                _ if entry.mark().is_some() || entry.phase == Phase::New => u32::MAX,
+                position => position,
+            },
+            created_at: entry.created_at,
+            uid: &entry.uid,
+        }
+    }
+}
+
 impl View {
+    /// How many take a slot.
+    pub(super) fn running(&self) -> usize {
+        self.backups.iter().filter(|entry| entry.phase.is_running()).count()
+    }
+
     /// Is it to wait, by its own mark or by that of its location, or because it cannot be written?
     pub fn holds(&self, entry: &Entry) -> bool {
         entry.held || self.is_unwritable(entry) || self.closed_location(entry).is_some()

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::glob::{Effort, Glob};
 use crate::location::Closed;
-use crate::queue::{FairShare, Order, mark, position_of_newcomer};
+use crate::namespace::NamespaceSet;
+use crate::queue::{FairShare, Order, explain_newcomer, mark, position_of_newcomer};
 
 mod limits;
 

@@ -1,0 +1,33 @@
+//! What the command of a hook may be, and for how long it may run.
+
+use std::time::Duration;
+
+use berth_core::hook::TIMEOUT;
+use berth_core::limits;
+use berth_core::violation::{Field, Violations};
+
+use crate::GoDuration;
+use crate::duration::duration;
+
+/// Is it one that can be run, and no more than is taken?
+pub(super) fn check(command: &[String], at: &Field, found: &mut Violations) {
+    let bytes: usize = command.iter().map(String::len).sum();
+    let way_out = "put them into a script that the container has";
+    found.require(command.first().is_some_and(|word| !word.is_empty()), at, "names no command");
+    found.limit(command.len(), limits::COMMAND_WORDS, at, way_out);
+    let message = format!("has {bytes} bytes, and at most {} are taken: {way_out}", limits::COMMAND);
+    found.require(bytes <= limits::COMMAND, at, message);
+}
+
+/// `way_out`: how long the longest is, and what else to do.
+pub(super) fn timeout(
+    text: Option<&GoDuration>,
+    most: Duration,
+    way_out: &str,
+    at: &Field,
+    found: &mut Violations,
+) -> Duration {
+    let timeout = duration(text, at, found).unwrap_or(TIMEOUT);
+    found.require(timeout <= most, at, format!("is longer than {way_out}"));
+    timeout.min(most)
+}

@@ -1,0 +1,65 @@
+//! Patterns of types.
+
+use super::token::{GlobError, Token, tokens};
+
+/// A pattern over names of any length, with dots in them: `resource.group`. No character is a separator here either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<Token>);
+
+impl Pattern {
+    /// # Errors
+    /// When a `[...]` is unbalanced or empty.
+    pub fn parse(text: &str) -> Result<Self, GlobError> {
+        tokens(text).map(Self)
+    }
+
+    /// Takes as many steps as name and pattern have characters, times each other at most.
+    pub fn matches(&self, name: &str) -> bool {
+        let name = name.as_bytes();
+        let (mut at, mut read) = (0_usize, 0_usize);
+        // Behind the last star, and what that has not taken yet.
+        let mut back: Option<(usize, usize)> = None;
+        while let Some(byte) = name.get(read) {
+            match (self.0.get(at), back) {
+                (Some(Token::Star), _) => {
+                    at += 1;
+                    back = Some((at, read));
+                }
+                (Some(token), _) if token.takes(*byte) => (at, read) = (at + 1, read + 1),
+                (_, Some((behind, from))) => {
+                    (at, read) = (behind, from + 1);
+                    back = Some((behind, read));
+                }
+                (_, None) => return false,
+            }
+        }
+        self.0.iter().skip(at).all(|token| matches!(token, Token::Star))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_types_read_over_dots() {
+        for (pattern, name, expected) in [
+            ("deploy*", "deployments.apps", true),
+            ("*.k8s.io", "ingresses.networking.k8s.io", true),
+            ("*.cattle.io", "clusters.management.cattle.io", true),
+            ("*.apps", "deployments.apps.example.com", false),
+            ("*", "pods", true),
+            ("p?ds", "pods", true),
+            ("[ps]*s", "services", true),
+            ("[ps]*s", "nodes", false),
+            ("*a*ab", "aaab", true),
+            ("*a*ab", "aaba", false),
+            ("pods*", "pods", true),
+            ("pods?", "pods", false),
+        ] {
+            let matches = Pattern::parse(pattern).unwrap_or_else(|e| unreachable!("{e}")).matches(name);
+            assert_eq!(matches, expected, "{pattern} against {name}");
+        }
+        assert!(Pattern::parse("pods[").is_err());
+    }
+}

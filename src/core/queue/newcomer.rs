@@ -1,0 +1,88 @@
+//! What a backup that is being created is told, without a plan of the whole queue.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::plan::starts;
+use super::reason::Reason;
+use super::view::{Entry, View};
+use crate::glob::Effort;
+use crate::namespace::NamespaceSet;
+
+/// What a backup that is being created would wait for. Names the running backup in its way, or else the one
+/// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
+pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
+    if let Some(reason) = view.hold_reason(newcomer) {
+        return reason;
+    }
+    let mut compared = Compared::with(&newcomer.namespaces);
+    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
+        let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
+        return Reason::Overlap {
+            with: entry.name.clone(),
+            running: entry.phase.is_running(),
+            namespaces: meeting.map(|m| m.namespaces).unwrap_or_default(),
+        };
+    }
+    if let Some(why) = &view.stopped {
+        return Reason::NoExecutor { why: why.clone() };
+    }
+    let slots = view.slots.max(1);
+    let running = view.running();
+    let free = running < slots && running + starts(view).start.len() < slots;
+    if free { Reason::Next } else { Reason::NoSlot { slots } }
+}
+
+/// Does what a newcomer is told depend on more than [`Index::facing`](super::Index::facing) finds? Unless the order is by
+/// arrival, its place does. And where a slot is free and nobody is in its way, it depends on who else is about to start.
+pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
+    let takes_a_slot = || {
+        let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();
+        could_start && view.running() < view.slots.max(1)
+    };
+    let mut compared = Compared::with(&newcomer.namespaces);
+    !view.order.is_by_arrival()
+        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
+}
+
+/// The running backup that keeps a newcomer from its namespaces, or else the one furthest ahead in the queue.
+fn first_in_the_way<'a>(
+    view: &'a View,
+    newcomer: &'a Entry,
+    compared: &mut Compared<'a>,
+) -> Option<&'a Arc<Entry>> {
+    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
+    // By arrival everybody known is ahead.
+    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
+    let precedes = |a: &Arc<Entry>, b: &Arc<Entry>| {
+        let running_first = b.phase.is_running().cmp(&a.phase.is_running());
+        running_first.then_with(|| view.precedence(a, b)).is_lt()
+    };
+    let mut first: Option<&Arc<Entry>> = None;
+    for b in view.backups.iter().filter(|b| view.is_in_the_way(b) && is_ahead(b)) {
+        if first.is_none_or(|known| precedes(b, known)) && compared.overlaps(&b.namespaces) {
+            first = Some(b);
+        }
+    }
+    first
+}
+
+/// What one set was compared with. Those of one schedule are alike.
+struct Compared<'a> {
+    set: &'a NamespaceSet,
+    effort: Effort,
+    patterns: HashMap<&'a NamespaceSet, bool>,
+}
+
+impl<'a> Compared<'a> {
+    fn with(set: &'a NamespaceSet) -> Self {
+        Self { set, effort: Effort::of_decision(), patterns: HashMap::new() }
+    }
+
+    fn overlaps(&mut self, other: &'a NamespaceSet) -> bool {
+        if other.is_literal() {
+            return self.set.overlaps(other, &self.effort);
+        }
+        *self.patterns.entry(other).or_insert_with(|| self.set.overlaps(other, &self.effort))
+    }
+}

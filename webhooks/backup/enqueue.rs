@@ -1,0 +1,130 @@
+//! A place in line for what is created.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_api::keys;
+use berth_api::place::PlacedSpec;
+use berth_api::velero::BackupPhase;
+use berth_core::queue::{Band, Entry, Phase, Reason, View, explain_newcomer, mark, position_of_newcomer};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::incoming::Incoming;
+use crate::desk::Desk;
+use crate::known::Known;
+use crate::patch::Edit;
+use crate::review::{Operation, Question, ReviewError, Verdict};
+
+/// Gives a Backup that is being created its place: phase, position, time mark, and warnings that say what it
+/// waits for. Any other phase is left alone: whoever copies finished backups from a store creates those.
+///
+/// # Errors
+/// When the object cannot be read.
+pub fn enqueue<K: Known>(
+    desk: &Desk<K>,
+    question: &Question<'_>,
+    now: Timestamp,
+) -> Result<Verdict, ReviewError> {
+    let incoming = Incoming::of::<PlacedSpec>(question)?;
+    if question.operation != Operation::Create || !incoming.wants_place() {
+        return Ok(Verdict::allow());
+    }
+    if let Some(why) = desk.known().cannot_queue() {
+        return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
+    }
+    if !desk.known().ready() {
+        return Ok(incoming.later("this replica has just started"));
+    }
+    // Shared, because what it takes may be long: the answer that is remembered has no copy of it.
+    let mut newcomer = Arc::new(Entry {
+        name: incoming.name(),
+        uid: question.uid.clone(),
+        phase: Phase::Queued,
+        created_at: now,
+        ..incoming.source().entry(desk.known().order())
+    });
+    // A list that cannot be read takes nothing; the validating webhook refuses it.
+    let readable = newcomer.refused.is_empty();
+    let size = question.object.map_or(0, |object| object.get().len());
+    let remember = (!question.is_dry_run() && readable).then_some(size + question.uid.len());
+    let mut view = desk.known().queue(&newcomer, now);
+    let (position, enqueued_at, reason, piled_up) = desk.recent().with(
+        &mut view,
+        |mark| desk.known().has_seen(mark),
+        Instant::now(),
+        remember,
+        |view| {
+            let placed = Arc::make_mut(&mut newcomer);
+            placed.enqueued_at = Some(desk.mark(mark(view, now)));
+            placed.position = position_of_newcomer(view, placed);
+            let reason = readable.then(|| explain_newcomer(view, &newcomer));
+            let answer =
+                (newcomer.position, newcomer.enqueued_at, reason, waiting_of_schedule(view, &newcomer));
+            (answer, Arc::clone(&newcomer))
+        },
+    );
+    let mut warnings = vec![warning(position, reason.as_ref())];
+    let start = desk.known().expected_start(&view, &question.uid, now);
+    if let Some(start) = start.filter(|_| reason != Some(Reason::Next)) {
+        warnings.push(expectation(start, now));
+    }
+    if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
+        warnings.push(format!(
+            "berth: {piled_up} of schedule {schedule} wait already; annotate the Schedule {}=true to keep only the last one",
+            keys::SUPERSEDE
+        ));
+    }
+    let mut edit = Edit::default();
+    incoming.remove_marks(&mut edit);
+    let has_annotations = incoming.metadata.annotations.is_some();
+    edit.set(
+        &["metadata", "annotations"],
+        has_annotations,
+        keys::ENQUEUED_AT,
+        json!(enqueued_at.map(micros)),
+    );
+    edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
+    edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
+    Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+}
+
+/// What is answered where [`enqueue`] takes longer than anybody waits.
+///
+/// # Errors
+/// When the object cannot be read.
+pub fn enqueue_later(question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    let incoming = Incoming::of::<PlacedSpec>(question)?;
+    let is_meant = question.operation == Operation::Create && incoming.wants_place();
+    Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
+}
+
+/// Backups of the newcomer's schedule that wait and will not be superseded by it.
+fn waiting_of_schedule(view: &View, newcomer: &Entry) -> usize {
+    let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+    match newcomer.schedule {
+        Some(_) if !newcomer.supersedes => view.backups.iter().filter(same).count(),
+        _ => 0,
+    }
+}
+
+fn expectation(start: Band<Timestamp>, now: Timestamp) -> String {
+    let minutes = |at: Timestamp| at.duration_since(now).as_secs().max(0).saturating_add(59) / 60;
+    let (earliest, likely, latest) = (minutes(start.earliest), minutes(start.likely), minutes(start.latest));
+    format!(
+        "berth: expected to start in about {likely} min ({earliest} to {latest}, as such backups went lately)"
+    )
+}
+
+/// RFC 3339 with microseconds.
+fn micros(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+fn warning(position: u32, reason: Option<&Reason>) -> String {
+    match reason {
+        Some(Reason::Next) => format!("berth: queued at position {position}; it starts next"),
+        Some(reason) => format!("berth: queued at position {position}; waits for {reason}"),
+        None => format!("berth: queued at position {position}"),
+    }
+}

@@ -1,0 +1,159 @@
+//! A Backup as it comes in, as far as rules look at it.
+
+use std::collections::BTreeMap;
+
+use berth_api::keys;
+use berth_api::place::Source;
+use berth_api::velero::{BackupPhase, BackupSpec};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::patch::Edit;
+use crate::review::{Question, ReviewError, Verdict};
+
+/// Annotations that only berth writes: they decide on order, on what runs together, on what is run in pods, on what is read, on who runs
+/// it, and on how often.
+pub(super) const MARKS: [&str; 8] = [
+    keys::ENQUEUED_AT,
+    keys::RESOLVED_NAMESPACES,
+    keys::WAITS_SINCE,
+    keys::FROZEN,
+    keys::SCOPE,
+    keys::RUN,
+    keys::RUNS,
+    keys::PUBLISHING,
+];
+
+static NONE: BTreeMap<String, String> = BTreeMap::new();
+
+pub(super) struct Incoming<'a> {
+    pub(super) metadata: Metadata,
+    pub(super) spec: BackupSpec,
+    pub(super) status: Option<&'a RawValue>,
+    phase: Option<String>,
+}
+
+/// `S`: what is read of the spec.
+#[derive(Deserialize)]
+struct Object<'a, S> {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: S,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    generate_name: Option<String>,
+    #[serde(default)]
+    pub(super) uid: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    /// Text: a phase that this build does not know is somebody else's business.
+    #[serde(default)]
+    phase: Option<String>,
+}
+
+impl<'a> Incoming<'a> {
+    /// `S`: as much of the spec as is looked at.
+    pub(super) fn of<S>(question: &Question<'a>) -> Result<Self, ReviewError>
+    where
+        S: Default + Deserialize<'a> + Into<BackupSpec>,
+    {
+        Self::parse::<S>(question.object.ok_or(ReviewError::NoObject)?)
+    }
+
+    pub(super) fn parse<S>(object: &'a RawValue) -> Result<Self, ReviewError>
+    where
+        S: Default + Deserialize<'a> + Into<BackupSpec>,
+    {
+        let object: Object<'a, S> = serde_json::from_str(object.get())?;
+        let Object { metadata, spec, status } = object;
+        let phase = status.map(|status| serde_json::from_str::<Status>(status.get())).transpose()?;
+        let phase = phase.and_then(|status| status.phase);
+        Ok(Self { metadata, spec: spec.into(), status, phase })
+    }
+
+    pub(super) fn phase(&self) -> &str {
+        self.phase.as_deref().unwrap_or_default()
+    }
+
+    /// A place that somebody wrote down by hand is no place.
+    pub(super) fn wants_place(&self) -> bool {
+        ["", BackupPhase::New.as_str(), BackupPhase::Queued.as_str()].contains(&self.phase())
+    }
+
+    pub(super) fn mark(&self, key: &str) -> Option<&String> {
+        self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key))
+    }
+
+    pub(super) fn source(&self) -> Source<'_> {
+        Source {
+            labels: self.metadata.labels.as_ref().unwrap_or(&NONE),
+            annotations: self.metadata.annotations.as_ref().unwrap_or(&NONE),
+            spec: &self.spec,
+        }
+    }
+
+    /// What somebody wrote there by hand, or copied from another Backup.
+    pub(super) fn remove_marks(&self, edit: &mut Edit) {
+        for key in MARKS.into_iter().filter(|key| self.mark(key).is_some()) {
+            edit.remove(&["metadata", "annotations", key]);
+        }
+    }
+
+    /// Without a place: one that is worked out from nothing would be the first one. The leader gives it a true one.
+    pub(super) fn later(&self, why: &str) -> Verdict {
+        let mut edit = Edit::default();
+        self.remove_marks(&mut edit);
+        if self.status.is_some() {
+            edit.remove(&["status"]);
+        }
+        let warnings = vec![format!("berth: queued by the controller in a moment: {why}")];
+        Verdict { patch: Some(edit.into_patch()), warnings, ..Verdict::allow() }
+    }
+
+    pub(super) fn name(&self) -> String {
+        let generated = || self.metadata.generate_name.as_ref().map(|base| format!("{base}…"));
+        self.metadata.name.clone().or_else(generated).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Those that stand in one list with others, list by list.
+    fn marks_in(manifest: &'static str) -> Vec<BTreeSet<&'static str>> {
+        let lists = manifest.split('[').filter_map(|rest| rest.split_once(']')).map(|(list, _)| list);
+        let marks =
+            |list: &'static str| list.split('\'').filter(|word| word.starts_with("berth.dev/")).collect();
+        lists.filter(|list| list.contains(keys::WAITS_SINCE)).map(marks).collect()
+    }
+
+    /// What one of them does not know is nobody's there.
+    #[test]
+    fn the_policy_and_the_webhook_know_the_same_marks() {
+        let all = BTreeSet::from(MARKS);
+        let mut of_births = all.clone();
+        of_births.remove(keys::ENQUEUED_AT);
+        let guard = include_str!("../../manifests/webhook/guard.yaml");
+        assert_eq!(marks_in(guard), [of_births, all.clone()]);
+        let matters = include_str!("../../manifests/webhook/validating.yaml");
+        assert_eq!(marks_in(matters), [all]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Every fault of a write, told at once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::unserved::unserved;
+use berth_api::velero::{BackupPhase, BackupSpec};
+use berth_core::guard::{Change, Roles, judge};
+use berth_core::limits;
+use berth_core::location::{Location, choose};
+use berth_core::queue::DEFAULT_CLASS;
+use berth_core::violation::{Field, Violations};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::incoming::{Incoming, MARKS};
+use crate::desk::Desk;
+use crate::known::Known;
+use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+
+/// How long a location that is named but not known may take to show up in the watch: people apply both in
+/// one go.
+const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
+
+/// Judges a write: may this caller do that, and, where a Backup waits, can what it asks for be done.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
+    if !matches!(question.operation, Operation::Create | Operation::Update) {
+        return Ok(Verdict::allow());
+    }
+    let incoming = Incoming::of::<BackupSpec>(question)?;
+    let old = question.old_object.map(Incoming::parse::<BackupSpec>).transpose()?;
+    let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
+    let marks_changed = match &old {
+        Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
+        None => MARKS.iter().any(|key| *key != keys::ENQUEUED_AT && incoming.mark(key).is_some()),
+    };
+    let change = Change {
+        from: old.as_ref().map(Incoming::phase),
+        to: incoming.phase(),
+        status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
+        spec_changed,
+        marks_changed,
+        ..Change::default()
+    };
+    let user = question.user_info.username.as_str();
+    // What RBAC gives is for the policy to ask, by the API server's own authorizer: it holds while this is away, too.
+    let roles = Roles { operator: true, editor: true, ..desk.roles(user) };
+    if let Err(refusal) = judge(roles, &change) {
+        if !question.is_dry_run() && is_of_another_queue(roles, &change) {
+            desk.tally().foreign_queue();
+            desk.known().foreign_queue(&question.name, &incoming.metadata.uid, user);
+        }
+        let mut violations = Violations::default();
+        violations.push(Field::root(refusal.field), refusal.message);
+        return Ok(Verdict::refuse(RefusalReason::Conflict, violations));
+    }
+    if !incoming.wants_place() || !spec_changed {
+        return Ok(Verdict::allow());
+    }
+    let mut found = berth_api::parse::check(&incoming.spec);
+    if desk.known().runs_backups() {
+        found.append(unserved(&incoming.spec));
+    }
+    let size = question.object.map_or(0, |object| object.get().len());
+    if size > limits::OBJECT {
+        let most = limits::OBJECT;
+        let message = format!(
+            "the Backup has {size} bytes and at most {most} are taken, because what is written to it later has to fit: use several Backups"
+        );
+        found.push(Field::root("spec"), message);
+    }
+    let mut warnings = Vec::new();
+    check_class(desk, &incoming, &mut found, &mut warnings);
+    let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();
+    match find_location(desk.known(), wanted).await {
+        Ok(location) => {
+            let field = Field::root("spec").child("storageLocation");
+            let message = format!("location {:?} is read-only: name one that can be written", location.name);
+            found.require(!location.read_only, &field, message);
+            if let Some(why) = location.unavailable {
+                warnings.push(format!("berth: location {} is unavailable just now: {why}", location.name));
+            }
+        }
+        Err(message) => found.push(Field::root("spec").child("storageLocation"), message),
+    }
+    let mut verdict =
+        if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
+    verdict.warnings = warnings;
+    Ok(verdict)
+}
+
+/// Does whoever runs or deletes backups want to place one, as Velero's own queue does when it is left on?
+fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
+    let places = [BackupPhase::Queued, BackupPhase::ReadyToStart].iter().any(|p| p.as_str() == change.to);
+    !roles.queue && (roles.executor || roles.lifecycle) && change.status_changed && places
+}
+
+/// A class that nobody configured would be taken for the default one without a word.
+fn check_class<K: Known>(
+    desk: &Desk<K>,
+    incoming: &Incoming<'_>,
+    found: &mut Violations,
+    warnings: &mut Vec<String>,
+) {
+    let (order, source) = (desk.known().order(), incoming.source());
+    let Some(class) = source.class().filter(|class| order.head_start(Some(class)).is_none()) else { return };
+    if order.classes.is_empty() {
+        warnings.push(format!("berth: priority class {class:?} is ignored: no classes are configured"));
+        return;
+    }
+    let mut known: BTreeSet<&str> = order.classes.keys().map(String::as_str).collect();
+    known.insert(DEFAULT_CLASS);
+    let known: Vec<&str> = known.into_iter().collect();
+    let kind = if source.annotations.contains_key(keys::PRIORITY_CLASS) { "annotations" } else { "labels" };
+    let field = Field::root("metadata").child(kind).key(keys::PRIORITY_CLASS);
+    found.push(field, format!("{class:?} is no priority class: choose one of {}", known.join(", ")));
+}
+
+/// The status as it stands, fields unknown to us included; absent and empty are the same.
+fn status(status: Option<&RawValue>) -> Result<Value, ReviewError> {
+    let read: Option<Value> = status.map(|status| serde_json::from_str(status.get())).transpose()?;
+    Ok(read.filter(|status| !status.is_null()).unwrap_or_else(|| json!({})))
+}
+
+async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {
+    let find = || {
+        let locations = known.locations();
+        choose(&locations, wanted).cloned()
+    };
+    let patient = tokio::time::timeout(LOCATION_PATIENCE, async {
+        loop {
+            let changed = known.locations_changed();
+            if let Some(location) = find() {
+                return location;
+            }
+            changed.await;
+        }
+    });
+    if let Ok(location) = patient.await {
+        return Ok(location);
+    }
+    let locations = known.locations();
+    let names: Vec<&str> = locations.iter().map(|l| l.name.as_str()).collect();
+    let there = if names.is_empty() {
+        "there is none yet".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
+    Err(match wanted {
+        "" => format!("no BackupStorageLocation is marked as default: name one, or create one ({there})"),
+        name => format!("BackupStorageLocation {name:?} does not exist in this namespace ({there})"),
+    })
+}
