@@ -7,7 +7,6 @@ pub mod cluster;
 pub mod diff;
 pub mod engine;
 pub mod hub;
-pub mod image;
 pub mod kept;
 pub mod left;
 pub mod member;

@@ -14,6 +14,7 @@ pub mod commands;
 pub mod events;
 pub mod garden;
 pub mod health;
+pub mod image;
 pub mod install;
 pub mod leader;
 pub mod listen;

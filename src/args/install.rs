@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{MemberArgs, ReviewArgs, Target, duration};
-use crate::install::image;
+use crate::image;
 use crate::settings::{Certificates, EngineRights, Executor};
 
 #[derive(ClapArgs)]

@@ -11,11 +11,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::args::InstallArgs;
 use crate::client::persistent;
+use crate::image::image_of;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
 use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
-use crate::install::image::image_of;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
