@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::args::garden::GardenCommand;
-use crate::args::{Args, Command, CommonArgs, Definitions, LogFormat};
+use crate::args::{Args, Command, CommonArgs, Definitions};
+use crate::settings::LogFormat;
 use crate::{reference, telemetry};
 
 /// # Errors

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Told and not sent yet. More are dropped: the API server has better things to do in such a moment.
 const WAITING: usize = 512;

@@ -1,12 +1,12 @@
 //! Installation: the manifests in this binary, fitted to a cluster, applied, compared, and removed again.
 
 pub mod apply;
+pub mod arguments;
 pub mod certificates;
 pub mod cluster;
 pub mod diff;
 pub mod engine;
 pub mod hub;
-pub mod image;
 pub mod kept;
 pub mod left;
 pub mod member;
@@ -21,7 +21,7 @@ pub mod velero;
 pub use cluster::{Cluster, Found, Installed};
 pub use engine::Types;
 pub use member::Member;
-pub use render::{Certificates, Settings, render};
+pub use render::{Settings, render};
 pub use reviews::Reviews;
 pub use running::Running;
 
@@ -30,9 +30,6 @@ use kube::core::{GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// Label of everything that an installation brings, with [`PART_OF_BERTH`] as its value.
-pub const PART_OF: &str = "app.kubernetes.io/part-of";
-pub const PART_OF_BERTH: &str = "berth";
 /// Field manager of what is installed. What the controller writes (caBundle) belongs to another one.
 pub const INSTALLER: &str = "berth-install";
 

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Name of the Lease that the leading controller holds.
 pub const LEASE: &str = "berth-controller";

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match berth::commands::run(berth::args::Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("berth: {}", berth::telemetry::chain(error.as_ref()));
+            eprintln!("berth: {}", berth::text::chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::client::is_not_found;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// What happened to the mirrored set.
 pub enum Change<T, I = String> {

@@ -6,8 +6,8 @@ mod member;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use berth::args::Executor;
-use berth::install::{Certificates, Reference, Settings, diff, render, sources};
+use berth::install::{Reference, Settings, diff, render, sources};
+use berth::settings::{Certificates, Executor};
 use berth_core::mover::MoverKind;
 use serde_json::{Value, json};
 

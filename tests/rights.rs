@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use berth::args::Executor;
-use berth::install::{Certificates, Member, Settings, member as install, render};
+use berth::install::hub::HUB_SECRET;
+use berth::install::{Member, Settings, member as install, render};
+use berth::settings::{Certificates, Executor};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -339,7 +340,7 @@ fn without_any_one_rule_something_breaks() {
 fn rendered() -> Vec<Value> {
     let beside = Settings { executor: Executor::Velero, ..Settings::new("velero") };
     let cert_manager = Settings { certificates: Certificates::CertManager, ..Settings::new("velero") };
-    let hub = install::Hub { secret: install::HUB_SECRET.to_owned(), digest: None };
+    let hub = install::Hub { secret: HUB_SECRET.to_owned(), digest: None };
     let member = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
     let mut objects = render(&Settings::new("velero")).unwrap();
     for object in [beside, cert_manager, member].iter().flat_map(|settings| render(settings).unwrap()) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::hub::limit;
-use super::{FolderArgs, LogFormat, Output, Target, duration};
+use super::{FolderArgs, Output, Target, duration};
+use crate::settings::LogFormat;
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {

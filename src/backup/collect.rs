@@ -31,7 +31,7 @@ use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
 use super::names::{Names, in_order};
 use super::related::{Origin, References, Related, key, labels};
-use crate::telemetry::{chain, few};
+use crate::text::{chain, few};
 use along::{Borrowed, Loan};
 
 /// Objects on their way to a worker at one time, in bytes.

@@ -20,7 +20,7 @@ use super::status::{Record, WriteError};
 use super::survey::Cluster;
 use super::upload::{UploadError, put_together};
 use crate::storage::{Layout, is_refused};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// For what nothing depends on.
 const SHORTLY: Duration = Duration::from_secs(10);

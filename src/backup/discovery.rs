@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::log::{About, BackupLog};
 use super::reading::Patience;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// A server is not upgraded more often.
 const VERSION_LASTS: Duration = Duration::from_secs(60);

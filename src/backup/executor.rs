@@ -18,7 +18,7 @@ use crate::events::{Events, What};
 use crate::queue::Store;
 use crate::queue::refusals::is_refusal;
 use crate::queue::writer::tell_unwritable;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);

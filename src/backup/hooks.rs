@@ -22,7 +22,7 @@ use super::list::Lister;
 use super::log::{About, BackupLog};
 use super::related::{is_name, key};
 use super::run::Engine;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Pods that are looked at before their hooks at one time.
 const LOOKS: usize = 16;

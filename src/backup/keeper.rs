@@ -19,7 +19,7 @@ use super::log::{BackupLog, Told, Untold};
 use super::revision::Revision;
 use super::uploads::Noted;
 use crate::storage::{ClaimError, Layout, Receipt};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Between two checkpoints, at least. And as a share of the time that the run has taken: so much of its work is done twice at
 /// most, and a long run writes some hundred of them.

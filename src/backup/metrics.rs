@@ -21,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Schedules with numbers of their own. Whoever creates Backups chooses the label, and its values are kept.
 const SCHEDULES: usize = 1000;

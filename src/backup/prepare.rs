@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::collect::Namespace;
 use super::log::{About, BackupLog};
 use super::status::merge_into;
-use crate::telemetry::few;
+use crate::text::few;
 
 /// Velero's defaults (contract: its server flags).
 const CSI_SNAPSHOT_TIMEOUT: &str = "10m0s";

@@ -32,7 +32,7 @@ use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::status::{Record, WriteError};
 use super::uploads::Place;
 use crate::storage::{ClaimError, Layout, Parts, Side};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// By its UID a cluster is known, as everywhere.
 const OF_CLUSTER: &str = "kube-system";

@@ -31,7 +31,7 @@ use super::survey::Cluster;
 use super::uploads::Place;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Found, Layout, Opened, Parts};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
 /// as a run waits for its store, of what its own tries and the pauses between them take: turns of others say nothing about it.

@@ -7,7 +7,7 @@ use berth_core::selection::ResourceType;
 use parking_lot::Mutex;
 
 use super::log::{About, BackupLog};
-use crate::telemetry::few;
+use crate::text::few;
 
 /// Shared by all lists of a run.
 pub struct Revision {

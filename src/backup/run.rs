@@ -50,7 +50,7 @@ use super::upload::{Part, Upload, UploadError};
 use crate::client::list;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, Layout, OpenError, Opened, Opener};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How long the last file and the closing write are tried: everything else is stored already.
 pub(super) const CLOSING: Duration = Duration::from_secs(600);

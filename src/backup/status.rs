@@ -17,7 +17,7 @@ use tracing::warn;
 
 use crate::client::{is_conflict, is_not_found};
 use crate::queue::refusals::{is_lasting, is_too_large};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 const CALL: Duration = Duration::from_secs(10);
 /// Before the second try; twice as long before each one after that.

@@ -21,7 +21,7 @@ use super::list::Lister;
 use super::log::{About, BackupLog};
 use super::run::{Engine, OPENING};
 use super::status::{Record, WriteError};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How long a command that a dead run began before a pod is thought to go on in its container, at most.
 const GOES_ON: Duration = Duration::from_secs(120);

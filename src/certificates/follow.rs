@@ -22,7 +22,7 @@ use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{Events, What};
 use crate::mirror::{Change, mirror, of_namespace};
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// What is counted of the certificate.
 #[derive(Clone, Default)]

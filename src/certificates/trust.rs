@@ -1,4 +1,4 @@
-//! `caBundle` of the two webhook configurations: what the API server believes.
+//! `caBundle` of the two webhook configurations: what the API server believes; and whom they call.
 
 use anyhow::Context as _;
 use berth_api::keys::FIELD_MANAGER;
@@ -78,6 +78,12 @@ impl Trust {
                 .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration)),
         }
     }
+}
+
+/// Namespace of the Service that a webhook configuration calls.
+pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
+    let first = configuration.webhooks.as_ref()?.first()?;
+    Some(first.client_config.service.as_ref()?.namespace.clone())
 }
 
 /// Both webhook configurations, alike for us.

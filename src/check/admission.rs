@@ -13,8 +13,9 @@ use crate::certificates::trust::Trust;
 use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
-use crate::install::{Certificates, Cluster, Installed};
-use crate::telemetry::chain;
+use crate::install::{Cluster, Installed};
+use crate::settings::Certificates;
+use crate::text::chain;
 
 /// berth renews a month before the end.
 const SOON: SignedDuration = SignedDuration::from_hours(24 * 14);

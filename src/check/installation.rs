@@ -7,12 +7,12 @@ use kube::api::{Api, PostParams};
 use serde_json::Value;
 
 use super::{Finding, stranger};
+use crate::install::arguments::containers;
 use crate::install::cluster::Presence;
-use crate::install::cluster::containers;
 use crate::install::engine::{self, ENGINE, HOOKS};
 use crate::install::member::{AGENT, Member};
 use crate::install::{Cluster, Found, Installed, Settings, Types, apply, render};
-use crate::telemetry::few;
+use crate::text::few;
 
 const AT_ONCE: usize = 8;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -215,7 +215,7 @@ impl Right {
 async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "rights";
     let unknown = |error: &kube::Error| {
-        let message = format!("cannot be looked at: {}", crate::telemetry::chain(error));
+        let message = format!("cannot be looked at: {}", crate::text::chain(error));
         let fix = "run this as somebody who may read clusterroles and create subjectaccessreviews";
         Ok(vec![Finding::warning(CHECK, message, fix)])
     };
@@ -365,7 +365,8 @@ fn each_of(rule: &Value) -> Vec<ResourceAttributes> {
 mod tests {
     use super::*;
     use crate::install::Member;
-    use crate::install::member::{HUB_SECRET, Hub};
+    use crate::install::hub::HUB_SECRET;
+    use crate::install::member::Hub;
 
     #[test]
     fn service_accounts_have_the_rights_of_their_own_namespaces() -> anyhow::Result<()> {

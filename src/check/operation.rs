@@ -13,11 +13,11 @@ use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::Finding;
-use crate::args::Executor;
 use crate::client::{Listed, list};
 use crate::install::{Cluster, Found, Installed, velero};
 use crate::leader::LEASE;
-use crate::telemetry::chain;
+use crate::settings::Executor;
+use crate::text::chain;
 
 /// A leader that was silent for so long is none.
 const SILENT: SignedDuration = SignedDuration::from_secs(60);

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::args::{ControllerArgs, Executor};
+use crate::args::ControllerArgs;
 use crate::backup::discovery::Discovery;
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
@@ -24,7 +24,6 @@ use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::install::Certificates;
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
@@ -38,6 +37,7 @@ use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
 use crate::queue::writer::{Keeping, Writer};
 use crate::queue::{self, Store};
+use crate::settings::{Certificates, Executor};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
 
@@ -222,7 +222,8 @@ async fn execute(
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
-    let opener = Opener::new(client.clone(), namespace, args.folders.roots());
+    let roots = args.folders.filesystem_roots.clone().into();
+    let opener = Opener::new(client.clone(), namespace, roots);
     let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),

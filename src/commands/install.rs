@@ -9,19 +9,21 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::args::{Executor, InstallArgs};
+use crate::args::InstallArgs;
 use crate::client::persistent;
+use crate::image::image_of;
 use crate::install::apply::{self, Mode, Outcome};
 use crate::install::cluster::Presence;
-use crate::install::engine::{EngineRights, HOOKS};
+use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
-use crate::install::image::image_of;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Certificates, Cluster, Found, Installed, Member, PART_OF, PART_OF_BERTH, Reference, Reviews, Running,
-    Settings, Types, certificates, diff, kept, left, member, remove, render, running, velero,
+    Cluster, Found, Installed, Member, Reference, Reviews, Running, Settings, Types, certificates, diff,
+    kept, left, member, remove, render, running, velero,
 };
+use crate::objects::{PART_OF, PART_OF_BERTH};
+use crate::settings::{Certificates, EngineRights, Executor};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// Definitions and the namespace are applied before anything that needs them.

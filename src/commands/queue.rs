@@ -25,7 +25,7 @@ use crate::args::{QueueArgs, QueueCommand, Which};
 use crate::client::{Clients, persistent};
 use crate::queue::refusals::is_too_large;
 use crate::queue::store::entry;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     let kubeconfig = args.target.kubeconfig.as_deref();

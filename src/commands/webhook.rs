@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::args::{Executor, WebhookArgs};
+use crate::args::WebhookArgs;
 use crate::certificates::Follower;
 use crate::certificates::follow::Counts;
 use crate::certificates::trust::Trust;
@@ -38,6 +38,7 @@ use crate::movers::volumes::Volumes;
 use crate::pace::paced;
 use crate::queue::store::mirror_queue;
 use crate::queue::{Settings, Store, definition};
+use crate::settings::Executor;
 use crate::{health, shutdown};
 
 /// More than these are not looked through to tell one of them when it may start: the API server waits for us.

@@ -34,7 +34,7 @@ use tracing::{debug, info, warn};
 use crate::client::Clients;
 use crate::garden::leave::Leave;
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::text::chain;
 use heartbeat::{Heart, Identity};
 use leaving::Quiet;
 use view::{Hub, Member};

@@ -35,7 +35,7 @@ use crate::events::Events;
 use crate::garden::leave::Leave;
 use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
-use crate::telemetry::chain;
+use crate::text::chain;
 use extension::{Extension, view};
 use secret::Holders;
 use task::{Retries, Task};

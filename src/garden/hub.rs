@@ -31,7 +31,7 @@ use crate::events::Events;
 use crate::garden::leave;
 use crate::metrics::GardenMetrics;
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::text::chain;
 use location_keys::Keeper;
 use objects::Objects;
 use telling::Teller;

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::mirror::{Change, Key, mirror_everywhere};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// The API server waits for us while a Secret is asked for.
 const READ: Duration = Duration::from_millis(800);

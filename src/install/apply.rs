@@ -19,9 +19,10 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::{GARDEN_NAMESPACES, Presence};
 use super::render::is_admission;
-use super::{Cluster, INSTALLER, PART_OF, PART_OF_BERTH, Reference, diff};
+use super::{Cluster, INSTALLER, Reference, diff};
 use crate::client::is_not_found;
-use crate::telemetry::chain;
+use crate::objects::{PART_OF, PART_OF_BERTH};
+use crate::text::chain;
 
 /// How often what has to come about is looked at.
 const LOOK: Duration = Duration::from_millis(100);

@@ -5,14 +5,17 @@ use berth_api::garden::GARDEN_NAMESPACE;
 use berth_api::keys::SEEDS_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Container, Namespace};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::{Certificates, Member, PART_OF, PART_OF_BERTH, kept};
-use crate::args::Executor;
+use super::Member;
+use super::arguments::{containers, flag_of, flags, installed};
+use crate::certificates::trust::called;
+use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
+use crate::settings::{Certificates, Executor};
 
 /// Name of both webhook configurations.
 pub const CONFIGURATION: &str = "berth";
@@ -87,8 +90,8 @@ impl Installed {
         const FLAG: &str = "--lifecycle-identity=";
         let webhook = self.deployment("berth-webhook")?;
         let prefix = format!("{FLAG}system:serviceaccount:{namespace}:");
-        let args = kept::installed(webhook);
-        let user = kept::flags(&args).into_iter().rev().find(|flag| flag.starts_with(FLAG))?;
+        let args = installed(webhook);
+        let user = flags(&args).into_iter().rev().find(|flag| flag.starts_with(FLAG))?;
         Some(user.strip_prefix(&prefix)?.to_owned())
     }
 
@@ -96,21 +99,6 @@ impl Installed {
     pub fn image(&self) -> Option<&str> {
         self.deployments.iter().flat_map(containers).find_map(|container| container.image.as_deref())
     }
-}
-
-/// What a flag of any of them is set to, the last one if there are several.
-pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
-    let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_deref());
-    let values = args.flat_map(kept::flags).filter_map(|arg| {
-        let value = arg.strip_prefix(flag)?.strip_prefix('=')?;
-        Some(value.to_owned())
-    });
-    values.last()
-}
-
-pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
-    let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    spec.into_iter().flat_map(|spec| &spec.containers)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,12 +213,6 @@ impl Cluster {
                 || deployment.labels().get("component").is_some_and(|component| component == "velero")
         }))
     }
-}
-
-/// Namespace of the Service that a webhook configuration calls.
-pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
-    let first = configuration.webhooks.as_ref()?.first()?;
-    Some(first.client_config.service.as_ref()?.namespace.clone())
 }
 
 impl Found {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::Client;
 use kube::api::Api;
@@ -12,20 +11,12 @@ use serde_json::{Value, json};
 
 use crate::backup::discovery::Discovery;
 use crate::backup::log::BackupLog;
+use crate::settings::EngineRights;
 
 /// Name of the role by which the engine reads what it backs up, and of its binding.
 pub const ENGINE: &str = "berth-engine";
 /// Name of the role by which it runs hooks in pods, and of its binding.
 pub const HOOKS: &str = "berth-hooks";
-
-/// What `--engine-rights` says.
-#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum EngineRights {
-    /// Everything, whatever will be served one day. In a role that is every subresource, too.
-    All,
-    /// The types that the cluster serves now. When it serves others, `berth install` again brings the list up to date.
-    Listed,
-}
 
 /// The types that a backup takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
 use serde_json::{Map, Value, json};
 
-use super::member::{HUB_SECRET, KUBECONFIG, SEED};
-use super::{PART_OF, PART_OF_BERTH};
+use crate::objects::{PART_OF, PART_OF_BERTH};
+
+/// Secret with the way to the hub, as the manifests name it; its keys.
+pub const HUB_SECRET: &str = "berth-garden-hub";
+pub const KUBECONFIG: &str = "kubeconfig";
+pub const SEED: &str = "seed";
 
 /// What the Secret holds. Never printed.
 pub struct HubAccess {

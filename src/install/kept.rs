@@ -5,16 +5,12 @@ use berth_core::violation::tellable;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::cluster::containers;
+use super::arguments::{MOST, RENDERED, containers, flags, recorded};
 use super::{Installed, Reference, reviews};
 use crate::args::Args;
 
-/// Annotation of a Deployment: the arguments that berth itself put there, as a JSON array. All others are somebody else's,
-/// whatever an earlier version rendered.
-const RENDERED: &str = "berth.dev/installed-args";
 /// What `berth install` decides by its own flags or by what is installed, whatever a Deployment says besides.
 const DECIDED: [&str; 8] = [
     "--namespace",
@@ -26,8 +22,7 @@ const DECIDED: [&str; 8] = [
     "--hub-kubeconfig",
     "--seed",
 ];
-/// More than these nobody adds by hand.
-const MOST: usize = 256;
+/// More bytes than these nobody adds by hand.
 const MOST_BYTES: usize = 32 * 1024;
 
 /// What of a Deployment's arguments is not berth's, each flag with its value as one argument.
@@ -119,18 +114,6 @@ fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(
     }
 }
 
-/// What berth itself put there, where that is on record.
-fn recorded(live: &Deployment) -> Option<Vec<String>> {
-    let recorded: Vec<String> = serde_json::from_str(live.annotations().get(RENDERED)?).ok()?;
-    Some(recorded).filter(|args| args.len() <= MOST)
-}
-
-/// The arguments that an installation brought; where that is not on record, all that there are.
-pub(super) fn installed(live: &Deployment) -> Vec<String> {
-    let all = || containers(live).filter_map(|one| one.args.clone()).flatten().take(MOST).collect();
-    recorded(live).unwrap_or_else(all)
-}
-
 /// What of `live` is neither what berth put there (`ours`) nor what it decides now.
 fn beside(live: &[String], ours: &[String], rendered: &[String]) -> Added {
     let (mut ours, rendered) = (flags(ours), flags(rendered));
@@ -159,21 +142,6 @@ fn name_of(flag: &str) -> &str {
     flag.split('=').next().unwrap_or_default()
 }
 
-/// Each flag with its value as one argument, `--flag=value`, without the command before them.
-pub(super) fn flags(args: &[String]) -> Vec<String> {
-    let mut flags: Vec<String> = Vec::new();
-    for arg in args.iter().skip_while(|arg| !arg.starts_with('-')) {
-        match flags.last_mut() {
-            Some(flag) if !arg.starts_with('-') && !flag.contains('=') => {
-                flag.push('=');
-                flag.push_str(arg);
-            }
-            _ => flags.push(arg.clone()),
-        }
-    }
-    flags
-}
-
 /// Why a pod would not start with these, in one line.
 fn fault(args: &[String]) -> Option<String> {
     let mut args = args.to_vec();
@@ -200,8 +168,7 @@ fn fault(args: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Executor;
-    use crate::install::Certificates;
+    use crate::settings::{Certificates, Executor};
 
     const RENDERED_NOW: [&str; 4] =
         ["controller", "--namespace=$(POD_NAMESPACE)", "--drain-timeout=55m", "--concurrent-backups=3"];
@@ -248,19 +215,6 @@ mod tests {
         assert_eq!(record, json!(RENDERED_NOW).to_string());
         let args = &object["spec"]["template"]["spec"]["containers"][0]["args"];
         Ok((serde_json::from_value(args.clone()).unwrap(), told))
-    }
-
-    #[test]
-    fn both_spellings_of_a_flag_are_read() {
-        for (args, expected) in [
-            (&["garden", "agent", "--a=1", "--b", "2", "--c"][..], &["--a=1", "--b=2", "--c"][..]),
-            (&["webhook", "-n", "here", "--a", "x=1"], &["-n=here", "--a=x=1"]),
-            (&["--a=1", "stray"], &["--a=1", "stray"]),
-            (&["controller"], &[]),
-            (&[], &[]),
-        ] {
-            assert_eq!(flags(&texts(args)), expected, "{args:?}");
-        }
     }
 
     #[test]

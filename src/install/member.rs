@@ -8,18 +8,15 @@ use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::cluster::{Presence, containers, flag_of};
-use super::hub::HubAccess;
+use super::arguments::{containers, flag_of};
+use super::cluster::Presence;
+use super::hub::{HUB_SECRET, HubAccess, KUBECONFIG, SEED};
 use super::{Cluster, Reference};
 use crate::args::MemberArgs;
 use crate::client::{is_forbidden, is_not_found};
 
 /// Name of the agent's Deployment, Lease and roles.
 pub const AGENT: &str = "berth-garden-agent";
-/// Secret with the way to the hub, as the manifests name it; its keys.
-pub const HUB_SECRET: &str = "berth-garden-hub";
-pub const KUBECONFIG: &str = "kubeconfig";
-pub const SEED: &str = "seed";
 /// Annotation of the agent's pods: what the Secret held when it was installed. They read it once, so another one takes new
 /// pods.
 const DIGEST: &str = "garden.berth.dev/hub-digest";
@@ -230,8 +227,8 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Executor;
     use crate::install::{Settings, render};
+    use crate::settings::Executor;
 
     fn args(garden_member: Option<bool>, hub_secret: Option<&str>) -> MemberArgs {
         MemberArgs {

@@ -5,7 +5,7 @@ use kube::api::{Api, PostParams};
 use serde_json::json;
 
 use super::Cluster;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// What a Backup that is tried and not stored tells of the webhooks.
 pub enum Probe {

@@ -16,11 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::{Cluster, PART_OF, PART_OF_BERTH, Reference, member};
+use super::{Cluster, Reference, member};
 use crate::certificates::{AUTHORITY, SECRET};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
-use crate::movers::ledger::LEDGER;
+use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// Kinds that are listed at the same time.

@@ -1,13 +1,12 @@
 //! Settings to objects. What `kubectl kustomize` makes of `manifests/`, without kubectl, and for any namespace.
 
 use anyhow::{Context as _, bail};
-use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::engine::ENGINE;
 use super::{Member, Reviews, Types, sources};
-use crate::args::Executor;
+use crate::settings::{Certificates, Executor};
 
 /// Namespace for which the manifests are written.
 const WRITTEN_FOR: &str = "velero";
@@ -15,15 +14,6 @@ const WRITTEN_FOR: &str = "velero";
 pub const VELERO_GROUP: &str = "velero.io";
 /// Velero's service account, where `velero install` made it.
 pub const VELERO_ACCOUNT: &str = "velero";
-
-/// Who keeps the webhooks' certificates.
-#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum Certificates {
-    /// berth: a CA of its own.
-    SelfManaged,
-    /// cert-manager, which must be installed.
-    CertManager,
-}
 
 /// What an installation is made from.
 #[derive(Clone, Debug)]

@@ -7,15 +7,13 @@ use kube::api::Api;
 use serde_json::{Value, json};
 
 use super::cluster::{CONFIGURATION, Cluster, Found};
-use crate::args::ReviewArgs;
+use crate::args::{ANYWHERE, ReviewArgs};
 
 const WEBHOOK: &str = "berth-webhook";
 /// Volume, mount and file of the authority that signs what API servers show to webhooks.
 const VOLUME: &str = "client-ca";
 const FOLDER: &str = "/client-ca";
 pub(super) const FLAG: &str = "--client-ca=/client-ca/ca.crt";
-/// What takes a restriction back.
-pub const ANYWHERE: &str = "anywhere";
 
 /// `Default`: as the manifests have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

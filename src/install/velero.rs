@@ -9,7 +9,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use super::INSTALLER;
-use crate::args::Executor;
+use crate::settings::Executor;
 
 /// Annotation of Velero's Deployment: which of its controllers berth switched off, comma separated. The way back.
 const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";

@@ -28,7 +28,7 @@ use crate::client::{Clients, is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
 use crate::mirror::is_older;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Looks again at least this often: agents that are away are noticed by the time.
 const PERIOD: Duration = Duration::from_secs(2);

@@ -17,10 +17,9 @@ use tracing::warn;
 
 use super::wake;
 use crate::client::{Clients, is_conflict, is_not_found};
-use crate::install::{PART_OF, PART_OF_BERTH};
 use crate::mirror::{Change, mirror, of_namespace};
+use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 
-pub const LEDGER: &str = "berth-mover-grants";
 const UIDS: &str = "uids";
 const IN_FORCE: &str = "inForce";
 const LIMIT: &str = "limit";

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::client::is_not_found;
 use crate::mirror::{Change, mirror, of_namespace};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// What is not in a cache yet is asked for; the API server waits for us meanwhile.
 const PATIENCE: Duration = Duration::from_millis(800);

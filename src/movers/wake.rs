@@ -21,7 +21,7 @@ use tracing::warn;
 use super::granting::api;
 use crate::client::is_not_found;
 use crate::mirror::{list, of_namespace};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 const CALL: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use kube::api::Api;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::telemetry::chain;
+use crate::text::chain;
 
 pub const DEFINITION: &str = "backups.velero.io";
 const READ: Duration = Duration::from_secs(10);

@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Store, definition};
-use crate::args::Executor;
+use crate::certificates::trust::called;
 use crate::client::is_not_found;
-use crate::install::cluster::called;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::settings::Executor;
+use crate::text::chain;
 
 /// While all is well.
 const PERIOD: Duration = Duration::from_secs(60);

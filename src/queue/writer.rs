@@ -22,7 +22,7 @@ use crate::client::{is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
 use crate::queue::refusals::{is_refusal, is_too_large};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 const WRITE: Duration = Duration::from_secs(10);
 

@@ -20,7 +20,7 @@ use super::Opener;
 use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{Listed, is_conflict, is_not_found, list};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How often locations are looked at; each is checked when its own time has come.
 const TICK: Duration = Duration::from_secs(2);

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::Opener;
 use super::credentials::Keys;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// No request is signed with keys that were read longer ago than this. It is how long old keys must still be good after new
 /// ones stand in the Secret: what a store has refused is not tried again, because stores do not say whether a key has expired

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use berth::install::hub::HUB_SECRET;
 use berth::install::{Member, Settings, member, render};
 use berth_api::crd;
 use jiff::Timestamp;
@@ -234,7 +235,7 @@ impl Site {
 
 /// The agent's roles and their bindings, but for one rule.
 fn roles(without: Option<&Right>) -> Vec<Value> {
-    let hub = member::Hub { secret: member::HUB_SECRET.to_owned(), digest: None };
+    let hub = member::Hub { secret: HUB_SECRET.to_owned(), digest: None };
     let settings = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
     let mut objects = render(&settings).unwrap();
     objects.retain(|object| {

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
-use berth::args::Executor;
 use berth::install::render::VELERO_ACCOUNT;
 use berth::install::{Settings, render};
+use berth::settings::Executor;
 use berth_api::garden::GARDEN_NAMESPACE;
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use super::VOLUMES;
 use crate::backup::list::Found;
 use crate::backup::log::{About, BackupLog};
 use crate::backup::related::{Related, key};
-use crate::telemetry::few;
+use crate::text::few;
 
 /// Claims, volumes and pods that are kept, of each, some hundred bytes.
 const MOST: usize = 100_000;

@@ -19,7 +19,7 @@ use crate::backup::hold::Used;
 use crate::backup::list::{Found, ListError};
 use crate::backup::log::About;
 use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// In this order: claims name volumes.
 const ALONG: [Related; 2] = [Related::Claim, Related::Volume];

@@ -16,7 +16,7 @@ use crate::backup::ledger::{Earlier, tells_of_others};
 use crate::backup::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
-use crate::telemetry::{chain, few};
+use crate::text::{chain, few};
 
 /// Up to so many objects are got one by one: for more the whole type is listed.
 const FEW_NAMES: usize = 64;

@@ -10,7 +10,7 @@ use super::{Collector, Pending, Taken};
 use crate::backup::list::ListError;
 use crate::backup::log::About;
 use crate::backup::related::{Origin, Related, labels};
-use crate::telemetry::{chain, few};
+use crate::text::{chain, few};
 
 /// Objects that are asked for at one time.
 const AHEAD: usize = 8;

@@ -6,7 +6,7 @@ use berth_core::selection::ResourceType;
 
 use super::{Collector, Taken};
 use crate::backup::log::About;
-use crate::telemetry::few;
+use crate::text::few;
 
 impl Collector<'_> {
     /// So many objects of a type are stored that were not found when all of their type were looked at again. What such objects name and

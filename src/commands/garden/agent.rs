@@ -72,7 +72,7 @@ async fn lead(
         namespace: args.garden_namespace.clone(),
         leave: leave.clone(),
         events,
-        roots: args.folders.roots(),
+        roots: args.folders.filesystem_roots.clone().into(),
     };
     let carrying = async {
         if let (Some((settings, hub)), Some(leave)) = (hub, leave) {

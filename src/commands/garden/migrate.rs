@@ -14,7 +14,7 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
         entry: args.to_entry,
         at_once: usize::from(args.at_once),
         patience: args.timeout,
-        roots: args.folders.roots(),
+        roots: args.folders.filesystem_roots.into(),
     };
     if args.dry_run {
         let Summary { phase, counts, there } = migration.survey().await?;

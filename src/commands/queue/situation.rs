@@ -16,11 +16,11 @@ use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use super::Here;
-use crate::args::Executor;
 use crate::client::list;
 use crate::leader::LEASE;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};
+use crate::settings::Executor;
 
 /// A larger queue is listed without expectations.
 const ESTIMATE_MOST: usize = 400;

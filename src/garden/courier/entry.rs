@@ -22,7 +22,7 @@ use super::handover::{Before, Parcel};
 use super::location::{Told, elsewhere};
 use super::view::Credentials;
 use super::write::{Desk, Failure};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 impl Courier {
     pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {

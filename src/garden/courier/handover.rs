@@ -21,7 +21,7 @@ use tracing::info;
 use super::Courier;
 use super::view::Credentials;
 use super::write::{Desk, Failure, keep_secret};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How long nobody wonders that an object is not taken up.
 const TAKE_UP: SignedDuration = SignedDuration::from_secs(5);

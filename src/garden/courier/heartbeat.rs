@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::client::{is_conflict, is_not_found};
 use crate::pace::{paced, passed};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// The hub takes a seed for gone that was silent for four of these.
 const PERIOD: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::view::Credentials;
 use crate::client::is_forbidden;
 use crate::pace::paced;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Changed keys are noticed within this.
 const PERIOD: Duration = Duration::from_secs(5);

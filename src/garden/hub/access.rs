@@ -13,7 +13,7 @@ use kube::{Client, Resource, ResourceExt};
 use tokio::time::timeout;
 
 use crate::client::is_not_found;
-use crate::install::{PART_OF, PART_OF_BERTH};
+use crate::objects::{PART_OF, PART_OF_BERTH};
 
 const PREFIX: &str = "berth-garden-seed:";
 const WRITE: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 use super::objects::{Frozen, Metadata, Objects};
 use crate::events::{Events, What};
 use crate::storage::bucket::sts::{self, Sts};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Looks again at least this often.
 const PERIOD: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
 use crate::client::is_conflict;
-use crate::install::{PART_OF, PART_OF_BERTH};
+use crate::objects::{PART_OF, PART_OF_BERTH};
 
 const WRITE: Duration = Duration::from_secs(10);
 

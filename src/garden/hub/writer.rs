@@ -31,7 +31,7 @@ use super::objects::{Frozen, Objects, Part};
 use super::tombstone;
 use crate::client::{is_conflict, is_not_found};
 use crate::metrics::GardenMetrics;
-use crate::telemetry::chain;
+use crate::text::chain;
 
 const WRITE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::client::is_conflict;
 use crate::pace::{counted, paced, passed};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// How often a write that takes the mark away is tried where somebody else was faster.
 const RELEASES: usize = 10;

@@ -12,7 +12,7 @@ use object_store::{DynObjectStore, Error, GetResult, ObjectStoreExt};
 use ring::digest::{Context, SHA256};
 use tokio::io::AsyncWriteExt;
 
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// Below it, one request; above it, an upload in parts, of which as much is held at a time.
 const PART: usize = 8 * 1024 * 1024;

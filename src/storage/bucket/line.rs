@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::{Result, StoreError};
-use crate::telemetry::chain;
+use crate::text::chain;
 
 /// One request. Removing a thousand objects is one.
 const REQUEST: Duration = Duration::from_secs(60);

@@ -1,0 +1,96 @@
+//! Flags that the webhook and the controller have in common.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use berth_core::queue::{FairShare, Order};
+use clap::Args as ClapArgs;
+use jiff::SignedDuration;
+
+use super::{MoverArgs, duration};
+use crate::settings::{Executor, LogFormat};
+
+/// What every server process takes.
+#[derive(ClapArgs, Clone)]
+pub struct CommonArgs {
+    /// Namespace whose Backups are served.
+    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Backups that may run at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub concurrent_backups: u16,
+    /// Workers of each running backup: pods in which its hooks run at one time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub item_block_worker_count: u16,
+    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
+    #[arg(long, default_value = "[::]:8085")]
+    pub health_address: SocketAddr,
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, trace, or tracing's filter syntax.
+    #[arg(long, env = "BERTH_LOG", default_value = "info")]
+    pub log_level: String,
+    /// Who runs the backups that are started.
+    #[arg(long, value_enum, default_value = "berth")]
+    pub executor: Executor,
+    #[command(flatten)]
+    pub order: OrderArgs,
+    /// Secret that holds the webhook's certificate.
+    #[arg(long, default_value = "berth-webhook-certs")]
+    pub certificate_secret: String,
+    /// Namespace of the hub with the credentials of shared buckets' stores.
+    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    pub garden_namespace: String,
+    /// ConfigMap of the node-agents. Default: what their DaemonSet names.
+    #[arg(long)]
+    pub node_agent_configmap: Option<String>,
+    #[command(flatten)]
+    pub movers: MoverArgs,
+}
+
+/// How the queue is ordered. Without any of these: by arrival.
+#[derive(ClapArgs, Clone)]
+pub struct OrderArgs {
+    /// Priority classes and their head starts, as in high=1h,low=-1h: such a backup counts as having arrived that
+    /// much earlier or later. A backup names its class by the annotation or label berth.dev/priority-class.
+    #[arg(long, value_delimiter = ',', value_parser = berth_api::order::parse_class)]
+    pub priority_classes: Vec<(String, SignedDuration)>,
+    /// Let tenants that used much lately let others pass: a second back for each worker-second.
+    #[arg(long)]
+    pub fair_share: bool,
+    /// Label of a Backup that names its tenant.
+    #[arg(long, default_value = berth_api::keys::SCHEDULE, requires = "fair_share")]
+    pub fair_share_label: String,
+    /// Time after which a worker-second counts half.
+    #[arg(long, default_value = "24h", value_parser = duration, requires = "fair_share")]
+    pub fair_share_half_life: Duration,
+    /// The furthest that a tenant is put back.
+    #[arg(long, default_value = "1h", value_parser = duration, requires = "fair_share")]
+    pub fair_share_limit: Duration,
+}
+
+impl CommonArgs {
+    pub fn order(&self) -> Order {
+        self.order.order(self.item_block_worker_count)
+    }
+}
+
+impl OrderArgs {
+    fn order(&self, workers: u16) -> Order {
+        let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        let share = FairShare {
+            label: self.fair_share_label.clone(),
+            workers,
+            half_life: signed(self.fair_share_half_life),
+            most: signed(self.fair_share_limit),
+        };
+        Order {
+            classes: self.priority_classes.iter().cloned().collect(),
+            share: self.fair_share.then_some(share),
+        }
+    }
+}
