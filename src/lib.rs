@@ -23,6 +23,7 @@ pub mod mirror;
 pub mod movers;
 pub mod objects;
 pub mod pace;
+pub mod patch;
 pub mod queue;
 pub mod reference;
 pub mod settings;

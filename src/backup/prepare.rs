@@ -3,17 +3,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use berth_api::keys::{self, is_set, label_value};
+use berth_api::keys;
 use berth_api::parse::Wanted;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
-use berth_core::location::{DEFAULT_LOCATION, Location, choose};
+use berth_core::location::{Location, choose};
 use berth_core::policy::Policies;
 use berth_core::policy::filters::{CLUSTER, Filters};
 use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
 use berth_core::violation::{Field, Violations};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::ResourceExt;
@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
 use super::log::{About, BackupLog};
-use super::status::merge_into;
+use crate::patch::{digest, kept_until, known_location, merge_into};
 use crate::text::few;
 
 /// Velero's defaults (contract: its server flags).
@@ -202,22 +202,6 @@ fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a
     situation.locations.iter().find(|location| location.name_any() == chosen.name)
 }
 
-/// A location as admission sees it.
-pub fn known_location(location: &BackupStorageLocation) -> Location {
-    use berth_api::velero::BackupStorageLocationPhase::Unavailable;
-    use berth_api::velero::backup_storage_location::AccessMode;
-    let status = location.status.as_ref();
-    let message = status.and_then(|s| s.message.clone()).unwrap_or_default();
-    Location {
-        name: location.name_any(),
-        is_default: location.spec.default == Some(true),
-        read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
-        held: is_set(location.annotations(), keys::HOLD),
-        unavailable: (status.and_then(|s| s.phase) == Some(Unavailable)).then_some(message),
-        reopened_at: None,
-    }
-}
-
 fn patch(
     situation: &Situation<'_>,
     wanted: &Wanted,
@@ -255,36 +239,6 @@ fn patch(
     });
     merge_into(&mut patch, kept_until(&location.name_any(), ttl, now));
     patch
-}
-
-fn digest(text: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What every Backup has once it has ended, however it did: without these nobody finds out which format it is of, where it is, and
-/// when it is to go.
-fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
-    let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
-    let label = label_value(location, digest);
-    json!({
-        "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
-        "status": {"version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time)},
-    })
-}
-
-/// The same for one that ends before it has begun: a part of a patch. Whoever deletes what has expired goes by the location in its
-/// spec.
-pub fn kept(backup: &Backup, locations: &[Location], default_ttl: Duration, now: Timestamp) -> Value {
-    let wanted = backup.spec.storage_location.as_deref().unwrap_or_default();
-    let named = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
-    let location = choose(locations, wanted).map_or(named, |location| location.name.as_str());
-    let ttl = backup.spec.ttl.as_ref().and_then(|ttl| ttl.get().ok().flatten());
-    let mut kept = kept_until(location, ttl.unwrap_or(default_ttl), now);
-    if wanted.is_empty() {
-        merge_into(&mut kept, json!({"spec": {"storageLocation": location}}));
-    }
-    kept
 }
 
 /// Only what changes: everything else of the spec stays as it is.

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::client::{is_conflict, is_not_found};
+use crate::patch::merge_into;
 use crate::queue::refusals::{is_lasting, is_too_large};
 use crate::text::chain;
 
@@ -350,18 +351,6 @@ impl Record {
             Ok(Err(_)) | Err(_) => tokio::time::sleep(PAUSE).await,
         }
         Ok(())
-    }
-}
-
-/// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null stays: it is a part of it.
-pub fn merge_into(patch: &mut Value, more: Value) {
-    match (patch, more) {
-        (Value::Object(patch), Value::Object(more)) => {
-            for (key, value) in more {
-                merge_into(patch.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (patch, more) => *patch = more,
     }
 }
 

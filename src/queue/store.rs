@@ -20,8 +20,8 @@ use kube::{Client, ResourceExt};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 
-use crate::backup::prepare::known_location;
 use crate::mirror::{Change, is_older, mirror, of_namespace};
+use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 
 /// One Backup that waits or runs.

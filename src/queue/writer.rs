@@ -16,11 +16,10 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::Store;
-use crate::backup::prepare::kept;
-use crate::backup::status::merge_into;
 use crate::client::{is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
+use crate::patch::{kept, merge_into};
 use crate::queue::refusals::{is_refusal, is_too_large};
 use crate::text::chain;
 
