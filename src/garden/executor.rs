@@ -8,7 +8,6 @@
 mod bucket;
 mod entry;
 mod extension;
-mod owner;
 mod purge;
 mod secret;
 mod task;
