@@ -344,12 +344,8 @@ mod tests {
     fn a_key_cannot_leave_its_container() {
         let azure = open("c", Some("http://s/acc1"), &[]).unwrap();
         let uri = |key| {
-            let call = Call {
-                key: Some(key),
-                query: &[("versionid", "2026-11-22T08:00:00.1Z")],
-                headers: &[],
-                body: "",
-            };
+            let call =
+                Call { key: Some(key), query: &[("versionid", "2026-11-22T08:00:00.1Z")], headers: &[] };
             azure.request(&Method::DELETE, call).map(|request| request.uri().to_string())
         };
         let wanted = "http://s/acc1/c/e/%C3%A4%20%3F%23%25%26%2B.txt?versionid=2026-11-22T08%3A00%3A00.1Z";
