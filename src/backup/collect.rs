@@ -29,7 +29,7 @@ use super::hold::Holder;
 use super::ledger::{Ledger, PageId, Position, Stored};
 use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use super::log::{About, BackupLog};
-use super::names::{Names, in_order};
+use super::names::{Names, ResourceList, in_order};
 use super::related::{Origin, References, Related, key, labels};
 use crate::text::{chain, few};
 use along::{Borrowed, Loan};
@@ -83,9 +83,6 @@ pub struct Collector<'a> {
     pub batches: mpsc::Sender<Batch>,
     pub holder: Holder<'a>,
 }
-
-/// What was taken: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
-pub type ResourceList = BTreeMap<String, Names>;
 
 /// What one type brought.
 struct Taken {

@@ -16,10 +16,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::collect::ResourceList;
 use super::exec::{Exec, HookError};
 use super::list::Lister;
 use super::log::{About, BackupLog};
+use super::names::ResourceList;
 use super::related::{is_name, key};
 use super::run::Engine;
 use crate::text::chain;

@@ -25,9 +25,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::collect::ResourceList;
 use super::log::{About, BackupLog, gzip_json};
-use super::names::Names;
+use super::names::{Names, ResourceList};
 use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::status::{Record, WriteError};
 use super::uploads::Place;
