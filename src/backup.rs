@@ -5,7 +5,7 @@
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
 //! what the objects of these need (`related`),
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
-//! members to the store ([`upload`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
+//! members to the store ([`upload`]; what these tell each other is in [`messages`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
 //! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` has `thaw` undo what a dead leader has frozen, and
 //! goes on from there with what it left, by [`turns`].
@@ -28,6 +28,7 @@ mod keeper;
 mod ledger;
 pub mod list;
 pub mod log;
+pub mod messages;
 pub mod metrics;
 pub mod names;
 mod policy;
