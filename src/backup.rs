@@ -31,6 +31,7 @@ pub mod log;
 pub mod messages;
 pub mod metrics;
 pub mod names;
+mod noted;
 mod policy;
 pub mod prepare;
 mod publication;

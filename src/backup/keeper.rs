@@ -17,8 +17,8 @@ use super::hooks::Tally;
 use super::ledger::{Extents, Ledger};
 use super::log::{BackupLog, Told, Untold};
 use super::messages::Progress;
+use super::noted::Noted;
 use super::revision::Revision;
-use super::uploads::Noted;
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 
