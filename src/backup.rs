@@ -1,6 +1,6 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
-//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads. A run asks what it
+//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
 //! what the objects of these need (`related`),
@@ -19,6 +19,7 @@ mod checkpoint;
 pub mod collect;
 mod conduct;
 pub mod discovery;
+pub mod engine;
 pub mod exec;
 pub mod executor;
 mod frozen;

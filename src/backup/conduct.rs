@@ -11,11 +11,11 @@ use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
 use super::collect::resource_list;
+use super::engine::{CLOSING, Engine, Failure, LAST_PART, Signals, schedule};
 use super::keeper::{KeepError, Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::Stored;
-use super::run::{CLOSING, Engine, Failure, LAST_PART, Signals, schedule};
 use super::status::{Record, WriteError};
 use super::survey::Cluster;
 use super::upload::{UploadError, put_together};

@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
+use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
-use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::status::{Record, WriteError};
 use super::uploads::Place;
 use crate::storage::{ClaimError, Layout, Parts, Side};

@@ -14,11 +14,11 @@ use kube::api::Api;
 
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
+use super::engine::{Engine, Failure};
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::reading::Patience;
-use super::run::{Engine, Failure};
 use super::servers::aggregated;
 use super::status::Record;
 use crate::client::list;

@@ -11,8 +11,8 @@ use tracing::{info, warn};
 
 use super::begun::Site;
 use super::checkpoint::{HEAD, Head};
+use super::engine::Engine;
 use super::noted::Noted;
-use super::run::Engine;
 use super::upload::abort;
 use crate::storage::{ClaimError, Layout, Parts, Staged};
 
