@@ -1,6 +1,7 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
-//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). A run asks what it
+//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). From its claim on `conduct` has it
+//! `take` what the backup takes, while `progress` goes to the Backup; `interruption` says what becomes of it when it ends early, and `ending` how a Backup fails. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
 //! what the objects of these need (`related`),
@@ -19,12 +20,14 @@ mod checkpoint;
 pub mod collect;
 mod conduct;
 pub mod discovery;
+mod ending;
 pub mod engine;
 pub mod exec;
 pub mod executor;
 mod frozen;
 mod hold;
 mod hooks;
+mod interruption;
 mod keeper;
 mod ledger;
 pub mod list;
@@ -35,6 +38,7 @@ pub mod names;
 mod noted;
 mod policy;
 pub mod prepare;
+mod progress;
 mod publication;
 pub mod reading;
 mod recover;
@@ -45,6 +49,7 @@ mod servers;
 pub mod split;
 pub mod status;
 mod survey;
+mod take;
 mod thaw;
 pub mod turns;
 pub mod upload;
