@@ -8,7 +8,7 @@
 //! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
 //! members to the store ([`upload`]; what these tell each other is in [`messages`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
 //! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
-//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` has `thaw` undo what a dead leader has frozen, and
+//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` looks at the `scene`, has `thaw` undo what a dead leader has frozen, and
 //! goes on from there with what it left, by [`turns`].
 
 pub mod actions;
@@ -45,6 +45,7 @@ mod recover;
 mod related;
 pub mod revision;
 pub mod run;
+mod scene;
 mod servers;
 pub mod split;
 pub mod status;
