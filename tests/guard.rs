@@ -7,7 +7,7 @@ mod trust;
 
 use std::sync::OnceLock;
 
-use berth::movers::granting;
+use berth::movers::objects;
 use berth_api::velero::Backup;
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::mover::MoverKind;
@@ -420,10 +420,10 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         json!([{"apiGroups": ["velero.io"], "resources": ["*"], "verbs": ["get", "create", "patch"]}]);
     may(kubectl, "pat", &rules);
     for kind in MoverKind::ALL {
-        let api = granting::api(&client_of(plane, "ed").await, NS, kind);
+        let api = objects::api(&client_of(plane, "ed").await, NS, kind);
         api.create(&PostParams::default(), &born(kind, "moves", NS, "New", None)).await.unwrap();
         for (user, may_take) in [("pat", false), ("ed", true)] {
-            let api = granting::api(&client_of(plane, user).await, NS, kind);
+            let api = objects::api(&client_of(plane, user).await, NS, kind);
             for (phase, takes) in
                 [("Accepted", true), ("Prepared", true), ("InProgress", true), ("Canceled", false)]
             {
@@ -531,7 +531,7 @@ async fn grants_are_given_and_taken_by_the_controller_alone() {
         let client = client_of(plane, user).await;
         let is_controller = user == controller;
         for kind in MoverKind::ALL {
-            let api = granting::api(&client, NS, kind);
+            let api = objects::api(&client, NS, kind);
             if is_controller {
                 for (name, phase, grant) in
                     [("plain", "New", None), ("granted", "New", Some("x")), ("over", "Failed", Some("x"))]
