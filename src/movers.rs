@@ -8,7 +8,7 @@
 //! - [`objects`]: the movers as objects of the API, whatever their kind.
 //! - [`target`]: the pod that a restored volume is for.
 //! - [`recovery`]: what a node-agent left behind that died.
-//! - [`wake`]: what was refused, where nobody grants any more.
+//! - [`nudge`]: what was refused, where nobody grants any more.
 //! - [`look`]: one look at all of it, for commands.
 //! - [`telling`]: what people should know of all that.
 
@@ -18,12 +18,12 @@ pub mod granting;
 pub mod ledger;
 pub mod look;
 pub mod mirror;
+pub mod nudge;
 pub mod objects;
 pub mod placing;
 pub mod recovery;
 pub mod target;
 pub mod telling;
 pub mod volumes;
-pub mod wake;
 
 pub use fleet::Fleet;

@@ -6,7 +6,7 @@ use crate::args::UninstallArgs;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
 use crate::install::{Cluster, Running, apply, left, member, remove, running, velero};
-use crate::movers::wake;
+use crate::movers::nudge;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
@@ -59,7 +59,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     for reference in remove::delete_written(&cluster).await? {
         println!("{reference} removed");
     }
-    let woken = wake::refused(&cluster.client, &cluster.namespace).await;
+    let woken = nudge::refused(&cluster.client, &cluster.namespace).await;
     if woken > 0 {
         println!("{woken} data movers that may have waited for a place woken");
     }

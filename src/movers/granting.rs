@@ -20,7 +20,7 @@ use super::fleet::State;
 use super::ledger::{Ledger, Signs};
 use super::mirror::{Item, Movers};
 use super::objects::{api, reference};
-use super::{recovery, target, wake};
+use super::{nudge, recovery, target};
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
@@ -162,7 +162,7 @@ impl Granting {
                 if retired {
                     // Admission may have refused one in the meantime.
                     sleep(SEEN).await;
-                    wake::refused(&self.clients.call, &self.namespace).await;
+                    nudge::refused(&self.clients.call, &self.namespace).await;
                 }
                 return Ok(());
             }

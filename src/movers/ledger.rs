@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::wake;
+use super::nudge;
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::mirror::{Change, mirror, of_namespace};
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
@@ -201,7 +201,7 @@ impl InForce {
                 let is_stale = self.is_older(self.signs.silent);
                 if is_stale && !was_stale {
                     warn!("nobody grants places to data movers any more: none is held back from now on");
-                    wake::refused(&clients.call, namespace).await;
+                    nudge::refused(&clients.call, namespace).await;
                 }
                 was_stale = is_stale;
             }

@@ -118,7 +118,7 @@ impl Report {
         let plan = if fleet.configuration.unusable { Plan::default() } else { plan(view, now) };
         let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
         movers.retain(|(_, mover)| !mover.phase.is_final());
-        movers.sort_unstable_by_key(|(_, mover)| mover.standing());
+        movers.sort_unstable_by_key(|(_, mover)| mover.queue_key());
         let mut waiting: HashMap<usize, (Option<usize>, Reason)> = HashMap::new();
         waiting.extend(plan.grant.iter().map(|i| (*i, (None, Reason::Next))));
         waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));

@@ -196,7 +196,7 @@ impl Situation {
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
         let ahead = |b: &&Arc<Entry>| {
             b.name != name
-                && self.view.is_in_the_way(b)
+                && self.view.blocks(b)
                 && (b.phase.is_running() || self.view.precedence(b, wanted).is_lt())
         };
         let mut blockers: Vec<&Arc<Entry>> = if wanted.phase.is_running() {

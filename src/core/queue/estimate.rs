@@ -1,4 +1,5 @@
-//! When a backup may start and end, learned from runs like it. Silent where nothing is known.
+//! When a backup may start and end, estimated from earlier runs like it. No estimate is given
+//! without such runs.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -9,26 +10,25 @@ use jiff::{SignedDuration, Timestamp};
 use super::plan::{settled, starts};
 use super::view::{Entry, Phase, View};
 
-/// A run that ended well.
+/// A run that completed successfully.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub schedule: Option<String>,
     pub tenant: Option<String>,
-    /// As [`Entry::includes`].
+    /// Same as [`Entry::includes`].
     pub includes: Vec<String>,
     pub took: SignedDuration,
     pub ended: Timestamp,
 }
 
-/// How long runs took, by what they have in common.
+/// Durations of earlier runs, by what they have in common.
 #[derive(Clone, Debug, Default)]
 pub struct History<'a> {
     by_schedule: HashMap<&'a str, Vec<&'a Run>>,
     by_includes: HashMap<&'a [String], Vec<&'a Run>>,
 }
 
-/// Three answers to one question: if the queue moves as fast as it ever did lately, as it usually does, and as
-/// slowly.
+/// Three estimates of one value: from the shortest, the median and the longest of the recent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band<T> {
     pub earliest: T,
@@ -36,18 +36,18 @@ pub struct Band<T> {
     pub latest: T,
 }
 
-/// What is expected of one backup.
+/// The estimate for one backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     pub backup: usize,
-    /// `None` for one that runs.
+    /// `None` for a running backup.
     pub start: Option<Band<Timestamp>>,
-    /// `None` when nothing is known of runs like it.
+    /// `None` if no run like this one, or like one that it waits for, is known.
     pub end: Option<Band<Timestamp>>,
 }
 
 impl<'a> History<'a> {
-    /// Runs of the same schedule, or else of the same namespaces, of which the last ones count.
+    /// How many runs of the same schedule, or else of the same namespaces, count: the last ones.
     const LAST: usize = 5;
 
     pub fn new(runs: impl IntoIterator<Item = &'a Run>) -> Self {
@@ -66,7 +66,7 @@ impl<'a> History<'a> {
         history
     }
 
-    /// How long a run like this takes: shortest, median and longest.
+    /// Duration of a run like this one: shortest, median and longest.
     pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
         let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
         let runs = schedule.or_else(|| self.by_includes.get(entry.includes.as_slice()))?;
@@ -76,8 +76,8 @@ impl<'a> History<'a> {
     }
 }
 
-/// Lives the queue to its end three times. Whoever needs one of unknown length to end first gets no answer, and
-/// a queue of more than `most` is not looked at.
+/// Simulates the queue to its end three times. A backup that must wait for one of unknown duration
+/// gets no estimate, and a queue of more than `most` backups is not simulated.
 pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
     if view.backups.len() + view.others > most || view.stopped.is_some() {
         return Vec::new();
@@ -133,7 +133,7 @@ fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<
         let Some(Reverse((end, i))) = ends.pop() else { return lives };
         at = end;
         if let Some(entry) = view.backups.get_mut(i) {
-            // What has ended is in nobody's way.
+            // A backup that has ended blocks no other one.
             let entry = Arc::make_mut(entry);
             (entry.phase, entry.canceled) = (Phase::Queued, true);
         }

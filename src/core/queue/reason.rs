@@ -1,30 +1,32 @@
-//! Why a backup waits.
+//! The reason why a Backup waits.
 
 use std::fmt;
 
-/// Typed until the last moment: the same value labels metrics and becomes the text that people read.
+/// A value until it is printed: the same one labels metrics and becomes the text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A slot is free and nothing is in its way: the next cycle starts it.
+    /// A slot is free and no other backup blocks this one: it starts in the next cycle.
     Next,
-    /// The API server refuses every write to it.
+    /// The API server refuses every write to the Backup.
     Unwritable,
-    /// Somebody holds it.
+    /// The Backup has the annotation `berth.dev/hold`.
     Held,
-    /// Somebody holds every backup of its storage location; empty for the default one.
+    /// The storage location of the Backup has the annotation `berth.dev/hold`. An empty name stands
+    /// for the default location.
     LocationHeld { location: String },
-    /// The store of its location cannot be used just now; empty for the default one.
+    /// The store of its location cannot be used at the moment. An empty name stands for the default
+    /// location.
     LocationUnavailable { location: String, why: String },
-    /// Whoever runs backups is not there.
+    /// No executor of Backups is running.
     NoExecutor { why: String },
-    /// All slots are taken.
+    /// Running backups take all slots.
     NoSlot { slots: usize },
-    /// It shares a namespace with a running backup or with one that is ahead of it in the queue.
+    /// The Backup shares a namespace with a running backup or with one ahead of it in the queue.
     Overlap { with: String, running: bool, namespaces: Vec<String> },
 }
 
 impl Reason {
-    /// Every [`Reason::word`].
+    /// All values of [`Reason::word`].
     pub const WORDS: [&str; 8] = [
         "Next",
         "Unwritable",
@@ -36,7 +38,7 @@ impl Reason {
         "Overlap",
     ];
 
-    /// One word, a closed set: for metric labels, Event reasons and columns.
+    /// One word out of a closed set, for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Next => "Next",

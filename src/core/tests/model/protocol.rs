@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use berth_core::glob::Glob;
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_open, plan, position_of_newcomer};
+use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_run, plan, position_of_newcomer};
 use jiff::Timestamp;
 
 use crate::state::{Action, Breach, Cache, Leader, Object, Patch, State, Stored, Switch, Write, bit, queued};
@@ -394,14 +394,14 @@ impl<const N: usize> Queue<N> {
     fn can_open(&self, state: &State<N>, l: usize, o: usize) -> bool {
         let leader = &state.leaders[l];
         let is_ready = |slot: Option<Object>| slot.is_some_and(|seen| seen.phase == Phase::ReadyToStart);
-        let may_open = |seen: Object| {
+        let may_run = |seen: Object| {
             let known = (0..N).filter_map(|b| Some(self.entry(b, leader.cache[b]?)));
             let runs = |other: &Entry| (0..N).any(|b| leader.runs & bit(b) != 0 && other.uid == uid(b));
-            may_open(&self.view(known), &self.entry(o, seen), runs)
+            may_run(&self.view(known), &self.entry(o, seen), runs)
         };
         is_ready(leader.cache[o])
             && is_ready(state.api[o].object())
-            && (!self.has(Switch::Gate) || leader.cache[o].is_some_and(may_open))
+            && (!self.has(Switch::Gate) || leader.cache[o].is_some_and(may_run))
             && (leader.memory & bit(o) != 0 || !self.has(Switch::ForgetsReady))
     }
 
