@@ -2,14 +2,18 @@
 //! async, no API client, no clock (`now` is an argument), no randomness, no files, no logging. The
 //! package `berth` reads the API objects, builds an immutable view of them, calls a function of
 //! this package, and carries out what the function returns.
+//!
 //! The queue of Backups:
+//!
 //! - [`queue`]: the total order of waiting Backups, which of them start, why the others wait, and
 //!   which queue positions must be written.
 //! - [`namespace`]: the set of namespaces that a Backup takes, and whether two such sets overlap.
 //! - [`location`]: the BackupStorageLocation that a Backup uses, and whether its Backups must wait.
 //! - [`guard`]: who may change which fields of a Backup.
 //! - [`limits`]: the largest sizes that berth accepts: list entries, bytes, durations.
+//!
 //! The contents of a backup:
+//!
 //! - [`selection`]: the resource types and objects that a Backup takes.
 //! - [`policy`]: the filters and volume actions of a Velero resource policy.
 //! - [`label`]: label selectors: validation and matching.
@@ -19,16 +23,22 @@
 //! - [`revision`]: the resourceVersion at which lists are read, and why some types cannot be read
 //!   at it.
 //! - [`reading`]: whether a failed read of the API server is retried, and after which pause.
+//!
 //! A run that ends early, and its successor:
+//!
 //! - [`claim`]: which run owns the folder of a backup in the object store.
 //! - [`run`]: what happens to a Backup whose run ended before the backup was complete.
 //! - [`upload`]: which run continues a multipart upload, and which run may abort it.
+//!
 //! Data movers and shared buckets:
+//!
 //! - [`mover`]: how many of Velero's data movers are prepared at the same time, and which ones.
 //! - [`affinity`]: the nodes on which the pod of a data mover can run.
 //! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
 //!   that.
+//!
 //! Used by all of them:
+//!
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;

@@ -1,4 +1,5 @@
 //! Data movers: the objects of four kinds by which Velero's node-agents move volume data.
+//!
 //! - [`grant`]: which data movers may be prepared next, so that never more are than the limit
 //!   allows.
 

@@ -1,4 +1,5 @@
 //! The queue of Backups: one total order of those that wait, and a plan of what happens next.
+//!
 //! [`View`] is the state of the API objects at one moment. [`plan`] decides on it, and the package
 //! `berth` writes what the [`Plan`] says.
 

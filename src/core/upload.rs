@@ -1,10 +1,12 @@
 //! Multipart uploads that outlive the run that began them: which run continues one, and which may
 //! abort it.
+//!
 //! Two runs of one Backup may overlap, because a process that was suspended for long does not know,
 //! when it resumes, that another process has its Backup. A run hands an upload to the next one by
 //! the checkpoint that names it, and a checkpoint is written only in place of the version that was
 //! read. From these rules it follows that no run aborts an upload that the run of the claim
 //! continues:
+//!
 //! 1. A run continues the upload of another run only after it has replaced the checkpoint that it
 //!    read with its own one, which names the same upload. As long as it continues, that checkpoint
 //!    names the upload.
@@ -34,6 +36,7 @@ pub enum FoundCheckpoint<'a> {
 
 /// The conditional write of a checkpoint failed, because another one lies there than the run had
 /// read. May the run overwrite the one that lies there now?
+///
 /// `goes_on`: the run is about to continue from what it has read. `is_claimed`: the claim was still
 /// the run's own when it was read after the checkpoint.
 pub fn may_write_over(run: &str, goes_on: bool, is_claimed: bool, found: &FoundCheckpoint<'_>) -> bool {

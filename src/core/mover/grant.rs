@@ -1,9 +1,11 @@
 //! Places: at most `prepareQueueLength` data movers of all four kinds together are Accepted or
 //! Prepared.
+//!
 //! Each node-agent counts in a cache of its own, so together they accept too many. Therefore they
 //! do not count: a node-agent's write of the phase Accepted passes [`judge`] only if the stored
 //! object carries a grant, an annotation, and only the leader grants. These rules keep the count
 //! exact across changes of the leader and writes that arrive late:
+//!
 //! 1. *The ledger*, one object, names the grants that are decided and not yet seen on their
 //!    objects. It is written with the resourceVersion that was read, before every annotation, even
 //!    if its contents do not change: a leader whose write succeeds has read all of it, and no other
@@ -21,6 +23,7 @@
 //!    away by a later plan.
 //! 6. *The ledger is never deleted*, only marked as not in force ([`Plan::retire_ledger`]), because
 //!    a re-created ledger could not be distinguished from one that was never read.
+//!
 //! The model in `tests/mover_model` runs these steps in every order, and finds a violation if any
 //! rule is left out.
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::{SignedDuration, Timestamp};
 
 /// The configured changes to the order of arrival. The default changes nothing.
+///
 /// Both changes are times: a priority class counts as an earlier arrival, recent use of a tenant as
 /// a later one. No backup starves, because waiting improves the place of all backups alike: a
 /// backup that arrives later than the sum of the largest shifts goes behind.

@@ -133,13 +133,16 @@ impl Entry {
 
 /// The sort key of a backup in the queue; the smaller key goes first. The order is total: no two
 /// keys are equal.
+///
 /// 1. Backups that were moved to the front, the last moved one first.
 /// 2. Earlier arrival, shifted by priority class and fair share if these are configured.
 /// 3. Lower position.
 /// 4. Earlier creation.
 /// 5. UID, so that every run of the plan agrees.
+///
 /// A Backup in phase New gets the key that it will have once it is queued, so a Backup that was
 /// created with a position gains nothing by it.
+///
 /// Positions decide only between backups without a time mark. They are rewritten one by one while
 /// the queue moves, so an order that followed positions would be wrong in the meantime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

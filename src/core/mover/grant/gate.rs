@@ -31,6 +31,7 @@ pub enum Refusal {
 }
 
 /// Is this write admitted while a limit is in force?
+///
 /// # Errors
 /// How to refuse the write.
 pub fn judge(step: &Step) -> Result<(), Refusal> {
