@@ -1,4 +1,4 @@
-//! The data movers of all four kinds, and their pods, as the leader sees them.
+//! A cache of the data movers of all four kinds and their pods, for the leader.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::mirror::{Change, is_older, list, mirror, of_namespace};
 
-/// A mover and the version that was seen.
+/// A data mover, and the resourceVersion that was seen.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub mover: Arc<Mover>,
@@ -42,13 +42,13 @@ impl Item {
         (self.mover.kind, self.mover.name.clone())
     }
 
-    /// The pod whose node is its own, as long as that is not known: it has not begun.
+    /// The pod whose node it needs, while that node is not known and it has not begun.
     pub fn unbound(&self) -> Option<&PodReference> {
         let is_unbound = self.mover.bound_node.is_none() && self.mover.phase == MoverPhase::New;
         self.target_pod.as_ref().filter(|_| is_unbound)
     }
 
-    /// To the node of that pod, if it is on one.
+    /// Sets the node of that pod, if it is on one.
     pub fn bind(&mut self, node: Option<String>) {
         if node.is_some() {
             self.mover = Arc::new(Mover { bound_node: node, ..(*self.mover).clone() });
@@ -61,19 +61,20 @@ type Key = (MoverKind, String);
 #[derive(Default)]
 struct State {
     items: HashMap<Key, Item>,
-    /// By name, each with the UID of the mover that it is for.
+    /// By name of the pod, each with the UID of its data mover.
     pods: HashMap<String, (String, MoverPod)>,
     listed: HashSet<MoverKind>,
     pods_listed: bool,
 }
 
 impl State {
-    /// All that there are.
+    /// Replaces all pods.
     fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<(String, MoverPod)>)>) {
         self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
     }
 
-    /// An answer to a write of our own may be newer than what the watch shows: a place that was given must not seem free.
+    /// Keeps what an answer to a write of our own brought if it is newer than the watch, because a
+    /// place that was granted must not seem free.
     fn newer(&self, key: &Key, item: Item) -> Item {
         match self.items.get(key).filter(|known| known.mover.uid == item.mover.uid) {
             Some(known) if is_older(&item.resource_version, &known.resource_version) => known.clone(),
@@ -95,20 +96,20 @@ impl Movers {
         state.pods_listed && state.listed.len() == MoverKind::ALL.len()
     }
 
-    /// Wakes on every change after this call.
+    /// Notifies of every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
         let mut changes = self.changes.subscribe();
         changes.mark_unchanged();
         changes
     }
 
-    /// All that have not ended, each with its pod.
+    /// All data movers that have not ended, each with its pod.
     pub fn frozen(&self) -> Vec<Item> {
         let state = self.state.read();
         let going = state.items.values().filter(|item| !item.mover.phase.is_final());
         going
             .map(|item| {
-                // One of another kind may have the name, and an earlier one may have had it.
+                // A data mover of another kind may have the same name, and so may an earlier one.
                 let pod = state.pods.get(&item.mover.name).filter(|(owner, _)| *owner == item.mover.uid);
                 let Some((_, pod)) = pod else { return item.clone() };
                 let mover = Mover { mover_pod: Some(pod.clone()), ..(*item.mover).clone() };
@@ -117,7 +118,7 @@ impl Movers {
             .collect()
     }
 
-    /// For ever. What is listed is no older than this call.
+    /// Watches. Never returns. The lists are no older than this call.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let pods = mirror(of_namespace(client, namespace), watcher::Config::default(), pod, |change| {
             self.write(|state| match change {
@@ -139,10 +140,10 @@ impl Movers {
         );
     }
 
-    /// Once, in place of [`Movers::follow`].
+    /// Lists once, in place of [`Movers::follow`].
     ///
     /// # Errors
-    /// When they cannot be listed.
+    /// The objects cannot be listed.
     pub async fn look(&self, client: &Client, namespace: &str) -> anyhow::Result<()> {
         let everything = ListParams::default();
         let pods = list(of_namespace(client, namespace), &everything);
@@ -200,7 +201,7 @@ impl Movers {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Takes in the answer to a grant of our own, which the watch will show only later.
+    /// Processes the answer to a grant of our own, which the watch shows only later.
     pub fn note_granted(&self, mover: &Mover, granted: bool, resource_version: String) {
         let mut state = self.state.write();
         let known = state.items.get_mut(&(mover.kind, mover.name.clone()));
@@ -212,7 +213,7 @@ impl Movers {
     }
 }
 
-/// `None`: not a data mover's.
+/// `None`: the pod does not belong to a data mover.
 fn pod(pod: Pod) -> (String, Option<(String, MoverPod)>) {
     let owner = berth_api::mover_pod::owner(&pod.metadata);
     let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
@@ -220,7 +221,7 @@ fn pod(pod: Pod) -> (String, Option<(String, MoverPod)>) {
     let scheduled =
         status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "True");
     let scheduled_at = scheduled.and_then(|condition| condition.last_transition_time.as_ref());
-    // One that is created for its node passes no scheduler.
+    // A pod that is created with a node name passes no scheduler.
     let placed_at = scheduled_at.or(pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
     let mover_pod = MoverPod { node, placed_at, running: status.phase.as_deref() == Some("Running") };
     (pod.metadata.name.unwrap_or_default(), owner.map(|owner| (owner.uid, mover_pod)))

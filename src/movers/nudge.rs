@@ -1,5 +1,5 @@
-//! Those that were refused while places were granted: a node-agent that was told of a conflict looks again at what changes, and
-//! at nothing else for hours.
+//! Nudges data movers that were refused while a leader granted places, because a node-agent whose
+//! write got a conflict tries again only when the object changes, or hours later.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -27,8 +27,8 @@ const CALL: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
 
-/// Writes a mark on each DataUpload and DataDownload that is New: of the other kinds a refusal is asked about again by itself.
-/// Gives how many there were.
+/// Writes an annotation on each DataUpload and DataDownload that is New. For the other kinds
+/// node-agents repeat a refused write by themselves. Returns how many were nudged.
 pub async fn refused(client: &Client, namespace: &str) -> usize {
     let mut woken = 0;
     for of_kind in

@@ -1,4 +1,5 @@
-//! Where the pod of a data mover may run: what is known, brought together for one decision.
+//! Decides on which nodes the pod of a data mover may run: collects everything that one decision
+//! needs.
 
 use std::sync::Arc;
 
@@ -16,10 +17,10 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// `None`: nothing is configured, so there is nothing to decide.
+    /// Returns `None` if no rules are configured.
     ///
     /// # Errors
-    /// Why the volume is not known: the pod stays as it is.
+    /// The volume is not known: the pod stays as it is.
     pub async fn decide(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
         let is_idle = |state: &fleet::State| {
             state.configuration.config.load_affinity.is_empty()
@@ -49,7 +50,8 @@ impl Placing {
             let source = upload.source_class.as_deref()?;
             state.configuration.config.mapped_class(source).map(str::to_owned)
         });
-        // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
+        // The topology of the volume is needed only to separate it from what a node-agent may have
+        // chosen by an older configuration.
         let (outdated, waits) = self.fleet.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
             (state.agents_outdated(), class.map(|class| class.binding == Binding::WaitForFirstConsumer))
@@ -57,7 +59,7 @@ impl Placing {
         let topology = match (outdated, waits) {
             (true, Some(true)) => self.volumes.topology(&upload).await.ok(),
             (true, Some(false)) => Some(Vec::new()),
-            // Of a class that is not known here, nobody knows what is the volume's own.
+            // The class is not known here, so neither is the topology of its volumes.
             (true, None) | (false, _) => None,
         };
         Ok(Some(self.judge(

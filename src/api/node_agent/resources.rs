@@ -1,4 +1,4 @@
-//! `podResources`, of which Velero takes all or nothing.
+//! `podResources`, which Velero applies completely or not at all.
 
 use berth_core::violation::Field;
 
@@ -6,7 +6,7 @@ use super::json::Json;
 use super::reader::Reader;
 use crate::quantity::Quantity;
 
-/// Request and limit, and whether they have to be there.
+/// Keys of request and limit, and whether they must be set.
 const PAIRS: [(&str, &str, bool); 3] = [
     ("cpuRequest", "cpuLimit", true),
     ("memoryRequest", "memoryLimit", true),
@@ -37,7 +37,7 @@ pub(super) fn check(json: Option<&Json>, at: &Field, reader: &mut Reader) {
             amount
         };
         if let (Some(least), Some(most)) = (amount(request), amount(limit)) {
-            // A limit of nothing is none.
+            // A limit of zero means no limit.
             let message = format!("is above {limit}, so Velero ignores all of podResources");
             reader.found.require(least <= most || most == Quantity::ZERO, &at.child(request), message);
         }

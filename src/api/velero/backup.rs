@@ -197,7 +197,7 @@ pub enum BackupPhase {
 }
 
 impl BackupPhase {
-    /// As it stands on the wire.
+    /// The value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "New",
@@ -216,7 +216,7 @@ impl BackupPhase {
         }
     }
 
-    /// Nothing more happens to it by itself.
+    /// Is this a phase after which nothing more happens by itself?
     pub fn is_final(self) -> bool {
         matches!(self, Self::FailedValidation | Self::Completed | Self::PartiallyFailed | Self::Failed)
     }
@@ -297,7 +297,7 @@ pub struct HookStatus {
 }
 
 impl Backup {
-    /// The phase; absent is `New`.
+    /// The phase; an absent one is `New`.
     pub fn phase(&self) -> BackupPhase {
         self.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::New)
     }
