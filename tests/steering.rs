@@ -88,7 +88,7 @@ fn people_see_the_queue_and_steer_it() {
     let canceled = done["three"].status.as_ref().unwrap();
     assert_eq!(
         (canceled.phase, canceled.failure_reason.as_deref()),
-        (Some(BackupPhase::Failed), Some("Canceled: somebody asked for it"))
+        (Some(BackupPhase::Failed), Some("Canceled: berth.dev/cancel was set"))
     );
     assert_eq!(berth.kubectl().phase(&ns, "two").unwrap(), BackupPhase::Queued);
     assert_eq!(berth_queue(&berth, &["release", "--all"]), "two released\n");
@@ -155,7 +155,7 @@ fn priority_classes_are_head_starts_and_unknown_ones_are_refused() {
     let refused = berth.kubectl().create(&ns, &[marked("typo", class("hihg"), json!({}))]);
     let refused = refused.map(|answer| answer.stderr).unwrap_or_else(|error| error.to_string());
     assert!(
-        refused.contains("metadata.annotations[berth.dev/priority-class]: \"hihg\" is no priority class: choose one of high, low, normal"),
+        refused.contains("metadata.annotations[berth.dev/priority-class]: \"hihg\" is not a priority class: choose one of high, low, normal"),
         "{refused}"
     );
     berth.controller.process.restart().unwrap();

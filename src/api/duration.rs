@@ -6,8 +6,9 @@ use berth_core::violation::{Field, Violations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A duration in JSON. Every text is accepted when an object is parsed, so that one malformed field
-/// does not hide the faults of the others; [`GoDuration::get`] validates it.
+// Every text is accepted when an object is parsed, so that one malformed field does not hide the
+// faults of the others; `get` validates it.
+/// A duration as Go writes it, for example 720h0m0s or 1h30m.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct GoDuration(pub String);

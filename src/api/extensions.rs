@@ -130,7 +130,7 @@ impl Extension for BackupEntry {
     }
 }
 
-/// Whose it is. Absent: shoot.
+/// Gardener's extension class. Absent: shoot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -160,7 +160,7 @@ pub struct ExtensionStatus {
     pub last_error: Option<LastError>,
 }
 
-/// An object that the state needs besides.
+/// A further object that the state needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamedResource {

@@ -241,7 +241,7 @@ fn affinity(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut N
     for (i, element) in reader.list(json, at).iter().enumerate() {
         let at = at.index(i);
         if *element == Json::Null {
-            reader.unreadable(&at, "must be an object, is null: Velero breaks off at each data mover");
+            reader.unreadable(&at, "must be an object, is null: Velero fails at each data mover");
             continue;
         }
         let element = reader.object(Some(element), &at, &["nodeSelector", "storageClass"]);

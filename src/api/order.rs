@@ -71,7 +71,8 @@ pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
 /// # Errors
 /// A message for people, with the way out.
 pub fn parse_class(text: &str) -> Result<(String, SignedDuration), String> {
-    let wrong = || format!("{text:?} is no priority class: write NAME=HEAD_START, as in high=1h or low=-30m");
+    let wrong =
+        || format!("{text:?} is not a priority class: write NAME=HEAD_START, as in high=1h or low=-30m");
     let (name, start) = text.split_once('=').ok_or_else(wrong)?;
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() || name.len() > 63 || !name.chars().all(is_name) {

@@ -174,7 +174,7 @@ fn rules(filters: Vec<ResourceFilter>, reach: Reach, at: &Field, found: &mut Vio
         let at = at.index(i);
         let rule = rule(filter, &at, found);
         if rule.kinds.is_empty() {
-            let message = "\"*\", or no kinds, is for namespacedFilterPolicies only: name kinds; those that you do not name are taken as ever";
+            let message = "\"*\", or no kinds, is for namespacedFilterPolicies only: name kinds; those that you do not name are taken as usual";
             found.require(reach == Reach::Namespaces, &at.child("kinds"), message);
             if let Some(other) = rest.replace(i) {
                 let message = format!("resourceFilters[{other}] is for all other kinds already: remove one");

@@ -58,7 +58,7 @@ pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed>
         None => {
             let settles =
                 location.reopened_at.is_some_and(|at| at <= now && now.duration_since(at) < SETTLING);
-            settles.then(|| Closed::Unavailable { why: "it can be used again since a moment ago".to_owned() })
+            settles.then(|| Closed::Unavailable { why: "it became available a moment ago".to_owned() })
         }
     };
     let mut closed: HashMap<String, Closed> =

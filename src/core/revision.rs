@@ -60,15 +60,15 @@ impl Apart {
     pub fn words(self) -> &'static str {
         match self {
             Self::Before => "they were read just before",
-            Self::ByName => "others need them, and some were got one by one",
-            Self::OwnStore => "API servers often keep them in an etcd of their own",
-            Self::Aggregated => "other servers keep them, as `kubectl get apiservices` says",
-            Self::Earlier => "their lists go on from where an earlier run had come to, as of its moment",
-            Self::Another => "their server answered as of another one",
-            Self::Refused => "their server fails when it is asked for one",
-            Self::Behind => "the API server that was asked lags behind: it did not know that one yet",
+            Self::ByName => "other objects need them, and some were read one by one",
+            Self::OwnStore => "API servers often keep them in a separate etcd",
+            Self::Aggregated => "aggregated API servers keep them (see `kubectl get apiservices`)",
+            Self::Earlier => "their lists continue from an earlier run, at the resourceVersion of that run",
+            Self::Another => "their server answered with another resourceVersion",
+            Self::Refused => "their server fails when a resourceVersion is requested",
+            Self::Behind => "the API server lags behind: it did not know that resourceVersion yet",
             Self::Expired => {
-                "the API server does not keep that one any more: use several smaller Backups, or a longer --etcd-compaction-interval of the API server"
+                "the API server does not keep that resourceVersion any more: use several smaller Backups, or a longer --etcd-compaction-interval of the API server"
             }
         }
     }

@@ -103,12 +103,12 @@ impl fmt::Display for Why {
             Self::Ended | Self::Strange => {
                 out.write_str("the controller that ran it ended before the backup did")
             }
-            Self::Canceled => out.write_str("somebody asked for it"),
+            Self::Canceled => out.write_str("berth.dev/cancel was set"),
             Self::TooOften => write!(
                 out,
                 "each of its runs ended before the backup did ({MOST_RUNS} in a row that came no further, or {MOST_RUNS_AT_ALL} at all), \
                  because the controller was killed or its store failed: the logs of the controller and the last state of its pods say \
-                 why (its memory limit, above all); then create it anew"
+                 why (its memory limit, above all); then create it again"
             ),
         }
     }

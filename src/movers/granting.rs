@@ -259,7 +259,7 @@ impl Granting {
         let node = match timeout(WRITE, target::node(&self.clients.call, pod)).await {
             Ok(Ok(node)) => Some(node),
             Ok(Err(error)) => {
-                debug!(restore = %item.mover.name, error = chain(&error), "its node is not known");
+                debug!(restore = %item.mover.name, error = chain(&error), "could not read the node of its pod");
                 None
             }
             Err(_) => None,
@@ -288,8 +288,8 @@ impl Granting {
                 movers.note_granted(mover, grant, version);
             }
             Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => {}
-            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "a grant could not be written"),
-            Err(_) => warn!(%kind, %name, "writing a grant took too long"),
+            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "could not write grant"),
+            Err(_) => warn!(%kind, %name, "could not write grant: the API server takes too long"),
         }
     }
 
@@ -312,14 +312,14 @@ impl Granting {
                 Ok(Some((outcome, version))) => {
                     written = Some(version);
                     let nodes = item.mover.nodes().into_iter().collect::<Vec<_>>().join(", ");
-                    let note = format!("a node-agent is gone that should carry it ({nodes}): {outcome}");
+                    let note = format!("its node-agent is gone ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
                     events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
                 }
                 Ok(None) => sleep(look).await,
                 Err(error) => {
-                    warn!(%kind, %name, error = format!("{error:#}"), "could not be begun anew");
+                    warn!(%kind, %name, error = format!("{error:#}"), "could not recover data mover");
                     sleep(RETRY).await;
                 }
             }
@@ -337,7 +337,7 @@ impl Granting {
         for one in &decided.waiting {
             let Some(mover) = view.movers.get(one.mover) else { continue };
             if !told.contains(&mover.uid) {
-                let note = format!("place {} in line; waits for {}", one.place, one.reason);
+                let note = format!("place {} in the queue; waits for {}", one.place, one.reason);
                 self.events.tell_about(What::Held, reference(&self.namespace, mover), note);
             }
             waiting.insert(mover.uid.clone());

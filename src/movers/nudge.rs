@@ -30,18 +30,18 @@ const AT_ONCE: usize = 16;
 /// Writes an annotation on each DataUpload and DataDownload that is New. For the other kinds
 /// node-agents repeat a refused write by themselves. Returns how many were nudged.
 pub async fn refused(client: &Client, namespace: &str) -> usize {
-    let mut woken = 0;
+    let mut nudged = 0;
     for of_kind in
         [of_kind::<DataUpload>(client, namespace).await, of_kind::<DataDownload>(client, namespace).await]
     {
         match of_kind {
-            Ok(count) => woken += count,
+            Ok(count) => nudged += count,
             Err(error) => {
-                warn!(error = format!("{error:#}"), "those that wait for a place could not be woken");
+                warn!(error = format!("{error:#}"), "could not nudge the data movers that wait for a place");
             }
         }
     }
-    woken
+    nudged
 }
 
 async fn of_kind<K>(client: &Client, namespace: &str) -> anyhow::Result<usize>
@@ -62,21 +62,21 @@ where
         Patch::Merge(mark),
     );
     let (params, mark) = (&params, &mark);
-    let woken = futures::stream::iter(names).map(async |name| {
+    let nudged = futures::stream::iter(names).map(async |name| {
         match timeout(CALL, api.patch_metadata(&name, params, mark)).await {
             Ok(Ok(_)) => 1,
             Ok(Err(error)) if is_not_found(&error) => 0,
             Ok(Err(error)) => {
-                warn!(%kind, name, error = chain(&error), "could not be woken");
+                warn!(%kind, name, error = chain(&error), "could not nudge data mover");
                 0
             }
             Err(_) => {
-                warn!(%kind, name, "waking it took too long");
+                warn!(%kind, name, "could not nudge data mover: the API server takes too long");
                 0
             }
         }
     });
-    Ok(woken.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
+    Ok(nudged.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
 }
 
 #[cfg(test)]

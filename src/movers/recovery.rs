@@ -74,7 +74,7 @@ pub async fn recover(
             let written = write(client, namespace, item, &patch).await?;
             // It has ended, so no plan considers it again.
             if let Err(error) = clear(client, namespace, mover).await {
-                warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "failed, and not cleared up");
+                warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "marked data mover as Failed, but could not delete its objects");
             }
             Ok(Some((format!("Failed: {message}"), written)))
         }
@@ -95,7 +95,7 @@ fn advice(why: Hopeless, namespace: &str, mover: &Mover) -> String {
              node-agents, then run the backup or restore once more"
         ),
         Hopeless::NodeGone => format!(
-            "node {} is gone, and from no other one its volume can be reached: run the backup or restore once more",
+            "node {} is gone, and its volume cannot be reached from another one: run the backup or restore once more",
             mover.bound_node.as_deref().unwrap_or_default()
         ),
     }
@@ -168,7 +168,7 @@ async fn has_snapshot(client: &Client, namespace: &str, name: &str) -> anyhow::R
         Ok(_) => Ok(true),
         // Also if the whole kind is gone.
         Err(error) if is_not_found(&error) => Ok(false),
-        Err(error) => Err(error).context("the snapshot cannot be looked for"),
+        Err(error) => Err(error).context("the VolumeSnapshot cannot be read"),
     }
 }
 
@@ -182,7 +182,7 @@ where
 {
     let (api, kind): (Api<K>, _) = (Api::namespaced(client.clone(), namespace), K::kind(&()));
     let found = timeout(CALL, api.get_metadata_opt(name)).await?;
-    let found = found.with_context(|| format!("{kind} {name} cannot be looked at"))?;
+    let found = found.with_context(|| format!("{kind} {name} cannot be read"))?;
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     let preconditions = Preconditions { uid: found.uid(), resource_version: None };
@@ -199,7 +199,7 @@ where
         Ok::<_, kube::Error>(())
     };
     match timeout(GONE, waiting).await {
-        Ok(done) => done.with_context(|| format!("{kind} {name} cannot be looked at")),
+        Ok(done) => done.with_context(|| format!("{kind} {name} cannot be read")),
         Err(_) => bail!("{kind} {name} is still there"),
     }
 }

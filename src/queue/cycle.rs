@@ -42,7 +42,7 @@ const DECISION: Duration = Duration::from_secs(10);
 const CYCLE: Duration = Duration::from_secs(300);
 
 /// Failure reason of what people canceled.
-pub const CANCELED: &str = "Canceled: somebody asked for it";
+pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
 
 pub struct Cycle {
     store: Arc<Store>,

@@ -119,7 +119,7 @@ fn check_class<K: Known>(
     let known: Vec<&str> = known.into_iter().collect();
     let kind = if source.annotations.contains_key(keys::PRIORITY_CLASS) { "annotations" } else { "labels" };
     let field = Field::root("metadata").child(kind).key(keys::PRIORITY_CLASS);
-    found.push(field, format!("{class:?} is no priority class: choose one of {}", known.join(", ")));
+    found.push(field, format!("{class:?} is not a priority class: choose one of {}", known.join(", ")));
 }
 
 /// The status as it stands, fields unknown to us included; absent and empty are the same.

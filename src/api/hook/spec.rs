@@ -62,7 +62,10 @@ fn hook_of(hook: &ResourceHook, name: &str, at: &Field, found: &mut Violations) 
         },
         timeout: {
             let most = limits::HOOK_TIMEOUT;
-            let way_out = format!("{} hours, and nothing is kept still for so long", most.as_secs() / 3600);
+            let way_out = format!(
+                "{} hours, the longest time for which berth keeps a pod frozen",
+                most.as_secs() / 3600
+            );
             command::timeout(exec.timeout.as_ref(), most, &way_out, &at.child("timeout"), found)
         },
     }

@@ -29,9 +29,11 @@ pub(super) fn check(json: Option<&Json>, at: &Field, reader: &mut Reader) {
             let amount = Quantity::parse(&text);
             let message = match amount {
                 None => {
-                    format!("{text:?} is no amount, so Velero ignores all of podResources: write 500m or 1Gi")
+                    format!(
+                        "{text:?} is not a quantity, so Velero ignores all of podResources: write 500m or 1Gi"
+                    )
                 }
-                Some(_) => format!("{text:?} is below 0, and no data mover could be made"),
+                Some(_) => format!("{text:?} is below 0, and no data mover could be created"),
             };
             reader.found.require(amount.is_some_and(|amount| amount >= Quantity::ZERO), &at, message);
             amount

@@ -268,7 +268,7 @@ fn blocks_that_velero_drops_are_told() {
     passes_over(resources("2", "0"), &[]);
     passes_over(
         resources("1 core", "1"),
-        &["$.podResources.cpuRequest: \"1 core\" is no amount, so Velero ignores all"],
+        &["$.podResources.cpuRequest: \"1 core\" is not a quantity, so Velero ignores all"],
     );
     passes_over(resources("1001m", "1"), &["$.podResources.cpuRequest: is above cpuLimit"]);
     passes_over(resources("-1", "1"), &["$.podResources.cpuRequest: \"-1\" is below 0"]);
@@ -278,7 +278,7 @@ fn blocks_that_velero_drops_are_told() {
             "$.podResources.cpuLimit: is missing, so Velero ignores all",
             "$.podResources.memoryRequest: is missing",
             "$.podResources.memoryLimit: is missing",
-            "$.podResources.ephemeralStorageLimit: \"5GB\" is no amount",
+            "$.podResources.ephemeralStorageLimit: \"5GB\" is not a quantity",
         ],
     );
     passes_over(json!({"cachePVC": {"residentThresholdInMB": 1}}), &["$.cachePVC.storageClass: is missing"]);

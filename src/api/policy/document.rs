@@ -8,7 +8,7 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// The fault of a selector in both forms.
-pub const BESIDE: &str = "labels do not stand beside matchLabels: move them into it";
+pub const BESIDE: &str = "labels and matchLabels exclude each other: move labels into matchLabels";
 
 /// `null` is an empty list.
 type List<T = String> = Option<Vec<T>>;

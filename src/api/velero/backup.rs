@@ -90,7 +90,7 @@ pub struct BackupSpec {
     /// Move snapshot data into the storage location.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_move_data: Option<bool>,
-    /// Who moves the data. Empty or `velero`: the built-in data mover.
+    /// The data mover. Empty or `velero`: the built-in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ pub enum HookErrorMode {
     Fail,
 }
 
-/// Where a Backup stands. Absent or `New`: nobody has seen it.
+/// Phase of a Backup. Absent or `New`: not processed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BackupPhase {
     New,
@@ -222,7 +222,7 @@ impl BackupPhase {
     }
 }
 
-/// What has happened so far. Integers that are 0 are absent.
+/// Status of a Backup. Integers that are 0 are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackupStatus {

@@ -58,7 +58,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),
             Self::Unwritable => f.write_str(
-                "somebody to delete it: the API server refuses every write to it, perhaps because it is too large",
+                "its deletion: the API server refuses every write to it, perhaps because it is too large",
             ),
             Self::Held => f.write_str("its release: it is held"),
             Self::LocationHeld { location } if location.is_empty() => {
@@ -73,7 +73,7 @@ impl fmt::Display for Reason {
             Self::LocationUnavailable { location, why } => {
                 write!(f, "storage location {location}: it is unavailable ({why})")
             }
-            Self::NoExecutor { why } => write!(f, "whoever runs backups: {why}"),
+            Self::NoExecutor { why } => write!(f, "an executor of backups: {why}"),
             Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),
             Self::NoSlot { slots } => write!(f, "a free slot (all {slots} are taken)"),
             Self::Overlap { with, running, namespaces } => {

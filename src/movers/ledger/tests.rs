@@ -63,7 +63,7 @@ async fn a_minute_after_the_last_sign_nobody_is_held_back_and_those_that_were_re
         seconds(10).await;
         assert_eq!(api.writes().len(), 1, "{:?}", api.writes());
         seconds(120).await;
-        assert_eq!(api.writes().len(), 1, "woken once: {:?}", api.writes());
+        assert_eq!(api.writes().len(), 1, "nudged once: {:?}", api.writes());
         // A leader grants again.
         events.modified(&ledger(true, "7"));
         seconds(1).await;

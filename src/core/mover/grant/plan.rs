@@ -82,7 +82,7 @@ pub fn plan(view: &View, now: Timestamp) -> Plan {
     let order = order(view);
     let mut plan = match view.limits.limit {
         Some(limit) => Walk::new(view, limit.max(1), now).run(&order),
-        None => wake_all(view, &order, now),
+        None => nudge_all(view, &order, now),
     };
     plan.ledger.write = ledger_write(view, &plan);
     plan
@@ -121,7 +121,7 @@ fn is_promised(view: &View, mover: &Mover) -> bool {
 
 /// The plan without a limit: no data mover is held back. Those that an earlier limit held back get
 /// an annotation, because agents try again only when the object changes.
-fn wake_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
+fn nudge_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     for (i, mover) in movers(view, order) {
         if is_orphan(view, mover, now) {

@@ -313,7 +313,7 @@ fn a_lowered_limit_takes_back_what_has_not_begun_the_youngest_first() {
 }
 
 #[test]
-fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
+fn without_a_limit_all_are_nudged_once_and_the_ledger_retires() {
     let mut view = view([
         upload("du-1", 1, MoverPhase::Accepted),
         new_upload("du-2", 2),
@@ -322,14 +322,14 @@ fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
         bound("pvb", 5, "n9", MoverPhase::New),
     ]);
     view.limits.limit = None;
-    let woken = planned(&view);
-    assert_eq!(granted(&view, &woken), ["du-2", "pvb"]);
-    assert_eq!(woken.ledger, Ledger { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
-    assert!(!woken.retire_ledger);
-    for i in woken.grant {
+    let nudged = planned(&view);
+    assert_eq!(granted(&view, &nudged), ["du-2", "pvb"]);
+    assert_eq!(nudged.ledger, Ledger { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
+    assert!(!nudged.retire_ledger);
+    for i in nudged.grant {
         Arc::make_mut(&mut view.movers[i]).granted = true;
     }
-    view.ledger = Some(woken.ledger.uids);
+    view.ledger = Some(nudged.ledger.uids);
     assert_eq!(planned(&view), Plan { retire_ledger: true, ..Plan::default() });
     view.ledger = None;
     view.movers.push(Arc::new(new_upload("du-4", 6)));
@@ -337,7 +337,7 @@ fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
 }
 
 #[test]
-fn more_than_the_ledger_can_hold_are_woken_in_parts() {
+fn more_than_the_ledger_can_hold_are_nudged_in_parts() {
     let mut view = view((0..2_500).map(|i| new_upload(&format!("du-{i:04}"), i)));
     view.limits.limit = None;
     let mut parts = Vec::new();
