@@ -132,7 +132,8 @@ fn types_are_taken_as_documented() {
     }
 }
 
-/// Contract: "its four lists are added to the spec's lists where the spec does not already match the type one way or the other".
+/// Contract: "its four lists are added to the spec's lists where the spec does not already match
+/// the type one way or the other".
 #[test]
 fn a_policy_counts_where_the_spec_says_nothing_of_a_type() {
     use Fate::{Excluded, Listed, Needed, Unnamed};
