@@ -59,7 +59,7 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
     let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
-            found.push(at, format!("is not YAML of a resource policy: {}", fault::told(&error)));
+            found.push(at, format!("is not YAML of a resource policy: {}", fault::describe(&error)));
             return Err(found);
         }
     };

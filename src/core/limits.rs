@@ -59,4 +59,4 @@ pub const FROZEN: usize = 1024;
 /// Faults of one object that are listed; the rest is counted.
 pub const VIOLATIONS: usize = 20;
 /// Characters of a field's path in a message, and of the message.
-pub const TOLD: usize = 300;
+pub const MESSAGE: usize = 300;

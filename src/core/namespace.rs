@@ -69,12 +69,12 @@ impl Default for NamespaceSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     /// Names in both sets; where only patterns overlap, the two patterns joined by `&`. At most
-    /// [`Meeting::TOLD`], because this is for messages.
+    /// [`Meeting::MAX_NAMES`], because this is for messages.
     pub namespaces: Vec<String>,
 }
 
 impl Meeting {
-    pub const TOLD: usize = 3;
+    pub const MAX_NAMES: usize = 3;
 
     /// Sets that cannot be compared within the effort count as overlapping.
     fn perhaps() -> Self {
@@ -204,7 +204,7 @@ impl NamespaceSet {
     pub fn meets(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
         let comparison = effort.of_comparison();
         let begun = comparison.left();
-        let meeting = self.compare(other, Meeting::TOLD, &comparison);
+        let meeting = self.compare(other, Meeting::MAX_NAMES, &comparison);
         effort.charge(begun, &comparison);
         meeting
     }

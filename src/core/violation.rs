@@ -113,15 +113,15 @@ impl Violations {
     }
 }
 
-/// Cuts `text` to [`limits::TOLD`] characters and escapes those that would break a line or a
+/// Cuts `text` to [`limits::MESSAGE`] characters and escapes those that would break a line or a
 /// terminal.
 pub fn tellable(text: &str) -> Cow<'_, str> {
-    if text.len() <= limits::TOLD && !text.contains(char::is_control) {
+    if text.len() <= limits::MESSAGE && !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
     let mut told: String = String::new();
     for (i, c) in text.chars().enumerate() {
-        if i >= limits::TOLD {
+        if i >= limits::MESSAGE {
             told.push('…');
             break;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{ANEW_AT_MOST, Circumstances, Hopeless, Mover, Recover, Remedy, remedy};
+use berth_core::mover::grant::{Circumstances, MAX_RESETS, Mover, Recover, Remedy, Unrecoverable, remedy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
@@ -55,12 +55,12 @@ pub async fn recover(
     let circumstances = Circumstances { snapshot_taken, node_gone, for_long: recover.for_long };
     match remedy(mover, circumstances) {
         Remedy::Wait => Ok(None),
-        Remedy::BeginAnew => {
+        Remedy::Reset => {
             clear(client, namespace, mover).await?;
             let written = write(client, namespace, item, &anew(mover, recover.keeps_place)).await?;
             Ok(Some(("it begins anew, at its old place in line".to_owned(), written)))
         }
-        Remedy::LetBegin => {
+        Remedy::MarkInProgress => {
             let written = write(client, namespace, item, &begun(client, namespace, name).await?).await?;
             let text =
                 "its pod moves the data by itself, and the node-agent takes the result when it is back";
@@ -82,19 +82,19 @@ pub async fn recover(
 }
 
 /// The advice in `status.message`.
-fn advice(why: Hopeless, namespace: &str, mover: &Mover) -> String {
+fn advice(why: Unrecoverable, namespace: &str, mover: &Mover) -> String {
     let name = &mover.name;
     match why {
-        Hopeless::SnapshotTaken => format!(
+        Unrecoverable::SnapshotTaken => format!(
             "the node-agent that carried it died after Velero had taken its snapshot over, so that it cannot begin \
              anew: back the volume up once more. The snapshot is still there, as VolumeSnapshot {name} in {namespace}: \
              delete that when it is of no use"
         ),
-        Hopeless::TooOften => format!(
-            "it began anew {ANEW_AT_MOST} times, and each time the node-agent that carried it went away: see to the \
+        Unrecoverable::TooOften => format!(
+            "it began anew {MAX_RESETS} times, and each time the node-agent that carried it went away: see to the \
              node-agents, then run the backup or restore once more"
         ),
-        Hopeless::NodeGone => format!(
+        Unrecoverable::NodeGone => format!(
             "node {} is gone, and its volume cannot be reached from another one: run the backup or restore once more",
             mover.bound_node.as_deref().unwrap_or_default()
         ),
@@ -104,7 +104,7 @@ fn advice(why: Hopeless, namespace: &str, mover: &Mover) -> String {
 /// A patch that resets it to New, as before it was accepted.
 fn anew(mover: &Mover, keeps_place: bool) -> Value {
     let grant = if keeps_place { json!(Timestamp::now().to_string()) } else { json!(null) };
-    let count = (mover.begun_anew + 1).to_string();
+    let count = (mover.resets + 1).to_string();
     let annotations = json!({keys::GRANTED: grant, keys::BEGUN_ANEW: count});
     let status = json!({
         "phase": "New", "acceptedByNode": null, "acceptedTimestamp": null, "node": null, "message": null,

@@ -12,9 +12,9 @@ const LONGEST: usize = 63;
 /// The position of the fault, and what was expected there. The message has only the type of the
 /// value and names of fields, because the creator of a Backup may name a ConfigMap that only others
 /// may read.
-pub fn told(error: &Error) -> String {
+pub fn describe(error: &Error) -> String {
     let why = match error {
-        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return told(error),
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return describe(error),
         Error::SerdeUnknownField { field, expected, .. } => {
             let expected = expected.join(", ");
             if is_field(field) {

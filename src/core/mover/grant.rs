@@ -34,7 +34,7 @@ mod reason;
 mod view;
 
 pub use gate::{Refusal, Step, judge};
-pub use orphan::{ANEW_AT_MOST, Circumstances, Hopeless, Remedy, STALLED_AFTER, remedy};
+pub use orphan::{Circumstances, MAX_RESETS, Remedy, STALLED_AFTER, Unrecoverable, remedy};
 pub use plan::{AT_ONCE, Ledger, LedgerWrite, Plan, Recover, Waiting, plan};
 pub use reason::Reason;
 pub use view::{Agent, GIVEN_UP_AFTER, Limits, Mover, MoverPhase, MoverPod, OUT_AFTER, Patience, View};

@@ -131,7 +131,7 @@ mod tests {
             let theirs = many.literals().filter(|name| !few.is_literal() && few.contains(name));
             let more: Vec<&str> = theirs.filter(|name| !told.contains(name)).collect();
             told.extend(more);
-            told.truncate(Meeting::TOLD);
+            told.truncate(Meeting::MAX_NAMES);
             let found = a.meets(&b, &Effort::of_decision()).map(|meeting| meeting.namespaces);
             if told.is_empty() {
                 let is_of_patterns = |found: &Vec<String>| found.iter().all(|one| one.contains(['*', '?', '[']));

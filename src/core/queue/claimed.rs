@@ -29,7 +29,7 @@ pub(super) struct Claimed<'a> {
     /// Backups that run already.
     running: Vec<usize>,
     started: HashSet<usize>,
-    looks: Cell<usize>,
+    lookups: Cell<usize>,
 }
 
 impl<'a> Claimed<'a> {
@@ -43,16 +43,16 @@ impl<'a> Claimed<'a> {
             all: None,
             running: Vec::new(),
             started: HashSet::new(),
-            looks: Cell::new(0),
+            lookups: Cell::new(0),
         }
     }
 
     pub(super) fn work(&self) -> Work {
         let steps = Effort::of_decision().left().saturating_sub(self.effort.left());
-        Work { names: self.looks.get(), steps }
+        Work { names: self.lookups.get(), steps }
     }
 
-    pub(super) fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
+    pub(super) fn claim(&mut self, holder: usize, set: &'a NamespaceSet) {
         if self.all.is_some() || self.known.contains_key(set) {
             return;
         }
@@ -67,7 +67,7 @@ impl<'a> Claimed<'a> {
         for name in set.names() {
             self.names.entry(name).or_insert(holder);
         }
-        self.looks.set(self.looks.get() + set.names().len());
+        self.lookups.set(self.lookups.get() + set.names().len());
         self.known.insert(set, holder);
         if !set.is_literal() {
             self.patterns.push((set, holder));
@@ -75,8 +75,8 @@ impl<'a> Claimed<'a> {
     }
 
     /// Claims the namespaces of a backup that runs already.
-    pub(super) fn hold_running(&mut self, holder: usize, set: &'a NamespaceSet) {
-        self.hold(holder, set);
+    pub(super) fn claim_running(&mut self, holder: usize, set: &'a NamespaceSet) {
+        self.claim(holder, set);
         self.running.push(holder);
     }
 
@@ -92,7 +92,7 @@ impl<'a> Claimed<'a> {
         let (holder, namespaces) = match by_name {
             Some(holder) => {
                 let same = set.names().iter().filter(|name| self.holder(name) == Some(holder));
-                (holder, same.take(Meeting::TOLD).map(|name| name.as_str().to_owned()).collect())
+                (holder, same.take(Meeting::MAX_NAMES).map(|name| name.as_str().to_owned()).collect())
             }
             None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
         };
@@ -122,7 +122,7 @@ impl<'a> Claimed<'a> {
     }
 
     fn holder(&self, name: &Glob) -> Option<usize> {
-        self.looks.set(self.looks.get() + 1);
+        self.lookups.set(self.lookups.get() + 1);
         self.names.get(name).copied()
     }
 
@@ -134,7 +134,7 @@ impl<'a> Claimed<'a> {
         }
         self.patterns
             .iter()
-            .find_map(|(held, holder)| held.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
+            .find_map(|(claimed, holder)| claimed.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
     }
 
     fn pattern_meets_name(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {

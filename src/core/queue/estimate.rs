@@ -86,13 +86,14 @@ pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -
     if took.iter().all(Option::is_none) {
         return Vec::new();
     }
-    let live = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
+    let simulated = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
         let took: Vec<Option<SignedDuration>> = took.iter().map(|band| band.map(pick)).collect();
-        live(settled(view.clone()), &took, now)
+        simulate(settled(view.clone()), &took, now)
     };
-    let lives = [live(|band| band.earliest), live(|band| band.likely), live(|band| band.latest)];
-    let at = |life: usize, i: usize| lives.get(life).and_then(|l| l.get(i)).copied().unwrap_or_default();
-    let band = |of: fn(Life) -> Option<Timestamp>, i: usize| {
+    let all = [simulated(|band| band.earliest), simulated(|band| band.likely), simulated(|band| band.latest)];
+    let at =
+        |which: usize, i: usize| all.get(which).and_then(|runs| runs.get(i)).copied().unwrap_or_default();
+    let band = |of: fn(SimulatedRun) -> Option<Timestamp>, i: usize| {
         Some(Band { earliest: of(at(0, i))?, likely: of(at(1, i))?, latest: of(at(2, i))? })
     };
     (0..view.backups.len())
@@ -102,35 +103,35 @@ pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -
 }
 
 #[derive(Clone, Copy, Default)]
-struct Life {
+struct SimulatedRun {
     start: Option<Timestamp>,
     end: Option<Timestamp>,
 }
 
-fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<Life> {
-    let mut lives = vec![Life::default(); view.backups.len()];
+fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<SimulatedRun> {
+    let mut runs = vec![SimulatedRun::default(); view.backups.len()];
     let mut ends: BinaryHeap<Reverse<(Timestamp, usize)>> = BinaryHeap::new();
     let end_of = |i: usize, start: Timestamp| {
         let took = took.get(i).copied().flatten()?;
         start.saturating_add(took).ok()
     };
-    for (i, (entry, life)) in view.backups.iter_mut().zip(&mut lives).enumerate() {
+    for (i, (entry, run)) in view.backups.iter_mut().zip(&mut runs).enumerate() {
         if entry.phase == Phase::New {
             Arc::make_mut(entry).phase = Phase::Queued;
         } else if entry.phase.is_running() {
-            life.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
-            ends.extend(life.end.map(|end| Reverse((end, i))));
+            run.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
+            ends.extend(run.end.map(|end| Reverse((end, i))));
         }
     }
     let mut at = now;
     loop {
         for i in starts(&view).start {
-            let (Some(entry), Some(life)) = (view.backups.get_mut(i), lives.get_mut(i)) else { continue };
+            let (Some(entry), Some(run)) = (view.backups.get_mut(i), runs.get_mut(i)) else { continue };
             Arc::make_mut(entry).phase = Phase::ReadyToStart;
-            *life = Life { start: Some(at), end: end_of(i, at) };
-            ends.extend(life.end.map(|end| Reverse((end, i))));
+            *run = SimulatedRun { start: Some(at), end: end_of(i, at) };
+            ends.extend(run.end.map(|end| Reverse((end, i))));
         }
-        let Some(Reverse((end, i))) = ends.pop() else { return lives };
+        let Some(Reverse((end, i))) = ends.pop() else { return runs };
         at = end;
         if let Some(entry) = view.backups.get_mut(i) {
             // A backup that has ended blocks no other one.

@@ -125,15 +125,15 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     }
     let superseding = superseding(view);
     let heirs = heirs(view, &superseding);
-    let sight = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
-    let view = sight.as_ref().unwrap_or(view);
+    let inherited = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
+    let view = inherited.as_ref().unwrap_or(view);
     let names: usize = match extent {
         Extent::Whole => view.backups.iter().map(|entry| entry.namespaces.names().len()).sum(),
         Extent::WhileSlotsLast => 0,
     };
-    let mut held = Claimed::new(names);
+    let mut claimed = Claimed::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
-        held.hold_running(i, &entry.namespaces);
+        claimed.claim_running(i, &entry.namespaces);
     }
     let line = view.ordered();
     let mut plan = Plan::default();
@@ -166,18 +166,18 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         if is_full {
             continue;
         }
-        let conflict = match held.meets(view, &entry.namespaces) {
-            None if free > 0 && view.hold_reason(entry).is_none() => held.meets_running(view, entry),
+        let conflict = match claimed.meets(view, &entry.namespaces) {
+            None if free > 0 && view.hold_reason(entry).is_none() => claimed.meets_running(view, entry),
             found => found,
         };
         if view.blocks(entry) {
-            held.hold(index, &entry.namespaces);
+            claimed.claim(index, &entry.namespaces);
         }
         let reason = match view.hold_reason(entry).or(conflict) {
             Some(reason) => reason,
             None if free > 0 && entry.phase == Phase::Queued && !heirs.contains_key(&index) => {
                 free -= 1;
-                held.started(index);
+                claimed.started(index);
                 plan.start.push(index);
                 continue;
             }
@@ -195,7 +195,7 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
         plan.waiting.push(Waiting { backup: index, place, reason, inherits: heirs.get(&index).copied() });
     }
-    (plan, held.work())
+    (plan, claimed.work())
 }
 
 /// The last backup of each schedule, waiting or running, if it replaces older ones.

@@ -45,7 +45,7 @@ fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
 }
 
 /// A malformed number counts as zero.
-fn begun_anew(meta: &ObjectMeta) -> u32 {
+fn resets(meta: &ObjectMeta) -> u32 {
     let mark = meta.annotations.as_ref().and_then(|annotations| annotations.get(keys::BEGUN_ANEW));
     mark.and_then(|mark| mark.parse().ok()).unwrap_or(0)
 }
@@ -60,7 +60,7 @@ fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
         // A node-agent cancels a data mover that is being deleted.
         canceled: cancel == Some(true) || meta.deletion_timestamp.is_some(),
         third_party: object.is_third_party(),
-        begun_anew: begun_anew(meta),
+        resets: resets(meta),
         ..Mover::new(K::KIND, object.name_any(), object.uid().unwrap_or_default(), created)
     }
 }
@@ -275,10 +275,10 @@ mod tests {
         assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
         assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
         assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);
-        let begun_anew = |mark: &str| {
-            object(json!({"annotations": {"berth.dev/begun-anew": mark}}), json!({}), "New").begun_anew
+        let resets = |mark: &str| {
+            object(json!({"annotations": {"berth.dev/begun-anew": mark}}), json!({}), "New").resets
         };
-        assert_eq!([begun_anew("2"), begun_anew("-2"), begun_anew("often")], [2, 0, 0]);
+        assert_eq!([resets("2"), resets("-2"), resets("often")], [2, 0, 0]);
     }
 
     proptest! {

@@ -14,7 +14,7 @@ pub const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 /// How often one data mover may be reset to New. It keeps its age and so goes first each time: if
 /// agents keep dying because of it, it would keep all others waiting for ever, and Velero's own
 /// time-out starts over each time as well.
-pub const ANEW_AT_MOST: u32 = 3;
+pub const MAX_RESETS: u32 = 3;
 
 /// What to do with an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,23 +23,23 @@ pub enum Remedy {
     /// back.
     Wait,
     /// Delete the objects that were made for it, and reset its phase to New.
-    BeginAnew,
+    Reset,
     /// Set its phase to InProgress, for which its pod waits. The pod then moves the data by itself,
     /// and reports by Events and its termination message what its node-agent needs when it is back.
     /// For a while more data paths may run than the node allows; but the place is free, and
     /// everything is saved that stock Velero would have saved.
-    LetBegin,
+    MarkInProgress,
     /// Set its phase to Failed.
-    Fail(Hopeless),
+    Fail(Unrecoverable),
 }
 
 /// Why a data mover cannot be reset to New.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hopeless {
+pub enum Unrecoverable {
     /// Velero moves the snapshot into its own namespace before it creates the pod, and would look
     /// for it in the old one.
     SnapshotTaken,
-    /// It was reset [`ANEW_AT_MOST`] times already.
+    /// It was reset [`MAX_RESETS`] times already.
     TooOften,
     /// The only node that can reach its volume has left the cluster.
     NodeGone,
@@ -62,20 +62,20 @@ pub fn remedy(mover: &Mover, circumstances: Circumstances) -> Remedy {
     let is_running = mover.mover_pod.as_ref().is_some_and(|pod| pod.running);
     if mover.kind.is_bound() && node_gone {
         // In phase New it would wait for ever, and its Backup for hours.
-        Remedy::Fail(Hopeless::NodeGone)
+        Remedy::Fail(Unrecoverable::NodeGone)
     } else if mover.canceled {
         // Any agent ends a canceled one as soon as it is New, and cleans up after it.
-        Remedy::BeginAnew
+        Remedy::Reset
     } else if mover.kind == MoverKind::DataUpload && snapshot_taken {
         match mover.phase {
-            MoverPhase::Prepared if is_running => Remedy::LetBegin,
+            MoverPhase::Prepared if is_running => Remedy::MarkInProgress,
             _ if !for_long => Remedy::Wait,
-            _ => Remedy::Fail(Hopeless::SnapshotTaken),
+            _ => Remedy::Fail(Unrecoverable::SnapshotTaken),
         }
-    } else if mover.begun_anew >= ANEW_AT_MOST {
-        Remedy::Fail(Hopeless::TooOften)
+    } else if mover.resets >= MAX_RESETS {
+        Remedy::Fail(Unrecoverable::TooOften)
     } else {
-        Remedy::BeginAnew
+        Remedy::Reset
     }
 }
 

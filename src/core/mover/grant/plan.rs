@@ -319,7 +319,7 @@ impl<'v> Walk<'v> {
     fn tell(self, order: &[usize]) -> Plan {
         let Self { view, places, taken, mut plan, holds, waiting, .. } = self;
         let is_holder = |i: &usize| holds.get(*i) == Some(&true);
-        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::TOLD);
+        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::MAX_NAMES);
         let by: std::sync::Arc<[String]> = by.map(|(_, mover)| mover.name.clone()).collect();
         let left = waiting.into_iter().filter(|(i, _)| !is_holder(i));
         plan.waiting = (1..)

@@ -23,7 +23,7 @@ impl Reason {
     /// All values of [`Reason::word`].
     pub const WORDS: [&str; 5] = ["Next", "NoPlace", "NoAgent", "NoNode", "NodeFull"];
     /// How many names [`Reason::NoPlace`] has at most.
-    pub const TOLD: usize = 3;
+    pub const MAX_NAMES: usize = 3;
 
     /// One word out of a closed set, for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {

@@ -110,7 +110,7 @@ pub struct Mover {
     /// `status.node`.
     pub running_on: Option<String>,
     /// How often it was reset to New (`berth.dev/begun-anew`).
-    pub begun_anew: u32,
+    pub resets: u32,
     pub mover_pod: Option<MoverPod>,
 }
 
@@ -135,7 +135,7 @@ impl Mover {
             accepted_by: None,
             accepted_at: None,
             running_on: None,
-            begun_anew: 0,
+            resets: 0,
             mover_pod: None,
         }
     }

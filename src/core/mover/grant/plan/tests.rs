@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::orphan::{ANEW_AT_MOST, Circumstances, Hopeless, Remedy, remedy};
+use super::super::orphan::{Circumstances, MAX_RESETS, Remedy, Unrecoverable, remedy};
 use super::super::view::{Agent, GIVEN_UP_AFTER, Limits, MoverPod, OUT_AFTER, Patience};
 use super::*;
 use crate::label::Selector;
@@ -543,17 +543,17 @@ fn whoever_runs_or_has_ended_is_no_orphan() {
 #[test]
 fn what_helps_an_orphan() {
     use MoverPhase::{Accepted, Prepared};
-    let (taken, often) = (Remedy::Fail(Hopeless::SnapshotTaken), Remedy::Fail(Hopeless::TooOften));
+    let (taken, often) = (Remedy::Fail(Unrecoverable::SnapshotTaken), Remedy::Fail(Unrecoverable::TooOften));
     for (kind, phase, is_running, snapshot_taken, expected) in [
-        (DataUpload, Accepted, false, false, Remedy::BeginAnew),
+        (DataUpload, Accepted, false, false, Remedy::Reset),
         (DataUpload, Accepted, false, true, taken),
         (DataUpload, Accepted, true, true, taken),
-        (DataUpload, Prepared, true, true, Remedy::LetBegin),
+        (DataUpload, Prepared, true, true, Remedy::MarkInProgress),
         (DataUpload, Prepared, false, true, taken),
-        (DataDownload, Accepted, true, false, Remedy::BeginAnew),
-        (DataDownload, Prepared, true, false, Remedy::BeginAnew),
-        (PodVolumeBackup, Prepared, true, false, Remedy::BeginAnew),
-        (PodVolumeRestore, Accepted, false, false, Remedy::BeginAnew),
+        (DataDownload, Accepted, true, false, Remedy::Reset),
+        (DataDownload, Prepared, true, false, Remedy::Reset),
+        (PodVolumeBackup, Prepared, true, false, Remedy::Reset),
+        (PodVolumeRestore, Accepted, false, false, Remedy::Reset),
     ] {
         let text = format!("{kind} {phase:?} {is_running}");
         let pod = MoverPod { running: is_running, ..MoverPod::default() };
@@ -564,13 +564,13 @@ fn what_helps_an_orphan() {
         let soon = Circumstances { for_long: false, ..for_long };
         assert_eq!(remedy(&orphan, soon), if expected == taken { Remedy::Wait } else { expected }, "{text}");
         // An agent ends it, and cleans up after it.
-        let canceled = Mover { canceled: true, begun_anew: ANEW_AT_MOST, ..orphan.clone() };
-        assert_eq!(remedy(&canceled, for_long), Remedy::BeginAnew);
+        let canceled = Mover { canceled: true, resets: MAX_RESETS, ..orphan.clone() };
+        assert_eq!(remedy(&canceled, for_long), Remedy::Reset);
         let nowhere = Circumstances { node_gone: true, ..for_long };
-        let ended = if kind.is_bound() { Remedy::Fail(Hopeless::NodeGone) } else { expected };
+        let ended = if kind.is_bound() { Remedy::Fail(Unrecoverable::NodeGone) } else { expected };
         assert_eq!(remedy(&orphan, nowhere), ended, "{text}");
-        let again = Mover { begun_anew: ANEW_AT_MOST, ..orphan };
-        let expected = if expected == Remedy::BeginAnew { often } else { expected };
+        let again = Mover { resets: MAX_RESETS, ..orphan };
+        let expected = if expected == Remedy::Reset { often } else { expected };
         assert_eq!(remedy(&again, for_long), expected, "{text}, again");
     }
 }
