@@ -218,7 +218,7 @@ impl NamespaceSet {
         meet
     }
 
-    fn compare(&self, other: &Self, told: usize, effort: &Effort) -> Option<Meeting> {
+    fn compare(&self, other: &Self, most: usize, effort: &Effort) -> Option<Meeting> {
         let (few, many) =
             if self.names().len() <= other.names().len() { (self, other) } else { (other, self) };
         let mut asked = Asked::of(many, letters_of_all(few.names()));
@@ -235,7 +235,7 @@ impl NamespaceSet {
             if !namespaces.iter().any(|known| known == name) {
                 namespaces.push(name.to_owned());
             }
-            if namespaces.len() >= told {
+            if namespaces.len() >= most {
                 break;
             }
         }
@@ -271,14 +271,14 @@ impl NamespaceSet {
                 return Some(Meeting::perhaps());
             }
             if meet {
-                let told = match (a, b) {
+                let shown = match (a, b) {
                     (Some(a), Some(b)) if a.as_str() != b.as_str() => {
                         format!("{}&{}", a.as_str(), b.as_str())
                     }
                     (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
                     (None, None) => "*".to_owned(),
                 };
-                return Some(Meeting { namespaces: vec![told] });
+                return Some(Meeting { namespaces: vec![shown] });
             }
         }
         None
@@ -304,37 +304,40 @@ mod tests {
         NamespaceSet::new(globs(includes), globs(excludes))
     }
 
-    fn told(a: &NamespaceSet, b: &NamespaceSet) -> Option<Vec<String>> {
+    fn shared(a: &NamespaceSet, b: &NamespaceSet) -> Option<Vec<String>> {
         a.meets(b, &Effort::of_decision()).map(|meeting| meeting.namespaces)
     }
 
     #[test]
     fn sets_meet_where_they_share_a_name() {
-        assert_eq!(told(&set(&["ns1", "ns2"], &[]), &set(&["ns2", "ns3"], &[])), Some(vec!["ns2".into()]));
-        assert_eq!(told(&set(&["ns1"], &[]), &set(&["ns2"], &[])), None);
-        assert_eq!(told(&set(&[], &[]), &set(&["ns2"], &[])), Some(vec!["ns2".into()]));
-        assert_eq!(told(&set(&["*"], &[]), &set(&[], &["a"])), Some(vec!["*".into()]));
+        assert_eq!(shared(&set(&["ns1", "ns2"], &[]), &set(&["ns2", "ns3"], &[])), Some(vec!["ns2".into()]));
+        assert_eq!(shared(&set(&["ns1"], &[]), &set(&["ns2"], &[])), None);
+        assert_eq!(shared(&set(&[], &[]), &set(&["ns2"], &[])), Some(vec!["ns2".into()]));
+        assert_eq!(shared(&set(&["*"], &[]), &set(&[], &["a"])), Some(vec!["*".into()]));
     }
 
     #[test]
     fn an_excluded_name_is_no_meeting() {
-        assert_eq!(told(&set(&[], &["ns2"]), &set(&["ns2"], &[])), None);
-        assert_eq!(told(&set(&["team-*"], &["team-a"]), &set(&["team-a"], &[])), None);
-        assert_eq!(told(&set(&[], &["team-*"]), &set(&["team-*"], &[])), None);
-        assert_eq!(told(&set(&["a"], &["a"]), &set(&["a"], &[])), None);
+        assert_eq!(shared(&set(&[], &["ns2"]), &set(&["ns2"], &[])), None);
+        assert_eq!(shared(&set(&["team-*"], &["team-a"]), &set(&["team-a"], &[])), None);
+        assert_eq!(shared(&set(&[], &["team-*"]), &set(&["team-*"], &[])), None);
+        assert_eq!(shared(&set(&["a"], &["a"]), &set(&["a"], &[])), None);
     }
 
     #[test]
     fn patterns_meet_in_a_namespace_that_does_not_exist_yet() {
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["*-prod"], &[])), Some(vec!["team-*&*-prod".into()]));
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["club-*"], &[])), None);
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&[], &[])), Some(vec!["team-*".into()]));
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["team-*"], &[])), Some(vec!["team-*".into()]));
+        assert_eq!(
+            shared(&set(&["team-*"], &[]), &set(&["*-prod"], &[])),
+            Some(vec!["team-*&*-prod".into()])
+        );
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&["club-*"], &[])), None);
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&[], &[])), Some(vec!["team-*".into()]));
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&["team-*"], &[])), Some(vec!["team-*".into()]));
     }
 
     #[test]
     fn a_name_that_no_namespace_has_still_meets_itself() {
-        assert_eq!(told(&set(&["missing"], &[]), &set(&["missing"], &[])), Some(vec!["missing".into()]));
+        assert_eq!(shared(&set(&["missing"], &[]), &set(&["missing"], &[])), Some(vec!["missing".into()]));
     }
 
     /// Disjoint patterns whose comparison takes long: these once stopped a queue for hours.

@@ -56,19 +56,19 @@ impl fmt::Display for Violation {
 /// logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
-    told: Vec<Violation>,
+    listed: Vec<Violation>,
     more: usize,
 }
 
 impl Violations {
     pub fn push(&mut self, field: Field, message: impl Into<String>) {
-        if self.told.len() >= limits::VIOLATIONS {
+        if self.listed.len() >= limits::VIOLATIONS {
             self.more = self.more.saturating_add(1);
             return;
         }
         let message = tellable(&message.into()).into_owned();
         let field = Field(tellable(&field.0).into_owned());
-        self.told.push(Violation { field, message });
+        self.listed.push(Violation { field, message });
     }
 
     pub fn require(&mut self, holds: bool, field: &Field, message: impl Into<String>) {
@@ -86,25 +86,25 @@ impl Violations {
 
     /// Appends the faults that another check found.
     pub fn append(&mut self, other: Self) {
-        for violation in other.told {
+        for violation in other.listed {
             self.push(violation.field, violation.message);
         }
         self.more = self.more.saturating_add(other.more);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.listed.is_empty()
     }
 
     /// The faults that are listed.
     pub fn iter(&self) -> impl Iterator<Item = &Violation> {
-        self.told.iter()
+        self.listed.iter()
     }
 
     /// One line for each listed fault, and one with the number of the others.
     pub fn lines(&self) -> Vec<String> {
         let more = (self.more > 0).then(|| format!("and {} more", self.more));
-        self.told.iter().map(ToString::to_string).chain(more).collect()
+        self.listed.iter().map(ToString::to_string).chain(more).collect()
     }
 
     /// Returns `Ok(value)` if there are no faults.
@@ -119,15 +119,15 @@ pub fn tellable(text: &str) -> Cow<'_, str> {
     if text.len() <= limits::MESSAGE && !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
-    let mut told: String = String::new();
+    let mut printable: String = String::new();
     for (i, c) in text.chars().enumerate() {
         if i >= limits::MESSAGE {
-            told.push('…');
+            printable.push('…');
             break;
         }
-        if c.is_control() { told.extend(c.escape_default()) } else { told.push(c) }
+        if c.is_control() { printable.extend(c.escape_default()) } else { printable.push(c) }
     }
-    Cow::Owned(told)
+    Cow::Owned(printable)
 }
 
 impl fmt::Display for Violations {

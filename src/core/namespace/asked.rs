@@ -127,17 +127,17 @@ mod tests {
             let a = NamespaceSet::new(globs(&a), globs(&not_a));
             let b = NamespaceSet::new(globs(&b), globs(&not_b));
             let (few, many) = if a.literals().count() <= b.literals().count() { (&a, &b) } else { (&b, &a) };
-            let mut told: Vec<&str> = few.literals().filter(|name| many.contains(name)).collect();
+            let mut expected: Vec<&str> = few.literals().filter(|name| many.contains(name)).collect();
             let theirs = many.literals().filter(|name| !few.is_literal() && few.contains(name));
-            let more: Vec<&str> = theirs.filter(|name| !told.contains(name)).collect();
-            told.extend(more);
-            told.truncate(Meeting::MAX_NAMES);
+            let more: Vec<&str> = theirs.filter(|name| !expected.contains(name)).collect();
+            expected.extend(more);
+            expected.truncate(Meeting::MAX_NAMES);
             let found = a.meets(&b, &Effort::of_decision()).map(|meeting| meeting.namespaces);
-            if told.is_empty() {
+            if expected.is_empty() {
                 let is_of_patterns = |found: &Vec<String>| found.iter().all(|one| one.contains(['*', '?', '[']));
                 prop_assert!(found.as_ref().is_none_or(is_of_patterns), "{:?}", found);
             } else {
-                prop_assert_eq!(found.unwrap_or_default(), told);
+                prop_assert_eq!(found.unwrap_or_default(), expected);
             }
         }
     }

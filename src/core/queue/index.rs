@@ -104,7 +104,7 @@ fn put<K: Ord>(groups: &mut Groups<K>, key: K, one: &Arrived, is_there: bool) {
 
 /// The first backup of the group that blocks others. The ones behind it do not change the answer
 /// for a new Backup.
-fn first_in_the_way<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
+fn first_blocking<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
     group.iter().find(|one| view.blocks(&one.0))
 }
 
@@ -154,15 +154,15 @@ impl Index {
         let mut marked = self.marks.range(..=latest_sane(now)).rev().flat_map(|(_, group)| group);
         found.extend(marked.find(|one| !view.is_stuck(&one.0)));
         found.extend(self.positions.values().next_back().and_then(BTreeSet::first));
-        found.extend(self.patterns.values().filter_map(|group| first_in_the_way(view, group)));
+        found.extend(self.patterns.values().filter_map(|group| first_blocking(view, group)));
         if newcomer.namespaces.is_literal() {
             let named = newcomer.namespaces.literals().filter_map(|name| self.names.get(name));
-            found.extend(named.filter_map(|group| first_in_the_way(view, group)));
+            found.extend(named.filter_map(|group| first_blocking(view, group)));
         } else {
             // Only the cheap half of the comparison is done here, because the caller may hold a
             // lock.
             let met = self.names.iter().filter(|(name, _)| newcomer.namespaces.could_contain(name));
-            found.extend(met.filter_map(|(_, group)| first_in_the_way(view, group)));
+            found.extend(met.filter_map(|(_, group)| first_blocking(view, group)));
         }
         if !newcomer.supersedes
             && let Some(schedule) = &newcomer.schedule
@@ -246,7 +246,7 @@ mod tests {
 
         /// Holds for every history of the queue, and for every further entry in the view.
         #[test]
-        fn a_newcomer_is_told_the_same_as_by_a_look_at_all(
+        fn the_index_answers_for_a_newcomer_as_the_whole_queue_does(
             changes in prop::collection::vec((0..NAMES, prop::option::weighted(0.8, any_entry())), 0..32),
             besides in prop::collection::vec(any_entry(), 0..2),
             newcomer in any_entry(),

@@ -18,7 +18,7 @@ pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
         return reason;
     }
     let mut compared = Compared::with(&newcomer.namespaces);
-    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
+    if let Some(entry) = first_blocking(view, newcomer, &mut compared) {
         let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
         return Reason::Overlap {
             with: entry.name.clone(),
@@ -45,13 +45,12 @@ pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
         could_start && view.running() < view.slots.max(1)
     };
     let mut compared = Compared::with(&newcomer.namespaces);
-    !view.order.is_by_arrival()
-        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
+    !view.order.is_by_arrival() || (takes_a_slot() && first_blocking(view, newcomer, &mut compared).is_none())
 }
 
 /// The running backup that blocks the new one, or else the blocking one furthest ahead in the
 /// queue.
-fn first_in_the_way<'a>(
+fn first_blocking<'a>(
     view: &'a View,
     newcomer: &'a Entry,
     compared: &mut Compared<'a>,

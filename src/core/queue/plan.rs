@@ -92,9 +92,9 @@ pub fn work(view: &View) -> Work {
 }
 
 /// May a backup that is ReadyToStart begin to run? The executor checks this a second time, because
-/// a write of a former leader may arrive after its successor has decided. `is_open` says whether
+/// a write of a former leader may arrive after its successor has decided. `is_run_here` says whether
 /// the executor already runs a backup, whatever the view shows.
-pub fn may_run(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
+pub fn may_run(view: &View, entry: &Entry, is_run_here: impl Fn(&Entry) -> bool) -> bool {
     let effort = Effort::of_decision();
     let meets = |b: &Entry| {
         let of_its_own = are_plain(&b.namespaces, &entry.namespaces).then(Effort::of_decision);
@@ -102,7 +102,7 @@ pub fn may_run(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> 
     };
     let running = || {
         let others = view.backups.iter().filter(|b| b.uid != entry.uid);
-        others.filter(|b| b.phase == Phase::InProgress || is_open(b))
+        others.filter(|b| b.phase == Phase::InProgress || is_run_here(b))
     };
     running().count() < view.slots.max(1) && !running().any(|b| meets(b))
 }

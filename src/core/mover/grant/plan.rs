@@ -220,7 +220,7 @@ impl<'v> Walk<'v> {
         }
         self.let_the_passed_over_go();
         self.take_back_the_youngest(order);
-        self.tell(order)
+        self.into_plan(order)
     }
 
     fn granted(&mut self, i: usize, mover: &'v Mover) {
@@ -316,7 +316,7 @@ impl<'v> Walk<'v> {
         self.plan.revoke.extend(youngest.take(self.surplus));
     }
 
-    fn tell(self, order: &[usize]) -> Plan {
+    fn into_plan(self, order: &[usize]) -> Plan {
         let Self { view, places, taken, mut plan, holds, waiting, .. } = self;
         let is_holder = |i: &usize| holds.get(*i) == Some(&true);
         let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::MAX_NAMES);

@@ -149,8 +149,8 @@ impl Mover {
     /// The nodes whose agents handle it.
     pub fn nodes(&self) -> BTreeSet<&str> {
         let pod = self.mover_pod.as_ref().and_then(|pod| pod.node.as_deref());
-        let told = [&self.bound_node, &self.accepted_by, &self.running_on];
-        told.into_iter().filter_map(|node| node.as_deref()).chain(pod).collect()
+        let nodes = [&self.bound_node, &self.accepted_by, &self.running_on];
+        nodes.into_iter().filter_map(|node| node.as_deref()).chain(pod).collect()
     }
 
     pub(super) fn loads_node(&self) -> bool {
