@@ -8,6 +8,7 @@
 mod bucket;
 mod entry;
 mod extension;
+mod owner;
 mod purge;
 mod secret;
 mod task;

@@ -17,8 +17,10 @@ use std::fmt;
 use berth_api::garden::StoreConfig;
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_core::garden::fault::Fault;
+use bytes::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
 
 use azure::Azure;
 use folder::Folder;
@@ -277,6 +279,33 @@ impl Bucket {
             Self::S3(bucket) => bucket.abort(upload).await,
             Self::Google(bucket) => bucket.abort(upload).await,
             Self::Azure(_) | Self::Folder(_) => Ok(()),
+        }
+    }
+
+    /// A small object. `None`: there is none of that key.
+    ///
+    /// # Errors
+    /// What the store says, of a missing bucket, too.
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        match self {
+            Self::S3(bucket) => bucket.read_object(key).await,
+            Self::Azure(container) => container.read_object(key).await,
+            Self::Google(bucket) => bucket.read_object(key).await,
+            Self::Folder(folder) => folder.read_object(key).await,
+        }
+    }
+
+    /// Writes a small object on the condition that there is none of that key. Where a store knows no conditions, whoever has looked
+    /// before overwrites at most what came in that moment.
+    ///
+    /// # Errors
+    /// What the store says, each in other words where there is one: look again.
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        match self {
+            Self::S3(bucket) => bucket.create_object(key, object).await,
+            Self::Azure(container) => container.create_object(key, object).await,
+            Self::Google(bucket) => bucket.create_object(key, object).await,
+            Self::Folder(folder) => folder.create_object(key, object).await,
         }
     }
 

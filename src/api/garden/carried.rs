@@ -155,9 +155,12 @@ pub fn entry(hub: &BackupEntry, bucket: &BackupBucket, freight: Freight<'_>) -> 
         bucket_name: bucket.metadata.name.clone().unwrap_or_default(),
         secret_ref: secret_ref(entry_secret(&name), freight),
     };
-    let pass_on = &[keys::FORGET_DATA, keys::FORCE_DELETION];
-    let metadata =
+    let pass_on = &[keys::FORGET_DATA, keys::FORCE_DELETION, keys::OWN_DIRECTORY];
+    let mut metadata =
         metadata(&hub.metadata, freight, [keys::EXTENSION_ENTRY_FINALIZER, keys::GARDEN_FINALIZER], pass_on);
+    let namespace =
+        hub.metadata.namespace.clone().map(|namespace| (keys::HUB_NAMESPACE.to_owned(), namespace));
+    metadata.annotations.get_or_insert_default().extend(namespace);
     extensions::BackupEntry { metadata, spec, status: None }
 }
 
@@ -232,6 +235,18 @@ mod tests {
         assert_eq!(told(by(Some("")), false), Told::Unassigned);
         assert_eq!(told(by(Some("b")), false), Told::Elsewhere);
         assert_eq!(told(by(Some("a")), true), Told::Keep);
+    }
+
+    #[test]
+    fn an_entry_goes_down_with_its_namespace_for_the_mark_of_its_directory() {
+        let mut hub = BackupEntry::new("e", super::super::BackupEntrySpec::default());
+        hub.metadata.namespace = Some("one".to_owned());
+        let said = [(keys::OWN_DIRECTORY.to_owned(), "e".to_owned())];
+        hub.metadata.annotations = Some(said.into());
+        let bucket = BackupBucket::new("b", super::super::BackupBucketSpec::default());
+        let entry = entry(&hub, &bucket, Freight { seed: "s", namespace: "garden", digest: "d" });
+        assert_eq!(annotation(&entry.metadata, keys::HUB_NAMESPACE), Some("one"));
+        assert_eq!(annotation(&entry.metadata, keys::OWN_DIRECTORY), Some("e"));
     }
 
     #[test]

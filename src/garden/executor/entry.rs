@@ -18,6 +18,7 @@ use kube::api::{Api, PostParams};
 use tracing::warn;
 
 use super::extension::{Extension, Outcome, Problem, store_config};
+use super::owner::Claim;
 use super::purge::{Kept, Purge, survey};
 use super::secret;
 use super::task::Task;
@@ -30,14 +31,23 @@ const TOLD: Duration = Duration::from_secs(2);
 pub async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
     let scope = scope(task)?;
     task.record.prefix = Some(scope.prefix().to_owned());
-    let bucket = &task.object.spec.bucket_name;
-    if !open(task).await?.exists().await? {
-        let message =
-            format!("there is no bucket {bucket} yet, or no longer; the directory has nowhere to be");
+    let name = task.object.spec.bucket_name.clone();
+    let bucket = open(task).await?;
+    if !bucket.exists().await? {
+        let message = format!("there is no bucket {name} yet, or no longer; the directory has nowhere to be");
         return Err(StoreError::new(Fault::NoSuchBucket, message).into());
     }
+    let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
+        Some(claim) => claim.take(&bucket, &scope).await?,
+        None => None,
+    };
+    if let Some(why) = refused {
+        task.record.name_taken = Some(true);
+        return Err(Problem::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
+    }
     task.record.made = Some(true);
-    Ok(Outcome::Done { description: format!("directory {} of bucket {bucket}", scope.prefix()) })
+    task.record.name_taken = None;
+    Ok(Outcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
 }
 
 pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
@@ -49,7 +59,7 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
         return forget(task, &scope, why).await;
     }
     let bucket = Arc::new(open(task).await?);
-    match empty(task, &bucket, &scope).await {
+    match remove(task, &bucket, &scope).await {
         Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
             let bucket = bucket_here(task).await?;
             let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
@@ -58,6 +68,8 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
                 description: format!("there is no bucket {bucket_name}: its objects were gone already"),
             })
         }
+        // Nor is what was noted of it.
+        Ok(outcome) if task.record.name_taken == Some(true) => Ok(outcome),
         Ok(Outcome::Done { description }) => {
             let Some(notes) = scope.notes() else { return Ok(Outcome::Done { description }) };
             let kept = clear(&bucket, &notes).await?;
@@ -65,6 +77,28 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
         }
         done => done,
     }
+}
+
+/// Nothing of a stranger's.
+async fn remove(
+    task: &mut Task<'_, BackupEntry>,
+    bucket: &Arc<Bucket>,
+    scope: &Scope,
+) -> Result<Outcome, Problem> {
+    let was_refused = task.record.name_taken == Some(true);
+    let strange = match Claim::of(&task.object, &task.record, scope, false) {
+        Some(claim) => claim.keeps_away(bucket, scope, was_refused).await?,
+        None => None,
+    };
+    if let Some(why) = strange {
+        task.record.name_taken = Some(true);
+        let directory = scope.prefix();
+        warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
+        let description = format!("{directory} was left alone, for it {why}");
+        return Ok(Outcome::Done { description });
+    }
+    task.record.name_taken = None;
+    empty(task, bucket, scope).await
 }
 
 async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {

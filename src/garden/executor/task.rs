@@ -83,6 +83,11 @@ impl<'a, K: Extension> Task<'a, K> {
         &self.context.roots
     }
 
+    /// It comes from another cluster, with its data.
+    pub fn is_restored(&self) -> bool {
+        self.operation == Operation::Restore
+    }
+
     /// Data stays where it is until somebody says that it may go.
     pub(super) async fn wait_for_confirmation(mut self) -> Result<Action, kube::Error> {
         let description = format!(

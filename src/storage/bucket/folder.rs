@@ -3,14 +3,20 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::fs::{self, FileType};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
+use bytes::Bytes;
+use serde_json::Value;
 
 use super::{Created, Marker, Page, Removal, Result, Roots, StoreError, Version};
+
+/// More is read of no object.
+const LARGEST: u64 = 64 * 1024;
 
 #[derive(Clone)]
 pub struct Folder {
@@ -96,6 +102,50 @@ impl Folder {
                 }
             }
             Ok(removal)
+        })
+        .await
+    }
+
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        let key = key.to_owned();
+        self.blocking(move |path| {
+            fs::metadata(path)?;
+            let file = match fs::File::open(path.join(&key)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            };
+            let mut bytes = Vec::new();
+            file.take(LARGEST).read_to_end(&mut bytes)?;
+            Ok(Some(bytes.into()))
+        })
+        .await
+    }
+
+    /// Written beside and then given its name, which fails where something has it: so it is whole or not there.
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        let (key, text) = (key.to_owned(), object.to_string());
+        self.blocking(move |path| {
+            fs::metadata(path)?;
+            let mut folder = path.to_path_buf();
+            let folders = key.rsplit_once('/').map_or("", |(folders, _)| folders);
+            for segment in folders.split('/').filter(|segment| !segment.is_empty()) {
+                folder.push(segment);
+                match fs::create_dir(&folder) {
+                    // Not a link to one.
+                    Err(error)
+                        if error.kind() == ErrorKind::AlreadyExists
+                            && fs::symlink_metadata(&folder)?.is_dir() => {}
+                    made => made?,
+                }
+            }
+            let draft =
+                path.join(format!("{key}.{}-{}", jiff::Timestamp::now().as_nanosecond(), next_draft()));
+            let mut file = fs::File::create_new(&draft)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            let linked = fs::hard_link(&draft, path.join(&key));
+            fs::remove_file(&draft)?;
+            linked
         })
         .await
     }
@@ -199,6 +249,12 @@ impl Walk<'_> {
         }
         Ordering::Equal
     }
+}
+
+/// Of two drafts of one moment, each has a number of its own.
+fn next_draft() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, AtomicOrdering::Relaxed)
 }
 
 /// Nothing of what is no folder, or a link to one.
@@ -311,6 +367,24 @@ mod tests {
         folder.remove_empty("e/").await.unwrap();
         assert!(outside.join("precious").exists() && !root.path().join("bucket/e").exists());
         assert!(root.path().join("bucket").exists());
+    }
+
+    #[tokio::test]
+    async fn an_object_is_created_once_and_never_through_a_link() {
+        let (root, folder) = store();
+        let missing = folder.create_object("n/a", &Value::from(1)).await.unwrap_err();
+        assert_eq!(missing.fault, Fault::NoSuchBucket);
+        folder.create().await.unwrap();
+        assert_eq!(folder.read_object("n/a").await, Ok(None));
+        folder.create_object("n/a", &Value::from(1)).await.unwrap();
+        assert!(folder.create_object("n/a", &Value::from(2)).await.is_err());
+        assert_eq!(folder.read_object("n/a").await, Ok(Some(Bytes::from("1"))));
+        assert_eq!(pages(&folder, "", 10).await, [["n/a"]], "no draft is left");
+        let outside = root.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, root.path().join("bucket/linked")).unwrap();
+        assert!(folder.create_object("linked/a", &Value::from(1)).await.is_err());
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 
     #[test]
