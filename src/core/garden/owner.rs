@@ -8,6 +8,7 @@ use std::fmt;
 pub struct Owner {
     pub entry: String,
     /// In its hub. Absent: it was not made for a hub, and its name is the one cluster's that it is for, wherever that is moved to.
+    /// Empty: in a namespace of a hub that is not known here, so only its UID tells.
     pub namespace: Option<String>,
     /// Of the entry that wrote it: the hub's, where it was made for one.
     pub uid: String,
@@ -20,7 +21,8 @@ impl Owner {
     /// theirs nevertheless.
     pub fn is(&self, other: &Self) -> bool {
         let is_same_object = !self.uid.is_empty() && self.uid == other.uid;
-        self.entry == other.entry && (is_same_object || self.namespace == other.namespace)
+        let is_same_namespace = self.namespace == other.namespace && self.namespace.as_deref() != Some("");
+        self.entry == other.entry && (is_same_object || is_same_namespace)
     }
 }
 
@@ -81,6 +83,27 @@ pub fn judge(directory: Directory<'_>, us: &Owner, is_known: bool, (mark, way_ou
     }
 }
 
+/// What becomes of a directory whose entry is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All that is in it goes.
+    Remove,
+    /// It was never this entry's, and there is nothing in it.
+    Nothing,
+    LeftAlone(Refusal),
+}
+
+/// `was_set_up`: what is in it without a mark is known to be this entry's, as in [`judge`].
+pub fn end(directory: Directory<'_>, us: &Owner, was_set_up: bool, words: (&str, &str)) -> End {
+    match judge(directory, us, was_set_up, words) {
+        Verdict::Ours => End::Remove,
+        // Somebody else may begin there after the look.
+        Verdict::Mark if !was_set_up => End::Nothing,
+        Verdict::Mark => End::Remove,
+        Verdict::Refused(why) => End::LeftAlone(why),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -112,6 +135,10 @@ mod tests {
         // Another cluster takes over: the object has another UID there.
         assert!(owner(None, "a", "1").is(&owner(None, "a", "2")));
         assert!(!owner(Some("one"), "a", "").is(&owner(Some("two"), "a", "")), "no UID is nobody's");
+        // Of a namespace that nobody has said.
+        let unsaid = owner(Some(""), "a", "1");
+        assert!(unsaid.is(&first) && !unsaid.is(&owner(Some("one"), "a", "2")));
+        assert!(!unsaid.is(&owner(Some(""), "a", "2")));
     }
 
     #[test]
@@ -122,6 +149,25 @@ mod tests {
         {
             let verdict = judged(Directory { mark: None, holds_data }, &us, is_known);
             assert_eq!(verdict == Verdict::Mark, is_taken, "{holds_data} {is_known} {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_deleted_entry_only_what_is_marked_or_was_set_up_goes() {
+        let us = owner(Some("one"), "a", "1");
+        let (again, another) = (owner(Some("one"), "a", "2"), owner(Some("two"), "a", "2"));
+        for (mark, holds_data, was_set_up, wanted) in [
+            (Some(&again), true, false, "Remove"),
+            (Some(&again), false, true, "Remove"),
+            (Some(&another), true, false, "LeftAlone"),
+            (Some(&another), true, true, "LeftAlone"),
+            (None, true, true, "Remove"),
+            (None, false, true, "Remove"),
+            (None, true, false, "LeftAlone"),
+            (None, false, false, "Nothing"),
+        ] {
+            let found = end(Directory { mark, holds_data }, &us, was_set_up, ("m", "x=a"));
+            assert!(format!("{found:?}").starts_with(wanted), "{mark:?} {holds_data} {was_set_up} {found:?}");
         }
     }
 

@@ -9,6 +9,7 @@ use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::lock::look_again;
 use berth_core::garden::name::tombstone;
+use berth_core::garden::owner::End;
 use berth_core::garden::scope::Scope;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -19,11 +20,11 @@ use tracing::warn;
 
 use super::extension::{Extension, Outcome, Problem, store_config};
 use super::owner::Claim;
-use super::purge::{Kept, Purge, survey};
+use super::purge::{Kept, Pick, Purge, survey};
 use super::secret;
 use super::task::Task;
 use crate::client::is_conflict;
-use crate::storage::bucket::{Bucket, StoreError};
+use crate::storage::bucket::{Bucket, StoreError, Version};
 
 /// How often it is told how far a removal is.
 const TOLD: Duration = Duration::from_secs(2);
@@ -68,37 +69,47 @@ pub async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Prob
                 description: format!("there is no bucket {bucket_name}: its objects were gone already"),
             })
         }
-        // Nor is what was noted of it.
-        Ok(outcome) if task.record.name_taken == Some(true) => Ok(outcome),
-        Ok(Outcome::Done { description }) => {
-            let Some(notes) = scope.notes() else { return Ok(Outcome::Done { description }) };
-            let kept = clear(&bucket, &notes).await?;
-            Ok(kept.map_or(Outcome::Done { description }, |kept| waits(task, kept)))
-        }
         done => done,
     }
 }
 
-/// Nothing of a stranger's.
+/// Nothing of a stranger's, nor what was noted of it.
 async fn remove(
     task: &mut Task<'_, BackupEntry>,
     bucket: &Arc<Bucket>,
     scope: &Scope,
 ) -> Result<Outcome, Problem> {
-    let was_refused = task.record.name_taken == Some(true);
-    let strange = match Claim::of(&task.object, &task.record, scope, false) {
-        Some(claim) => claim.keeps_away(bucket, scope, was_refused).await?,
-        None => None,
+    let (Some(claim), Some(notes)) = (Claim::of(&task.object, &task.record, scope, false), scope.notes())
+    else {
+        return Err(Problem::configuration(format!("{} has no place for a mark", scope.prefix())));
     };
-    if let Some(why) = strange {
-        task.record.name_taken = Some(true);
-        let directory = scope.prefix();
-        warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
-        let description = format!("{directory} was left alone, for it {why}");
-        return Ok(Outcome::Done { description });
+    // Before it is read whose it is: so these are of nobody who came after that.
+    let marks = claim.versions(bucket, scope).await?;
+    match claim.end(bucket, scope).await? {
+        End::LeftAlone(why) => {
+            task.record.name_taken = Some(true);
+            let directory = scope.prefix();
+            warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
+            let description = format!("{directory} was left alone, for it {why}");
+            return Ok(Outcome::Done { description });
+        }
+        End::Nothing => {
+            task.record.name_taken = None;
+            let description = format!("{} was never set up, and nothing is in it", scope.prefix());
+            return Ok(Outcome::Done { description });
+        }
+        End::Remove => {}
     }
     task.record.name_taken = None;
-    empty(task, bucket, scope).await
+    // A lock may keep an earlier version of the mark when nothing else is left to tell.
+    task.record.made = Some(true);
+    match empty(task, bucket, scope).await? {
+        Outcome::Done { description } => {
+            let kept = clear(bucket, &notes, (claim.mark(), marks)).await?;
+            Ok(kept.map_or(Outcome::Done { description }, |kept| waits(task, kept)))
+        }
+        waiting => Ok(waiting),
+    }
 }
 
 async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {
@@ -106,15 +117,22 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
     buckets.get_opt(&task.object.spec.bucket_name).await
 }
 
-/// Removes what nobody counts. Gives what the store keeps.
-async fn clear(bucket: &Arc<Bucket>, scope: &Scope) -> Result<Option<Kept>, StoreError> {
-    let mut purge = Purge::new(Arc::clone(bucket), scope.clone());
-    while purge.step().await? {}
-    let kept = purge.kept().await?;
-    if kept.is_none() {
-        bucket.sweep(scope.prefix()).await?;
+/// Removes what nobody counts, and the mark with its key last: until then it is seen whose the rest is. Only those `versions` of
+/// the mark, because whoever comes next may have marked the directory by then. Gives what the store keeps.
+async fn clear(
+    bucket: &Arc<Bucket>,
+    scope: &Scope,
+    (mark, versions): (&str, Vec<Version>),
+) -> Result<Option<Kept>, StoreError> {
+    for pick in [Pick::AllBut(mark.to_owned()), Pick::These(versions)] {
+        let mut purge = Purge::picking(Arc::clone(bucket), scope.clone(), pick);
+        while purge.step().await? {}
+        if let Some(kept) = purge.kept().await? {
+            return Ok(Some(kept));
+        }
     }
-    Ok(kept)
+    bucket.sweep(scope.prefix()).await?;
+    Ok(None)
 }
 
 fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {

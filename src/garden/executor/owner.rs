@@ -4,14 +4,14 @@ use berth_api::extensions::BackupEntry;
 use berth_api::garden::carried;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
-use berth_core::garden::owner::{Directory, Owner, Refusal, Verdict, judge};
+use berth_core::garden::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
 use berth_core::garden::scope::{SOURCE, Scope};
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::extension::{Extension as _, Record};
-use crate::storage::bucket::{Bucket, Result, StoreError};
+use crate::storage::bucket::{Bucket, Result, StoreError, Version};
 
 /// Beside what else berth notes of an entry: it goes with that, when the data is gone.
 const FILE: &str = "owner.json";
@@ -56,22 +56,30 @@ pub struct Claim {
     us: Owner,
     /// Key of the mark.
     mark: String,
+    /// It comes from another cluster, with its data; or it is the source of a copy, and names the data of the original.
+    is_restored: bool,
     /// It was its own before there were marks, or somebody says so.
-    is_known: bool,
+    was_set_up: bool,
     way_out: String,
+    /// Its hub may still say in which namespace it is.
+    is_incomplete: bool,
 }
 
 impl Claim {
-    /// `None`: it cannot be told yet whose the directory is to be, because an older version made the object and did not say for which
-    /// namespace of its hub; or there is no place for a mark. `is_restored`: it comes from another cluster, with its data.
+    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its data. What was made for a hub is
+    /// that hub's for good: its label of the Seed is taken off where the hub is gone.
     pub fn of(object: &BackupEntry, record: &Record, scope: &Scope, is_restored: bool) -> Option<Self> {
         let (name, metadata) = (object.name_any(), &object.metadata);
         let entry = scope.prefix().trim_end_matches('/').to_owned();
         let said = |key: &str| object.annotation(key).map(str::to_owned);
-        let us = if carried::is_ours(metadata) {
+        let namespace = said(keys::HUB_NAMESPACE);
+        let is_hubs = carried::is_of_a_hub(metadata);
+        // An older version made the object, and did not say for which namespace.
+        let is_incomplete = is_hubs && namespace.is_none();
+        let us = if is_hubs {
             Owner {
                 entry,
-                namespace: Some(said(keys::HUB_NAMESPACE)?),
+                namespace: Some(namespace.unwrap_or_default()),
                 uid: carried::hub_uid(metadata).unwrap_or_default().to_owned(),
                 seed: object.labels().get(keys::CARRIED_FOR).cloned(),
             }
@@ -79,10 +87,16 @@ impl Claim {
             Owner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
         };
         let is_said = object.annotation(keys::OWN_DIRECTORY) == Some(name.as_str());
-        // The source of a copy names the data of the original.
-        let is_known = record.made == Some(true) || is_restored || is_said || name.starts_with(SOURCE);
+        let was_set_up = is_said || record.made == Some(true) && record.name_taken != Some(true);
+        let is_restored = is_restored || name.starts_with(SOURCE);
         let mark = format!("{}{FILE}", scope.notes()?.prefix());
-        Some(Self { us, mark, is_known, way_out: format!("{}={name}", keys::OWN_DIRECTORY) })
+        let way_out = format!("{}={name}", keys::OWN_DIRECTORY);
+        Some(Self { us, mark, is_restored, was_set_up, way_out, is_incomplete })
+    }
+
+    /// Key of the mark.
+    pub fn mark(&self) -> &str {
+        &self.mark
     }
 
     /// Marks the directory, where it is nobody's yet. `Some`: why it is not this one's.
@@ -93,6 +107,8 @@ impl Claim {
         match self.judge(bucket, scope).await? {
             Verdict::Ours => Ok(None),
             Verdict::Refused(why) => Ok(Some(why)),
+            // It is marked when the namespace is known, so that the mark is right from its first moment.
+            Verdict::Mark if self.is_incomplete => Ok(None),
             Verdict::Mark => {
                 let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
                 // Somebody may have been faster, and what was written may be another's where a store knows no conditions.
@@ -109,33 +125,49 @@ impl Claim {
         }
     }
 
-    /// Why what is in the directory is not this one's to remove. `was_refused`: it was not given the directory; what has no mark is
-    /// another's then.
+    /// What becomes of the directory when its entry is deleted.
     ///
     /// # Errors
-    /// As [`Self::take`].
-    pub async fn keeps_away(
-        &self,
-        bucket: &Bucket,
-        scope: &Scope,
-        was_refused: bool,
-    ) -> Result<Option<Refusal>> {
-        match self.judge(bucket, scope).await? {
-            Verdict::Refused(why @ Refusal::Anothers(..)) => Ok(Some(why)),
-            Verdict::Refused(why @ Refusal::Unmarked(..)) if was_refused => Ok(Some(why)),
-            // From before there were marks: its hub, or its gardenlet, says that it is to go.
-            Verdict::Refused(Refusal::Unmarked(..)) | Verdict::Ours | Verdict::Mark => Ok(None),
+    /// As [`Self::take`]; [`Fault::Unavailable`] as long as its hub has not said its namespace, where that decides.
+    pub async fn end(&self, bucket: &Bucket, scope: &Scope) -> Result<End> {
+        let mark = self.read(bucket).await?;
+        let directory = self.directory(bucket, scope, mark.as_ref()).await?;
+        match end(directory, &self.us, self.was_set_up, (&self.mark, &self.way_out)) {
+            End::LeftAlone(Refusal::Anothers(..)) if self.is_incomplete && self.us.seed.is_some() => {
+                let message = format!(
+                    "{bucket:?}: {} names another UID, and the hub has not said the namespace of this entry yet; it is looked again",
+                    self.mark
+                );
+                Err(StoreError::new(Fault::Unavailable, message))
+            }
+            end => Ok(end),
         }
+    }
+
+    /// All versions of the mark that there are by now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn versions(&self, bucket: &Bucket, scope: &Scope) -> Result<Vec<Version>> {
+        let Some(notes) = scope.notes() else { return Ok(Vec::new()) };
+        bucket.versions_of(notes.prefix(), &self.mark).await
     }
 
     async fn judge(&self, bucket: &Bucket, scope: &Scope) -> Result<Verdict> {
         let mark = self.read(bucket).await?;
-        let holds_data = match &mark {
-            Some(_) => true,
-            None => !bucket.page(scope.prefix(), None, 1).await?.versions.is_empty(),
-        };
-        let directory = Directory { mark: mark.as_ref(), holds_data };
-        Ok(judge(directory, &self.us, self.is_known, (&self.mark, &self.way_out)))
+        let directory = self.directory(bucket, scope, mark.as_ref()).await?;
+        let is_known = self.was_set_up || self.is_restored;
+        Ok(judge(directory, &self.us, is_known, (&self.mark, &self.way_out)))
+    }
+
+    async fn directory<'m>(
+        &self,
+        bucket: &Bucket,
+        scope: &Scope,
+        mark: Option<&'m Owner>,
+    ) -> Result<Directory<'m>> {
+        let holds_data = mark.is_some() || bucket.holds(scope.prefix()).await?;
+        Ok(Directory { mark, holds_data })
     }
 
     async fn read(&self, bucket: &Bucket) -> Result<Option<Owner>> {
