@@ -5,6 +5,7 @@
 //! - [`placing`]: where its pod may run; asked by admission.
 //! - [`mirror`]: the movers themselves, for the leader.
 //! - [`ledger`], [`granting`]: who may prepare next, exactly.
+//! - [`objects`]: the movers as objects of the API, whatever their kind.
 //! - [`target`]: the pod that a restored volume is for.
 //! - [`recovery`]: what a node-agent left behind that died.
 //! - [`wake`]: what was refused, where nobody grants any more.
@@ -17,6 +18,7 @@ pub mod granting;
 pub mod ledger;
 pub mod look;
 pub mod mirror;
+pub mod objects;
 pub mod placing;
 pub mod recovery;
 pub mod target;

@@ -5,6 +5,7 @@ pub mod cycle;
 pub mod definition;
 pub mod gate;
 pub mod refusals;
+pub mod seen;
 pub mod store;
 pub mod teller;
 pub mod writer;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use berth::queue::store::entry;
+use berth::queue::seen::entry;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Effort;
 use berth_core::queue::{Entry, Order, Phase};

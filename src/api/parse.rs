@@ -74,6 +74,9 @@ fn read(
         let message = "is not the name of a ConfigMap: lower case letters, digits, '-' and '.'";
         found.require(is_subdomain(&policy.name), &at.child("name"), message);
     }
+    let labels =
+        spec.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref()).map_or(0, BTreeMap::len);
+    found.limit(labels, limits::OWN_LABELS, &at.child("metadata").child("labels"), "use fewer");
     let ordered = ordered(spec, &at.child("orderedResources"), &mut found);
     let group_key = spec.volume_group_snapshot_label_key.as_deref().filter(|key| !key.is_empty());
     let group_key = group_key.unwrap_or(keys::VOLUME_GROUP);
@@ -93,6 +96,11 @@ pub fn resource_policy(spec: &BackupSpec) -> Option<&str> {
 /// Names that no object has are told when nobody is found by them.
 fn ordered(spec: &BackupSpec, at: &Field, found: &mut Violations) -> BTreeMap<String, Vec<String>> {
     let mut ordered: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let kinds = spec.ordered_resources.as_ref().map_or(0, BTreeMap::len);
+    if kinds > limits::NAMES {
+        found.limit(kinds, limits::NAMES, at, "name fewer types");
+        return ordered;
+    }
     let mut count = 0;
     for (kind, names) in spec.ordered_resources.iter().flatten() {
         let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -327,6 +335,26 @@ mod tests {
             );
             let expected = if count > limits::LABELS { vec![said] } else { Vec::new() };
             assert_eq!(faults(spec), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn labels_and_types_that_go_first_have_a_limit_each() {
+        use serde_json::json;
+        let some = |count: usize, value: &str| {
+            json!((0..count).map(|i| (format!("a{i}"), value)).collect::<BTreeMap<String, &str>>())
+        };
+        for (spec, field, way_out) in [
+            (json!({"metadata": {"labels": some(1000, "b")}}), "metadata.labels", None),
+            (json!({"metadata": {"labels": some(1001, "b")}}), "metadata.labels", Some("use fewer")),
+            (json!({"orderedResources": some(1000, "n")}), "orderedResources", None),
+            (json!({"orderedResources": some(1001, "n")}), "orderedResources", Some("name fewer types")),
+            // None of these names anything, and nobody looks.
+            (json!({"orderedResources": some(1001, ",")}), "orderedResources", Some("name fewer types")),
+        ] {
+            let said =
+                |way: &str| format!("spec.{field}: has 1001 entries, and at most 1000 are taken: {way}");
+            assert_eq!(faults(spec), way_out.map(said).into_iter().collect::<Vec<_>>());
         }
     }
 

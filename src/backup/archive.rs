@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::ledger::{Contents, PageId};
+use super::messages::Part;
 use super::related::key;
-use super::upload::Part;
 
 /// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
 const MEMBER: usize = 1024 * 1024;

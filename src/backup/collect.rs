@@ -4,41 +4,38 @@
 mod along;
 mod follow;
 mod ordered;
+mod pending;
+mod taken;
 mod unmet;
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::keys;
 use berth_api::parse::Wanted;
 use berth_core::label::Selector;
-use berth_core::policy::filters::{Filters, OfType};
+use berth_core::policy::filters::Filters;
 use berth_core::revision::Apart;
 use berth_core::selection::{Fate, ResourceType, Selection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::actions;
-use super::archive::{Batch, Item};
+use super::archive::Batch;
 use super::asked::Asked;
 use super::hold::Holder;
-use super::ledger::{Ledger, PageId, Position, Stored};
-use super::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
+use super::ledger::{Ledger, Position, Stored};
+use super::list::{ListError, Lister, Progress, REQUESTS_AT_ONCE};
 use super::log::{About, BackupLog};
-use super::names::{Names, in_order};
-use super::related::{Origin, References, Related, key, labels};
+use super::names::{ResourceList, in_order};
+use super::related::{Origin, Related};
 use crate::text::{chain, few};
-use along::{Borrowed, Loan};
+use along::Loan;
+use pending::{LONGEST_NAME, Pending};
+use taken::Taken;
 
-/// Objects on their way to a worker at one time, in bytes.
-const BATCH: usize = 256 * 1024;
-const BATCH_ITEMS: usize = 256;
-/// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
-const LONGEST_NAME: usize = 250;
 /// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
 pub const FEW_NAMESPACES: usize = 4;
 /// A namespace of the cluster, as it was when the backup began.
@@ -82,92 +79,6 @@ pub struct Collector<'a> {
     pub ledger: &'a Ledger,
     pub batches: mpsc::Sender<Batch>,
     pub holder: Holder<'a>,
-}
-
-/// What was taken: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
-pub type ResourceList = BTreeMap<String, Names>;
-
-/// What one type brought.
-struct Taken {
-    kind: Arc<ResourceType>,
-    names: Names,
-    /// What an earlier run has stored. Where that has to be looked at again, none of it is among `names` until it has been.
-    stored: Names,
-    /// Where the lists of that run have come to.
-    position: Option<Position>,
-    /// Its lists were through.
-    is_through: bool,
-    /// Which of the backup's selectors is being listed.
-    selector: usize,
-    /// What these need that no list brings.
-    references: References,
-    /// It may not be read.
-    forbidden: bool,
-    /// Something was told of one of its objects.
-    is_odd: bool,
-    /// Of which of them, and what: several pods may bring the same claim, and then its list does.
-    told: HashSet<u64>,
-    /// How many objects could not be read, and why not the first of them.
-    unreadable: Option<(u64, serde_json::Error)>,
-    /// How many objects have names that no file can have, and the first of these.
-    unstorable: Option<(u64, String)>,
-    /// How many objects say of themselves, to the action that looks at them, that they are left out.
-    skipped: u64,
-    /// The action that looks at objects of this type, if there is one.
-    action: Option<Related>,
-    /// All of this stands in for what pods have: it comes back this way.
-    lent: Option<oneshot::Receiver<Self>>,
-    /// Of pods: what goes along with those that have hooks.
-    along: Vec<Borrowed>,
-}
-
-impl Taken {
-    fn of(kind: &Arc<ResourceType>, references: References) -> Self {
-        let action = Related::of(kind).filter(|of| actions::applies(*of));
-        let kind = Arc::clone(kind);
-        Self {
-            kind,
-            names: Names::default(),
-            stored: Names::default(),
-            position: None,
-            is_through: false,
-            selector: 0,
-            references,
-            forbidden: false,
-            is_odd: false,
-            told: HashSet::new(),
-            unreadable: None,
-            unstorable: None,
-            skipped: 0,
-            action,
-            lent: None,
-            along: Vec::new(),
-        }
-    }
-}
-
-impl Taken {
-    /// Is it stored, or on its way there?
-    fn holds(&self, key: &str) -> bool {
-        self.names.contains(key) || self.stored.contains(key)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.stored.is_empty()
-    }
-
-    /// Is this said of the object for the first time?
-    fn is_news(&mut self, found: &Found, what: &str) -> bool {
-        // A name that no file can have may be as long as an address.
-        let mark = self.told.hasher().hash_one((&found.namespace, &found.name, what));
-        self.told.insert(mark)
-    }
-
-    fn namespaces(&self) -> HashSet<String> {
-        let mut namespaces = self.names.namespaces();
-        namespaces.extend(self.stored.namespaces());
-        namespaces
-    }
 }
 
 impl Collector<'_> {
@@ -417,179 +328,4 @@ pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceLi
 /// How the resource list names a type.
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
-}
-
-impl From<Found> for Item {
-    fn from(found: Found) -> Self {
-        let Found { json, namespace, name, lacks_type, .. } = found;
-        Self { namespace, name, json, lacks_type }
-    }
-}
-
-/// Objects gathered for the next batch: the one door into the archive.
-struct Pending<'c, 'a> {
-    collector: &'c Collector<'a>,
-    taken: &'c mut Taken,
-    page: PageId,
-    /// Why those are taken that come now.
-    origin: Origin,
-    /// What a policy says of objects of this type.
-    filter: Option<OfType<'a>>,
-    /// Each batch is in the archive before the next one is.
-    in_order: bool,
-    items: Vec<Item>,
-    size: usize,
-}
-
-impl<'c, 'a> Pending<'c, 'a> {
-    /// Of what no list of the type brings.
-    fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
-        let filter = collector.filters.of(&taken.kind);
-        let page = collector.ledger.beside(&taken.kind);
-        Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
-    }
-
-    /// Is it one that the backup takes? (Contract 4.3, "Items".)
-    fn admits(&mut self, found: &Found) -> bool {
-        if found.deleting || self.origin == Origin::Required {
-            return !found.deleting;
-        }
-        let namespace = found.namespace.as_deref();
-        if found.excluded || namespace.is_some_and(|name| !self.collector.resolved.contains(name)) {
-            return false;
-        }
-        let Some(filter) = &self.filter else { return true };
-        if self.origin == Origin::Needed {
-            return filter.takes_needed(namespace, &found.name);
-        }
-        match labels(&found.json) {
-            Ok(labels) => {
-                filter.takes_listed(namespace, &found.name, &labels, &self.collector.wanted.selectors)
-            }
-            Err(error) => {
-                self.tell_odd(found, "its labels cannot be read, and it is missing", &error);
-                false
-            }
-        }
-    }
-
-    fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
-        self.taken.is_odd = true;
-        if !self.taken.is_news(found, what) {
-            return;
-        }
-        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
-        let message = format!("{}: {what}: {}", found.name, chain(error));
-        self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
-    }
-
-    /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
-    fn act(&mut self, found: &mut Found) -> Option<Origin> {
-        let Some(of) = self.taken.action else { return Some(Origin::Needed) };
-        let acted = match actions::act(of, &found.json, self.collector.backup) {
-            Ok(acted) => acted,
-            Err(error) => {
-                self.tell_odd(found, "it is stored as it is, because no action can read it", &error);
-                return Some(Origin::Needed);
-            }
-        };
-        if acted.skips {
-            self.taken.skipped += u64::from(self.taken.is_news(found, "is left out"));
-            return None;
-        }
-        if let Some(json) = acted.json {
-            found.json = json;
-        }
-        Some(if acted.requires { Origin::Required } else { Origin::Needed })
-    }
-
-    /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
-    fn let_in(&mut self, mut found: Found) -> Option<(Found, Origin)> {
-        if !self.admits(&found) {
-            return None;
-        }
-        if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
-            if self.taken.is_news(&found, "cannot be stored") {
-                self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
-            }
-            return None;
-        }
-        let needs = self.act(&mut found)?;
-        // Another selector, a page that was cut off, or another object that needs it may have brought it already.
-        let key = key(found.namespace.as_deref(), &found.name);
-        let is_stored = self.taken.stored.contains(&key);
-        let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
-        if !self.taken.names.insert(key) {
-            return None;
-        }
-        if let Err(error) = self.taken.references.read(&found, needs) {
-            self.tell_odd(&found, "what it refers to cannot be read", &error);
-        }
-        self.collector.counters.asked.note(&self.taken.kind, &found);
-        // A verdict on its hooks stands, too.
-        if is_stored || is_left_out {
-            return None;
-        }
-        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
-        Some((found, needs))
-    }
-
-    async fn add(&mut self, found: Found) -> Result<(), ListError> {
-        let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
-        let collector = self.collector;
-        if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
-            if self.in_order {
-                // What came before it is to be in the archive before it is.
-                self.flush().await?;
-            }
-            let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
-            return collector
-                .holder
-                .hold(&self.taken.kind, self.page, found, hooked, used, self.in_order)
-                .await;
-        }
-        self.size += found.json.len();
-        self.items.push(found.into());
-        if self.size >= BATCH || self.items.len() >= BATCH_ITEMS { self.flush().await } else { Ok(()) }
-    }
-
-    async fn flush(&mut self) -> Result<(), ListError> {
-        if self.items.is_empty() {
-            return Ok(());
-        }
-        let (packed, is_packed) = if self.in_order {
-            let (packed, is_packed) = oneshot::channel();
-            (Some(packed), Some(is_packed))
-        } else {
-            (None, None)
-        };
-        let (kind, page, items) = (Arc::clone(&self.taken.kind), self.page, std::mem::take(&mut self.items));
-        self.collector.ledger.handed(page, items.len());
-        let batch = Batch { kind, page, items, packed };
-        self.size = 0;
-        self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)?;
-        match is_packed {
-            Some(is_packed) => is_packed.await.map_err(|_| ListError::NobodyTakes),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Taker for Pending<'_, '_> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
-        self.add(found).await
-    }
-
-    async fn ready(&mut self) -> Result<(), ListError> {
-        self.taken.regain().await
-    }
-
-    fn is_ready(&self) -> bool {
-        self.taken.lent.is_none()
-    }
-
-    fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
-        self.taken.unreadable.get_or_insert((0, error)).0 += 1;
-        Ok(())
-    }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::run::{Engine, Signals};
+use super::engine::{Engine, Signals};
 use super::status::WriteError;
 use crate::events::{Events, What};
 use crate::queue::Store;

@@ -12,20 +12,16 @@ use berth_core::violation::tellable;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::collect::ResourceList;
 use super::exec::{Exec, HookError};
 use super::list::Lister;
 use super::log::{About, BackupLog};
+use super::names::ResourceList;
 use super::related::{is_name, key};
-use super::run::Engine;
 use crate::text::chain;
 
-/// Pods that are looked at before their hooks at one time.
-const LOOKS: usize = 16;
 /// How long a hook after a pod is tried again that could not be started, and the pauses between.
 const INSISTS: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
@@ -222,12 +218,4 @@ pub async fn look(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
     let read = serde_json::from_slice::<Pod>(&found.json);
     let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
     if read.id().uid == pod.uid { Ok(read) } else { Err(HookError::Gone) }
-}
-
-impl Engine {
-    /// By which pods with hooks are looked at. Its requests are its own, because a list that waits for hooks may hold others.
-    pub(super) fn looker(&self) -> Lister {
-        let requests = Arc::new(Semaphore::new(LOOKS));
-        Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
-    }
 }

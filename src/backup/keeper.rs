@@ -14,11 +14,12 @@ use tracing::warn;
 use super::begun::Begun;
 use super::checkpoint::{Checkpoint, HEAD, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
-use super::ledger::{Contents, Extents, Ledger};
+use super::ledger::{Extents, Ledger};
 use super::log::{BackupLog, Told, Untold};
+use super::messages::Progress;
+use super::noted::Noted;
 use super::revision::Revision;
-use super::uploads::Noted;
-use crate::storage::{ClaimError, Layout, Receipt};
+use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 
 /// Between two checkpoints, at least. And as a share of the time that the run has taken: so much of its work is done twice at
@@ -31,21 +32,6 @@ const REST: u32 = 10;
 const MOST_LINES: usize = 4 << 20;
 /// How often one is written again in place of what stands there unexpectedly.
 const TRIES: usize = 3;
-
-/// What the upload says as it goes on.
-pub enum Progress {
-    /// A part is stored, and so are all before it.
-    Part {
-        upload: String,
-        receipt: Receipt,
-        /// What is in the gzip members that end in it, and in the one that ends behind it.
-        contents: Vec<Contents>,
-        /// The rest of that one.
-        tail: Bytes,
-    },
-    /// So is the last part of the archive. Answered when that is written down: it is put together then.
-    Whole { receipts: Vec<Receipt>, contents: Vec<Contents>, kept: oneshot::Sender<()> },
-}
 
 /// What a run knows as it goes on.
 #[derive(Clone, Copy)]

@@ -1,12 +1,13 @@
 //! One type listed in one place, page after page. A page is read to its end before it is handed on, so that a slow store
 //! holds no connection to the API server; how much is read ahead is bounded.
 
-use std::borrow::Cow;
+mod found;
+mod progress;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use berth_core::revision::{Apart, Next, after_refusal};
 use berth_core::selection::ResourceType;
 use bytes::{Bytes, BytesMut};
@@ -16,8 +17,6 @@ use kube::Client;
 use kube::api::{ListParams, VersionMatch};
 use kube::client::Body;
 use kube::core::Request;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -26,6 +25,8 @@ use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
+pub use found::{Found, Taker};
+pub use progress::Progress;
 
 /// Until the first byte of an answer, and between any two frames of it.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -51,89 +52,6 @@ const PAGE_ITEMS: usize = 100_000;
 const IN_VAIN: usize = 10;
 /// Of a refusal.
 const REFUSAL: usize = 64 * 1024;
-/// So often one list goes on by another token, or begins anew, because the one that it had has expired.
-const EXPIRIES: u32 = 100;
-
-/// An object on its way: its bytes, and what a rule may ask about it.
-pub struct Found {
-    pub json: Bytes,
-    pub namespace: Option<String>,
-    pub name: String,
-    pub lacks_type: bool,
-    /// It says of itself that it stays out of backups.
-    pub excluded: bool,
-    /// It is being deleted.
-    pub deleting: bool,
-}
-
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, default)]
-    kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    metadata: Metadata<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
-    #[serde(borrow, default)]
-    namespace: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    labels: Option<Labels<'a>>,
-    #[serde(default)]
-    deletion_timestamp: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct Labels<'a> {
-    // The key as berth_api::keys::EXCLUDE_FROM_BACKUP has it; serde wants it spelled out.
-    #[serde(rename = "velero.io/exclude-from-backup", borrow, default)]
-    exclude: Option<Cow<'a, str>>,
-}
-
-impl Found {
-    /// # Errors
-    /// When this is no Kubernetes object.
-    pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
-        debug_assert_eq!(EXCLUDE_FROM_BACKUP, "velero.io/exclude-from-backup");
-        let head: Head<'_> = serde_json::from_slice(&json)?;
-        let (namespace, name) =
-            (head.metadata.namespace.map(Cow::into_owned), head.metadata.name.into_owned());
-        let excluded =
-            head.metadata.labels.and_then(|labels| labels.exclude).is_some_and(|value| value == "true");
-        let (lacks_type, deleting) = (head.kind.is_none(), head.metadata.deletion_timestamp.is_some());
-        Ok(Self { json, namespace, name, lacks_type, excluded, deleting })
-    }
-}
-
-/// Who takes the objects of a list, one after the other.
-pub trait Taker: Send {
-    fn take(&mut self, found: Found) -> impl Future<Output = Result<(), ListError>> + Send;
-
-    /// Waited for before objects come, while no request is under way.
-    ///
-    /// # Errors
-    /// What ends the list.
-    fn ready(&mut self) -> impl Future<Output = Result<(), ListError>> + Send {
-        std::future::ready(Ok(()))
-    }
-
-    /// Need that not be waited for any more?
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    /// One of the objects is none. Ends the list, unless its taker can do without.
-    ///
-    /// # Errors
-    /// What ends it.
-    fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
-        Err(ListError::Object(error))
-    }
-}
 
 /// How to read. Clones are of the same run.
 #[derive(Clone)]
@@ -150,63 +68,6 @@ pub struct Lister {
     in_vain: Arc<AtomicUsize>,
     /// As of which lists are.
     revision: Option<Arc<Revision>>,
-}
-
-/// A list under way: where it stands after a page.
-#[derive(Default)]
-pub struct Progress {
-    begun: bool,
-    continue_token: String,
-    /// Objects behind what was taken, where the server knows.
-    pub remaining: u64,
-    /// Objects to ask for, where they are so large that it is fewer than usual.
-    limit: Option<u32>,
-    /// Bytes that its pages take, as far as that is known.
-    size: usize,
-    expired: u32,
-}
-
-impl Progress {
-    /// Of a list that another process has read so far.
-    pub fn behind(token: &str) -> Self {
-        Self { begun: true, continue_token: token.to_owned(), ..Self::default() }
-    }
-
-    /// For going on. Empty at the end.
-    pub fn token(&self) -> &str {
-        &self.continue_token
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.begun && self.continue_token.is_empty()
-    }
-
-    /// On to the next page.
-    fn turn(&mut self, head: ListHead) -> Result<(), ListError> {
-        if !head.continue_token.is_empty() && head.continue_token == self.continue_token {
-            return Err(ListError::Astray);
-        }
-        self.begun = true;
-        self.continue_token = head.continue_token;
-        self.remaining = head.remaining.unwrap_or(0);
-        Ok(())
-    }
-
-    /// After a page that was small: the large objects that made pages short may be behind it.
-    fn widen(&mut self, items: &[Result<Found, serde_json::Error>], page_size: u32) {
-        let read: usize = items.iter().flatten().map(|found| found.json.len()).sum();
-        if read < PAGE / 4 {
-            self.limit = self.limit.map(|limit| limit.saturating_mul(2)).filter(|limit| *limit < page_size);
-            self.size = self.size.min((2 * read).next_power_of_two());
-        }
-    }
-
-    /// The page's snapshot is gone: the server gives a token for going on with today's objects, or the list begins anew.
-    fn expire(&mut self, token: Option<String>) -> Result<(), ListError> {
-        self.continue_token = token.unwrap_or_default();
-        self.expired += 1;
-        if self.expired > EXPIRIES { Err(ListError::Astray) } else { Ok(()) }
-    }
 }
 
 /// What one request brought.

@@ -4,7 +4,7 @@
 //! there only where a key comes out of order: a page that was asked for twice, another selector, a server behind the API server that
 //! has an order of its own. What is new among these waits beside, and is put in its place from time to time.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use parking_lot::Mutex;
@@ -15,6 +15,9 @@ const BLOCK: usize = 256;
 /// So many keys out of order wait at least, and, where more were taken, one for so many of those: each time all are packed anew.
 const ASIDE: usize = 256;
 const ASIDE_OF: usize = 16;
+
+/// What a backup took: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
+pub type ResourceList = BTreeMap<String, Names>;
 
 /// A set of keys that takes little room, best filled in order.
 #[derive(Default)]

@@ -8,9 +8,9 @@ use berth_core::violation::{Field, Violations};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 
+use super::engine::Engine;
 use super::list::{ListError, Lister};
 use super::log::BackupLog;
-use super::run::Engine;
 
 impl Engine {
     /// The inner error: what makes the backup FailedValidation.

@@ -25,10 +25,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::collect::ResourceList;
+use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::log::{About, BackupLog, gzip_json};
-use super::names::Names;
-use super::run::{CLOSING, Engine, Failure, OPENING, Signals};
+use super::names::{Names, ResourceList};
 use super::status::{Record, WriteError};
 use super::uploads::Place;
 use crate::storage::{ClaimError, Layout, Parts, Side};

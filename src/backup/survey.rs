@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
+use berth_core::run::AfterInterruption;
 use berth_core::selection::{Fate, ResourceType};
 use berth_core::violation::Violations;
 use futures::future::try_join_all;
@@ -12,13 +13,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
 
+use super::checkpoint::{Packed, Scope};
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
+use super::engine::{Engine, Failure};
 use super::list::{Found, ListError, Lister, Progress, Taker};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::reading::Patience;
-use super::run::{Engine, Failure};
 use super::servers::aggregated;
 use super::status::Record;
 use crate::client::list;
@@ -74,6 +76,16 @@ impl Engine {
             tell_unknown(&prepared.wanted, &unknown, log);
         }
         Ok(Ok((Cluster { types: served.types, namespaces, aggregated }, prepared)))
+    }
+
+    /// What a backup takes, for its checkpoints, if there will be any.
+    pub(super) fn scope_of(&self, cluster: &Cluster, prepared: &Prepared) -> Option<Packed> {
+        if self.after_interruption != AfterInterruption::Resume {
+            return None;
+        }
+        let scope = Scope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);
+        // Memory does not refuse writes.
+        Packed::new(&scope).ok()
     }
 
     /// Opens a location. As patient as any other read with that of its Secret.

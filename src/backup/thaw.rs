@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::engine::{Engine, OPENING};
 use super::exec::HookError;
 use super::hooks::{Runner, Tally, look};
 use super::list::Lister;
 use super::log::{About, BackupLog};
-use super::run::{Engine, OPENING};
 use super::status::{Record, WriteError};
 use crate::text::chain;
 

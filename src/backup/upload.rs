@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::checkpoint::Uploaded;
-use super::keeper::Progress;
 use super::ledger::Contents;
+use super::messages::{Part, Progress};
 use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
 
 /// Size of every part but the last. S3 wants 5 MiB or more, and Cloudflare's R2 wants all of one size: a part ends where it is
@@ -25,14 +25,6 @@ const LARGE_AFTER: usize = 5000;
 const LARGER: usize = 8;
 const PARTS_AT_ONCE: usize = 2;
 const ABORT: Duration = Duration::from_secs(60);
-
-/// What the archive's makers send.
-pub enum Part {
-    /// A gzip member, and what is in it.
-    Member(Bytes, Vec<Contents>),
-    /// The last one: the archive is whole. Without it the upload is given up.
-    End(Bytes),
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {

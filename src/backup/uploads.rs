@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::Claim;
-use berth_core::upload::{Standing, may_abort};
-use bytes::Bytes;
+use berth_core::upload::may_abort;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::begun::Site;
 use super::checkpoint::{HEAD, Head};
-use super::run::Engine;
+use super::engine::Engine;
+use super::noted::Noted;
 use super::upload::abort;
 use crate::storage::{ClaimError, Layout, Parts, Staged};
 
@@ -106,39 +106,6 @@ impl Engine {
         let noted = Noted::of(found.map(|(start, _)| start));
         if may_abort(upload.id(), &noted.standing()) {
             abort(upload).await;
-        }
-    }
-}
-
-/// What a checkpoint that stands in a folder says of an upload.
-pub(super) enum Noted {
-    Nothing,
-    Void,
-    Unreadable,
-    Of { run: String, upload: String },
-}
-
-impl Noted {
-    /// From its first bytes.
-    pub fn of(start: Option<Bytes>) -> Self {
-        match start {
-            None => Self::Nothing,
-            Some(start) if start.is_empty() => Self::Void,
-            Some(start) => match Head::read(start) {
-                Ok((head, _)) => {
-                    Self::Of { run: head.says().run.to_owned(), upload: head.upload().to_owned() }
-                }
-                Err(_) => Self::Unreadable,
-            },
-        }
-    }
-
-    pub fn standing(&self) -> Standing<'_> {
-        match self {
-            Self::Nothing => Standing::Nothing,
-            Self::Void => Standing::Void,
-            Self::Unreadable => Standing::Unreadable,
-            Self::Of { run, upload } => Standing::Of { run, upload },
         }
     }
 }

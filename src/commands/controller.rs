@@ -12,10 +12,10 @@ use tracing::{info, warn};
 
 use crate::args::ControllerArgs;
 use crate::backup::discovery::Discovery;
+use crate::backup::engine::Engine;
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
-use crate::backup::run::Engine;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;

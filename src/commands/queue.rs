@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::args::{QueueArgs, QueueCommand, Which};
 use crate::client::{Clients, persistent};
 use crate::queue::refusals::is_too_large;
-use crate::queue::store::entry;
+use crate::queue::seen::entry;
 use crate::text::chain;
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {

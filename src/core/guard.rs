@@ -55,6 +55,10 @@ const STATUS: Refusal = Refusal {
     field: "status",
     message: "phase and position are written by berth alone: leave status out; to move, hold or end a backup use `berth queue`",
 };
+const ENDED: Refusal = Refusal {
+    field: "status.phase",
+    message: "a backup that has ended does not begin again: leave it as it is, or create another",
+};
 const SPEC: Refusal = Refusal {
     field: "spec",
     message: "what a backup asks for cannot change once it has a place: delete it and create another",
@@ -89,6 +93,12 @@ fn is_over(phase: &str) -> bool {
     matches!(phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation" | "Deleting")
 }
 
+/// Would what has ended begin once more? A Velero whose cache is behind takes it for ReadyToStart, and writes one of the two phases that
+/// follow, without the resourceVersion that it saw. It takes a refusal well, because it looks again and leaves alone what has ended.
+fn begins_again(from: &str, to: &str) -> bool {
+    is_over(from) && from != to && (!is_over(to) || to == "FailedValidation")
+}
+
 /// # Errors
 /// When a caller with these roles may not do this.
 pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
@@ -110,6 +120,9 @@ pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
         let forged = waits(change.to) && change.marks_changed && !(roles.queue || roles.executor);
         return if forged { Err(MARKS) } else { Ok(()) };
     };
+    if begins_again(from, change.to) {
+        return Err(ENDED);
+    }
     if change.status_changed && !may_write_status(roles, from, change.to) {
         return Err(STATUS);
     }
@@ -162,6 +175,8 @@ mod tests {
             ("InProgress", "InProgress", "e"),
             ("InProgress", "Finalizing", "e"),
             ("Finalizing", "Completed", "e"),
+            ("WaitingForPluginOperations", "Finalizing", "e"),
+            ("FinalizingPartiallyFailed", "PartiallyFailed", "e"),
             ("InProgress", "Failed", "e"),
             ("InProgress", "Queued", ""),
             ("Completed", "Deleting", "el"),
@@ -169,11 +184,45 @@ mod tests {
             ("InProgress", "Deleting", "el"),
             ("Completed", "Completed", "el"),
             ("Completed", "New", ""),
+            ("Completed", "InProgress", ""),
+            ("Completed", "FailedValidation", ""),
+            ("FailedValidation", "FailedValidation", "el"),
+            ("FailedValidation", "Deleting", "el"),
         ] {
             for (roles, letter) in [(QUEUE, 'q'), (EXECUTOR, 'e'), (LIFECYCLE, 'l')] {
                 assert_eq!(moves(roles, from, to), who.contains(letter), "{letter}: {from} to {to}");
             }
             assert!(!moves(NOBODY, from, to), "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_begins_again_for_nobody() {
+        let everything = Roles { queue: true, executor: true, lifecycle: true, operator: true, editor: true };
+        let begun = [
+            "",
+            "New",
+            "Queued",
+            "ReadyToStart",
+            "InProgress",
+            "WaitingForPluginOperations",
+            "WaitingForPluginOperationsPartiallyFailed",
+            "Finalizing",
+            "FinalizingPartiallyFailed",
+            // One that this build does not know.
+            "Thinking",
+        ];
+        for from in ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"] {
+            for to in begun {
+                let change = Change { from: Some(from), to, status_changed: true, ..Change::default() };
+                for roles in [NOBODY, everything] {
+                    assert_eq!(judge(roles, &change), Err(ENDED), "{roles:?}: {from} to {to:?}");
+                }
+            }
+            assert!(moves(everything, from, "Deleting") && moves(everything, from, from), "{from}");
+        }
+        for from in &begun[4..] {
+            assert!(moves(everything, from, "InProgress"), "{from} has not ended");
         }
     }
 

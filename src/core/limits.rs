@@ -1,11 +1,11 @@
 //! How much a Backup may ask for. Velero has no such limits; what is above them is refused with the field and the way
 //! out, because reading and comparing it would cost everybody else their time.
 //!
-//! `manifests/webhook/guard.yaml` says the first one while berth is away, too.
+//! `manifests/webhook/guard.yaml` says the first one, of lists, while berth is away, too.
 
 use std::time::Duration;
 
-/// Entries of a list of namespaces or of resource types.
+/// Entries of a list of namespaces or of resource types; types of `orderedResources`, and names of all of these together.
 pub const NAMES: usize = 1000;
 /// Of these, patterns in a list of namespaces.
 pub const PATTERNS: usize = 100;
@@ -13,6 +13,8 @@ pub const PATTERNS: usize = 100;
 pub const SELECTORS: usize = 100;
 /// Values of one requirement.
 pub const VALUES: usize = 1000;
+/// Labels of a Backup itself, and those in its spec.metadata, which it has from a Schedule's template.
+pub const OWN_LABELS: usize = 1000;
 /// Labels and values of all label selectors of a Backup, or of a resource policy, together; a requirement without values counts as one.
 /// Nobody writes so many by hand, and a program that does can make several Backups: each is read by itself, a fifth of a microsecond
 /// at most, while the API server waits.

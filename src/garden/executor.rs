@@ -6,12 +6,16 @@
 //! out of date is found out before a store is called; what was left half done is done again, and nothing in it minds.
 
 mod bucket;
+mod emptying;
 mod entry;
-mod extension;
+mod news;
+mod outcome;
 mod owner;
 mod purge;
+mod retries;
 mod secret;
 mod task;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +40,10 @@ use crate::garden::leave::Leave;
 use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::text::chain;
-use extension::{Extension, view};
+use retries::Retries;
 use secret::Holders;
-use task::{Retries, Task};
+use task::{Extension, Task};
+use view::view;
 
 pub use purge::Purge;
 

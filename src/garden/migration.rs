@@ -6,35 +6,38 @@
 
 mod claim;
 mod copy;
+mod error;
+mod location;
 mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::carried::{hub_uid, is_ours};
-use berth_api::keys::{self, FIELD_MANAGER};
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
 use berth_core::garden::migration::standing::{Found, Leads, Standing, standing};
 use berth_core::garden::migration::{
-    Attempt, Counts, Items, Listed, Obstacle, Phase, Retirement, Status, ensure_not_emptied, expire, gate,
-    leftovers, record as note, relist, retirement,
+    Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
+    record as note, relist, retirement,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use object_store::ObjectStoreExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::garden::running::{SETTLED, running};
 use crate::leader::identity;
-use crate::storage::{OpenError, Opener, Roots};
-use claim::{Claim, ClaimError};
+use crate::storage::{Opener, Roots};
+use claim::Claim;
 use copy::{Directory, copy};
-use record::{Head, Record, RecordError};
+use error::api_error;
+use location::{HELD_FOR, entry_uid, leads_to};
+use record::{Head, Record};
+
+pub use error::MigrationError;
 
 /// What is copied between two writes of the record: so much is compared again after a crash.
 const SAVE: usize = 64;
@@ -43,69 +46,6 @@ const LISTINGS: usize = 5;
 /// Attempts at one object in one run.
 const ATTEMPTS: u32 = 3;
 const LOOK: Duration = Duration::from_secs(1);
-/// Value of the annotation by which a location is held for this.
-const HELD_FOR: &str = "migration";
-
-#[derive(Debug, thiserror::Error)]
-pub enum MigrationError {
-    #[error("failed to {0}")]
-    Api(&'static str, #[source] Box<kube::Error>),
-    #[error("there is no BackupStorageLocation {0} in namespace {1}{2}")]
-    NoLocation(String, String, &'static str),
-    #[error(
-        "location {0} is kept for the hub (label {1}), which would lead it back: name one of this cluster's own; an entry moves \
-         with its Seed"
-    )]
-    Carried(String, &'static str),
-    #[error(
-        "location {0} is read-only: its entry is being deleted, or has gone to another cluster, and nothing is moved into its \
-         directory from here"
-    )]
-    Closed(String),
-    #[error("location {0} is where the entry's is already")]
-    Same(String),
-    #[error("the entry's directory is being filled from location {0}: end that first")]
-    Other(String),
-    #[error(
-        "the entry's directory was somewhere else when its migration began (bucket {0}): end that with the settings of then, or \
-         remove the record in _berth/{1}/migration of the bucket, and it begins anew"
-    )]
-    Moved(String, String),
-    #[error(
-        "location {0} leads neither to where it was (bucket {1}) nor to the entry's directory: lead it back there, or remove the \
-         record in _berth/{2}/migration of the shared bucket, and it begins anew from where it leads now"
-    )]
-    Astray(String, String, String),
-    #[error(
-        "location {0} is in the entry's bucket already, and one of the two directories in the other, perhaps by another address: \
-         nothing is moved there"
-    )]
-    OneBucket(String),
-    #[error("not all of the old place of location {0} can be emptied; what stays there:\n{1}")]
-    NotRetired(String, String),
-    #[error("BackupStorageLocation {0}")]
-    Open(String, #[source] OpenError),
-    #[error("the {0} cannot be listed")]
-    List(&'static str, #[source] object_store::Error),
-    #[error("{0} at the {1} cannot be removed")]
-    Remove(String, &'static str, #[source] object_store::Error),
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    #[error(
-        "{count} objects could not be copied; nothing was overwritten and nothing is lost. Run it again. {first}"
-    )]
-    NotCopied { count: usize, first: String },
-    #[error("{0}")]
-    Emptied(Obstacle),
-    #[error("backups cannot go to the shared bucket yet:\n{0}")]
-    Gate(String),
-    #[error("{0} backups still run after {1} s: run it again when they have ended")]
-    Running(usize, u64),
-    #[error("location {0} is not Available at its new place after {1} s: {2}")]
-    NotAvailable(String, u64, String),
-}
 
 pub struct Migration {
     pub client: Client,
@@ -418,54 +358,6 @@ impl Migration {
         Err(MigrationError::Gate(last.join("\n")))
     }
 
-    /// One write leads the location to its new place; then it is looked at, and written to again.
-    async fn cut_over(
-        &self,
-        to: &BackupStorageLocationSpec,
-        tell: &impl Fn(&str),
-    ) -> Result<(), MigrationError> {
-        // It may have gone to another cluster meanwhile.
-        self.entry_location().await?;
-        let location = self.location(&self.from).await?;
-        if !leads_to(&location.spec, to) {
-            tell("backups go to the shared bucket from now on");
-            let lead = json!({
-                // By this, admission lets it write there.
-                "metadata": {"labels": {keys::BACKUP_ENTRY: self.entry}},
-                "spec": {
-                    "provider": to.provider,
-                    "config": replacement(location.spec.config.as_ref(), to.config.as_ref()),
-                    "credential": to.credential,
-                    "objectStorage": {
-                        "bucket": to.object_storage.bucket,
-                        "prefix": to.object_storage.prefix,
-                        "caCert": to.object_storage.ca_cert,
-                        "caCertRef": to.object_storage.ca_cert_ref,
-                    },
-                    "accessMode": AccessMode::ReadOnly,
-                },
-                "status": {"lastValidationTime": null},
-            });
-            self.patch(&lead).await?;
-        }
-        let began = Instant::now();
-        loop {
-            let location = self.location(&self.from).await?;
-            let status = location.status.clone().unwrap_or_default();
-            let checked = status.last_validation_time.is_some();
-            if checked && status.phase == Some(BackupStorageLocationPhase::Available) {
-                break;
-            }
-            if began.elapsed() > self.patience {
-                let why = status.message.unwrap_or_else(|| "nobody looked".to_owned());
-                return Err(MigrationError::NotAvailable(self.from.clone(), self.patience.as_secs(), why));
-            }
-            sleep(LOOK).await;
-        }
-        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadWrite}})).await?;
-        self.annotate_hold(None).await
-    }
-
     /// Only what is on record as copied, is as it was then, and is at the destination now.
     async fn retire(
         &self,
@@ -499,34 +391,6 @@ impl Migration {
         Err(MigrationError::NotRetired(self.from.clone(), kept.join("\n")))
     }
 
-    async fn location(&self, name: &str) -> Result<BackupStorageLocation, MigrationError> {
-        let found = self.locations().get_opt(name).await.map_err(api_error("get the storage location"))?;
-        found.ok_or_else(|| MigrationError::NoLocation(name.to_owned(), self.namespace.clone(), ""))
-    }
-
-    /// Not one of the hub's.
-    async fn own_location(&self) -> Result<BackupStorageLocation, MigrationError> {
-        let found = self.location(&self.from).await?;
-        if is_ours(&found.metadata) {
-            return Err(MigrationError::Carried(self.from.clone(), keys::CARRIED_FOR));
-        }
-        Ok(found)
-    }
-
-    async fn entry_location(&self) -> Result<BackupStorageLocation, MigrationError> {
-        let found = self.location(&self.entry).await;
-        let found = found
-            .ok()
-            .filter(|found| found.labels().get(keys::BACKUP_ENTRY).is_some_and(|entry| *entry == self.entry));
-        if found.as_ref().is_some_and(|found| found.spec.access_mode == Some(AccessMode::ReadOnly)) {
-            return Err(MigrationError::Closed(self.entry.clone()));
-        }
-        found.ok_or_else(|| {
-            let hint = " that was made for a BackupEntry: make the entry in the hub first";
-            MigrationError::NoLocation(self.entry.clone(), self.namespace.clone(), hint)
-        })
-    }
-
     async fn places(
         &self,
         opener: &Opener,
@@ -541,26 +405,6 @@ impl Migration {
             source: open(opener, &at(source)).await?,
             destination: open(opener, &at(destination)).await?,
         })
-    }
-
-    fn locations(&self) -> Api<BackupStorageLocation> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    async fn annotate_hold(&self, value: Option<&str>) -> Result<(), MigrationError> {
-        let location = self.location(&self.from).await?;
-        let found = location.annotations().get(keys::HOLD);
-        // A person's hold is a person's to take off.
-        if found.is_some_and(|found| found != HELD_FOR) {
-            return Ok(());
-        }
-        self.patch(&json!({"metadata": {"annotations": {keys::HOLD: value}}})).await
-    }
-
-    async fn patch(&self, change: &Value) -> Result<(), MigrationError> {
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = self.locations().patch(&self.from, &params, &Patch::Merge(change)).await;
-        patched.map(|_| ()).map_err(api_error("change the storage location"))
     }
 }
 
@@ -588,12 +432,6 @@ async fn remove(
     Ok(())
 }
 
-/// Of the hub's entry; where no hub is, of the location that stands for it. Another one of the same name has another.
-fn entry_uid(location: &BackupStorageLocation) -> String {
-    let uid = hub_uid(&location.metadata).map(str::to_owned).or_else(|| location.uid());
-    uid.unwrap_or_default()
-}
-
 fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
     let why = if head.entry_uid == uid {
         "of a migration that is over".to_owned()
@@ -608,39 +446,6 @@ fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
     )
 }
 
-/// Do both lead to the same directory?
-fn leads_to(a: &BackupStorageLocationSpec, b: &BackupStorageLocationSpec) -> bool {
-    let prefix = |spec: &BackupStorageLocationSpec| {
-        spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/').to_owned()
-    };
-    let at = |spec: &BackupStorageLocationSpec, key: &str| {
-        spec.config
-            .as_ref()
-            .and_then(|config| config.get(key))
-            .map(|url| url.trim_end_matches('/').to_owned())
-    };
-    // Of Azure; who names no address means the account's usual one.
-    let account = |spec: &BackupStorageLocationSpec| {
-        let name = at(spec, "storageAccount")?;
-        let uri = at(spec, "storageAccountURI");
-        Some(uri.unwrap_or_else(|| format!("https://{name}.blob.core.windows.net")))
-    };
-    a.provider == b.provider
-        && a.object_storage.bucket == b.object_storage.bucket
-        && prefix(a) == prefix(b)
-        && at(a, "s3Url") == at(b, "s3Url")
-        && at(a, "path") == at(b, "path")
-        && account(a) == account(b)
-        && at(a, "storeEndpoint") == at(b, "storeEndpoint")
-}
-
-/// A merge that leaves nothing of the old settings.
-fn replacement(old: Option<&BTreeMap<String, String>>, new: Option<&BTreeMap<String, String>>) -> Value {
-    let gone = old.into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null));
-    let kept = new.into_iter().flatten().map(|(key, value)| (key.clone(), json!(value)));
-    gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
-}
-
 async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {
     let store = opener.open_existing(location).await;
     let store = store.map_err(|error| MigrationError::Open(location.name_any(), error))?;
@@ -652,8 +457,4 @@ async fn list(
     which: &'static str,
 ) -> Result<BTreeMap<String, Listed>, MigrationError> {
     directory.list().await.map_err(|error| MigrationError::List(which, error))
-}
-
-fn api_error(what: &'static str) -> impl Fn(kube::Error) -> MigrationError {
-    move |error| MigrationError::Api(what, Box::new(error))
 }

@@ -6,14 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys::{self, FIELD_MANAGER};
-use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Patience, Plan, Recover, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::core::GroupVersionKind;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -23,6 +19,7 @@ use super::Fleet;
 use super::fleet::State;
 use super::ledger::{Ledger, Signs};
 use super::mirror::{Item, Movers};
+use super::objects::{api, reference};
 use super::{recovery, target, wake};
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::events::{Events, What};
@@ -338,22 +335,5 @@ impl Granting {
             waiting.insert(mover.uid.clone());
         }
         *told = waiting;
-    }
-}
-
-/// Movers of one kind, whatever their fields.
-pub fn api(client: &Client, namespace: &str, kind: MoverKind) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(MoverKind::GROUP, kind.version(), kind.as_str());
-    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(&gvk, kind.plural()))
-}
-
-pub fn reference(namespace: &str, mover: &Mover) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(mover.kind.api_version().to_owned()),
-        kind: Some(mover.kind.as_str().to_owned()),
-        namespace: Some(namespace.to_owned()),
-        name: Some(mover.name.clone()),
-        uid: Some(mover.uid.clone()),
-        ..ObjectReference::default()
     }
 }

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::granting::api;
 use super::mirror::Item;
+use super::objects::api;
 use crate::client::{is_conflict, is_not_found};
 
 /// Whatever takes longer is looked at again by the next plan.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::fleet::State;
-use super::granting::reference;
+use super::objects::reference;
 use super::placing::Placing;
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;

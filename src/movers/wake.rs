@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::granting::api;
+use super::objects::api;
 use crate::client::is_not_found;
 use crate::mirror::{list, of_namespace};
 use crate::text::chain;

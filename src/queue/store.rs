@@ -4,32 +4,21 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use berth_api::keys;
-use berth_api::place::Source;
-use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
-use berth_core::glob::Glob;
+use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::location::{self, Location};
-use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{
-    CLOCKS_DIFFER, Entry, Expectation, History, Index, Order, Phase, Run, Use, View, depends_on_all, expect,
-    handicaps, is_likely,
+    Entry, Expectation, History, Index, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
 };
 use jiff::{SignedDuration, Timestamp};
+use kube::Client;
 use kube::runtime::watcher;
-use kube::{Client, ResourceExt};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 
-use crate::mirror::{Change, is_older, mirror, of_namespace};
+use super::seen::{Item, Seen};
+use crate::mirror::{Change, mirror, of_namespace};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
-
-/// One Backup that waits or runs.
-#[derive(Clone, Debug)]
-pub struct Item {
-    pub entry: Arc<Entry>,
-    pub resource_version: String,
-}
 
 #[derive(Default)]
 struct State {
@@ -365,190 +354,5 @@ impl State {
     }
 }
 
-/// What is kept of a Backup.
-struct Seen {
-    name: String,
-    uid: String,
-    resource_version: String,
-    mark: Option<Timestamp>,
-    /// It waits or runs.
-    item: Option<Item>,
-    /// It ended well.
-    run: Option<Run>,
-}
-
-impl Seen {
-    fn of(backup: &Backup, order: &Order) -> Self {
-        let resource_version = backup.resource_version().unwrap_or_default();
-        let item = entry(backup, order)
-            .map(|entry| Item { entry: Arc::new(entry), resource_version: resource_version.clone() });
-        Self {
-            name: backup.name_any(),
-            uid: backup.uid().unwrap_or_default(),
-            resource_version,
-            mark: mark(backup),
-            item,
-            run: run(backup, order),
-        }
-    }
-
-    /// Of two versions of one object.
-    fn is_older_than(&self, known: &Item) -> bool {
-        self.uid == known.entry.uid && is_older(&self.resource_version, &known.resource_version)
-    }
-}
-
-fn mark(backup: &Backup) -> Option<Timestamp> {
-    backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
-}
-
-/// What the queue sees of a Backup. `None` when it neither waits nor runs.
-pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
-    let phase = match backup.phase() {
-        BackupPhase::New => Phase::New,
-        BackupPhase::Queued => Phase::Queued,
-        BackupPhase::ReadyToStart => Phase::ReadyToStart,
-        BackupPhase::InProgress => Phase::InProgress,
-        _ => return None,
-    };
-    let status = backup.status.as_ref();
-    let resolved = backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == Phase::InProgress);
-    let resolved = resolved
-        .map(|names| NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok())));
-    let read = source(backup).entry(order);
-    let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
-    Some(Entry {
-        // Nobody arrives before or after the API server creates him, or is moved in the future.
-        enqueued_at: read.enqueued_at.filter(|mark| is_likely(*mark, created_at)),
-        // Written with its place.
-        waits_since: read.waits_since.filter(|_| phase != Phase::New),
-        first: read.first.filter(|first| *first <= soon),
-        name: backup.name_any(),
-        uid: backup.uid().unwrap_or_default(),
-        phase,
-        position: u32::try_from(status.and_then(|s| s.queue_position).unwrap_or(0)).unwrap_or(0),
-        started_at: status.and_then(|s| s.start_timestamp.as_ref()).map(|time| time.0),
-        created_at,
-        namespaces: resolved.unwrap_or_else(|| read.namespaces.clone()),
-        ..read
-    })
-}
-
-fn source(backup: &Backup) -> Source<'_> {
-    Source { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
-}
-
-/// How a run that ended well went.
-pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
-    if !matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed) {
-        return None;
-    }
-    let status = backup.status.as_ref()?;
-    let (start, end) = (status.start_timestamp.as_ref()?.0, status.completion_timestamp.as_ref()?.0);
-    Some(Run {
-        schedule: backup.labels().get(keys::SCHEDULE).cloned(),
-        tenant: source(backup).tenant(order),
-        includes: source(backup).includes(),
-        took: end.duration_since(start).max(SignedDuration::ZERO),
-        ended: end,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn backup(version: u64, phase: &str) -> Backup {
-        let object = serde_json::json!({
-            "apiVersion": "velero.io/v1",
-            "kind": "Backup",
-            "metadata": {"name": "b", "uid": "u", "resourceVersion": version.to_string()},
-            "spec": {},
-            "status": {"phase": phase},
-        });
-        serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
-    }
-
-    fn phase(store: &Store) -> Option<Phase> {
-        store.get("b").map(|item| item.entry.phase)
-    }
-
-    #[test]
-    fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
-        let store = Store::new(Settings::default());
-        store.observe(Change::All(vec![backup(1, "Queued")]));
-        store.observe_write(&backup(2, "ReadyToStart"));
-        assert_eq!(phase(&store), Some(Phase::ReadyToStart));
-        store.observe(Change::Applied(backup(3, "Completed")));
-        store.observe_write(&backup(2, "ReadyToStart"));
-        assert_eq!(phase(&store), None, "its slot would be gone for ever");
-    }
-
-    #[test]
-    fn a_list_does_not_undo_an_answer_that_is_newer() {
-        let store = Store::new(Settings::default());
-        store.observe(Change::All(vec![backup(1, "Queued")]));
-        store.observe_write(&backup(2, "ReadyToStart"));
-        store.observe(Change::All(vec![backup(1, "Queued")]));
-        assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
-        store.observe(Change::All(Vec::new()));
-        assert_eq!(phase(&store), None);
-    }
-
-    #[test]
-    fn what_cannot_be_written_holds_no_slot_whether_or_not_it_had_begun() {
-        for running in ["ReadyToStart", "InProgress"] {
-            let store = Store::new(Settings::default());
-            store.observe(Change::All(vec![backup(1, running)]));
-            let shown = || store.view(None, Timestamp::now()).backups.len();
-            for left in [1, 1, 0] {
-                store.refusals.refused("u");
-                assert_eq!(shown(), left, "{running}");
-            }
-        }
-    }
-
-    /// A Backup of one namespace, marked in its second.
-    fn arrived(i: u64, phase: &str, namespace: &str) -> Backup {
-        let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i.try_into().unwrap());
-        let object = serde_json::json!({
-            "apiVersion": "velero.io/v1",
-            "kind": "Backup",
-            "metadata": {
-                "name": format!("b{i}"), "uid": format!("u{i}"), "resourceVersion": "1", "creationTimestamp": at.to_string(),
-                "annotations": {keys::ENQUEUED_AT: at.to_string()},
-            },
-            "spec": {"includedNamespaces": [namespace]},
-            "status": {"phase": phase, "queuePosition": i},
-        });
-        serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
-    }
-
-    #[test]
-    fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
-        let store = Store::new(Settings { slots: 1, ..Settings::default() });
-        let mut backups = vec![arrived(0, "InProgress", "runs")];
-        backups.extend((1..100).map(|i| arrived(i, "Queued", "busy")));
-        store.observe(Change::All(backups));
-        let namespaces = NamespaceSet::literal(Glob::parse("free"));
-        let newcomer = Entry { phase: Phase::Queued, namespaces, ..Entry::default() };
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(200);
-        let seen = |few: usize| {
-            let view = store.view_facing(&newcomer, now, few);
-            let mut names: Vec<String> = view.backups.iter().map(|entry| entry.name.clone()).collect();
-            names.sort_unstable();
-            (names.join(" "), view.others)
-        };
-        assert_eq!(seen(99), ("b0 b99".to_owned(), 98), "what runs, and the last one that waits");
-        assert_eq!(seen(100).1, 0);
-        assert_eq!(store.view_facing(&newcomer, now, 100).backups.len(), 100);
-        let view = store.view_facing(&newcomer, now, 0);
-        assert!(store.expectations(&view, now, 32).is_empty(), "they are not all that there are");
-        store.observe(Change::Deleted("b99".to_owned()));
-        store.observe(Change::Applied(arrived(98, "Completed", "busy")));
-        assert_eq!(seen(0), ("b0 b97".to_owned(), 96));
-        store.observe(Change::Deleted("b0".to_owned()));
-        assert_eq!(store.view_facing(&newcomer, now, 0).backups.len(), 97, "b1 may take the slot, or not");
-    }
-}
+mod tests;

@@ -8,9 +8,8 @@ use object_store::{Error, GetResult, ObjectStoreExt, PutMode, PutPayload, Result
 
 use super::claim::ClaimError;
 use super::conditional::put_if;
-use super::layout::Layout;
+use super::layout::{CHECKPOINT, Layout};
 
-pub(super) const FILE: &str = "berth-checkpoint";
 /// What a backup of many millions of objects takes.
 const LARGEST: u64 = 256 << 20;
 /// How often one is read again that is written at that very moment.
@@ -18,7 +17,7 @@ const TRIES: usize = 3;
 
 impl Layout {
     pub fn checkpoint_path(&self) -> Path {
-        self.folder().join(FILE)
+        self.folder().join(CHECKPOINT)
     }
 
     /// Replaces the one of version `replaces`, or none: a leader that is gone writes over nobody's.

@@ -9,9 +9,8 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint;
 use super::conditional::put_if;
-use super::layout::{Layout, METADATA};
+use super::layout::{CHECKPOINT, Layout, METADATA};
 
 const FILE: &str = "berth-run.json";
 /// Larger than any claim.
@@ -67,7 +66,7 @@ pub struct Found {
 
 impl Found {
     pub fn has_checkpoint(&self) -> bool {
-        self.files.contains(checkpoint::FILE)
+        self.files.contains(CHECKPOINT)
     }
 
     /// Is everything there that a run stores before it asks for leave to publish?
@@ -178,7 +177,7 @@ impl Layout {
         }
         let mut failed = None;
         // First of all what says that the rest is of use.
-        let names = std::iter::once(checkpoint::FILE.to_owned()).chain(self.names());
+        let names = std::iter::once(CHECKPOINT.to_owned()).chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
             self.confirm(claim).await?;
             if let Err(error) = self.delete(&self.folder().join(name)).await {

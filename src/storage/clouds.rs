@@ -8,8 +8,8 @@ use object_store::azure::{MicrosoftAzure, MicrosoftAzureBuilder};
 use object_store::client::ClientOptions;
 use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 
-use super::credentials::variables;
-use super::open::{CloudFile, OpenError};
+use super::credentials::{CloudFile, variables};
+use super::open_error::OpenError;
 
 type Settings = BTreeMap<String, String>;
 type Built<S> = Result<Arc<S>, OpenError>;

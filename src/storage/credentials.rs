@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::open_error::OpenError;
+
 /// Keys of one profile.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
@@ -23,6 +25,19 @@ pub enum CredentialsError {
     NoProfile(String, String),
     #[error("profile [{0}] lacks {1}")]
     NoKey(String, &'static str),
+}
+
+/// The credentials that a location names.
+pub(super) struct CloudFile {
+    pub name: String,
+    pub key: String,
+    pub text: String,
+}
+
+impl CloudFile {
+    pub fn fault(&self, why: String) -> OpenError {
+        OpenError::Secret { name: self.name.clone(), key: self.key.clone(), why }
+    }
 }
 
 /// Reads one profile.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::conditional::put_if;
 
 pub(super) const METADATA: &str = "velero-backup.json";
+/// berth's own, beside the claim: how far a run is.
+pub(super) const CHECKPOINT: &str = "berth-checkpoint";
 /// Many times what the API server stores of a Backup.
 const LARGEST_METADATA: u64 = 16 << 20;
 

@@ -19,7 +19,8 @@ use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::credentials::{self, Keys};
+use super::credentials::{self, CloudFile, Keys};
+use super::open_error::OpenError;
 use super::parts::Opened;
 use super::rotation::Rotating;
 use super::{Roots, clouds};
@@ -42,30 +43,6 @@ const NOT_SERVED: [(&str, &str); 4] = [
     ("credentialsFile", "name the Secret and its key in spec.credential"),
 ];
 const ENCRYPTION: &str = "encrypt by serverSideEncryption, by kmsKeyId, or by the bucket's own setting";
-
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("spec.provider: {0:?} is not known here: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}")]
-    Provider(String),
-    #[error("spec.config.{0} is not served: {1}")]
-    NotServed(&'static str, &'static str),
-    #[error("spec.config.{0} is missing: {1}")]
-    Config(&'static str, &'static str),
-    #[error("spec.config.path: {0}")]
-    NotAdmitted(String),
-    #[error("spec.objectStorage.{0}")]
-    ObjectStorage(String),
-    #[error("Secret {name}, key {key}: {why}")]
-    Secret { name: String, key: String, why: String },
-    #[error("failed to read Secret {0}")]
-    ReadSecret(String, #[source] Box<kube::Error>),
-    #[error("folder {0} is not there: mount what it lies on, or make it")]
-    Missing(String),
-    #[error("folder {0} cannot be used")]
-    Folder(String, #[source] std::io::Error),
-    #[error("the settings of the location do not make a store")]
-    Build(#[source] object_store::Error),
-}
 
 /// Name and key of the Secret that holds a location's credentials.
 pub(super) fn credentials_of(location: &BackupStorageLocation) -> (&str, &str) {
@@ -259,19 +236,6 @@ impl Opener {
             found.ok_or_else(|| lacks(format!("there is no such Secret in namespace {}", self.namespace)))?;
         let bytes = found.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone());
         bytes.ok_or_else(|| lacks(format!("{} has no such key", found.name_any())))
-    }
-}
-
-/// The credentials that a location names.
-pub(super) struct CloudFile {
-    pub name: String,
-    pub key: String,
-    pub text: String,
-}
-
-impl CloudFile {
-    pub fn fault(&self, why: String) -> OpenError {
-        OpenError::Secret { name: self.name.clone(), key: self.key.clone(), why }
     }
 }
 

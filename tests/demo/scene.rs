@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use berth::mirror::Change;
-use berth::queue::store::entry;
+use berth::queue::seen::entry;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Order, Reason, View, plan};
 use kube::ResourceExt;

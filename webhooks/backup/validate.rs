@@ -73,6 +73,8 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         );
         found.push(Field::root("spec"), message);
     }
+    let labels = Field::root("metadata").child("labels");
+    found.limit(incoming.source().labels.len(), limits::OWN_LABELS, &labels, "use fewer");
     let mut warnings = Vec::new();
     check_class(desk, &incoming, &mut found, &mut warnings);
     let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();

@@ -259,6 +259,23 @@ async fn every_fault_is_refused_at_once() {
     assert_eq!(unchanged["allowed"], true, "a label can be put on what was accepted once");
 }
 
+#[tokio::test]
+async fn labels_of_a_backup_have_a_limit() {
+    let (_, router) = desk();
+    for (count, fault) in [
+        (1000, None),
+        (1001, Some("metadata.labels: has 1001 entries, and at most 1000 are taken: use fewer")),
+    ] {
+        let mut object = backup("b", json!({}));
+        let labels: serde_json::Map<String, Value> =
+            (0..count).map(|i| (format!("a{i}"), json!("b"))).collect();
+        object["metadata"]["labels"] = labels.into();
+        let answer = ask(&router, VALIDATE_PATH, review("CREATE", object, None, false)).await;
+        assert_eq!(answer["allowed"], fault.is_none(), "{count}");
+        assert_eq!(answer["status"]["message"].as_str(), fault, "{count}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_location_that_arrives_with_its_backup_is_waited_for() {
     let (cluster, router) = desk();
@@ -389,6 +406,15 @@ async fn strangers_move_nothing_and_berth_moves_everything() {
     assert_eq!(ready["status"]["reason"], "Conflict", "a Velero queue left running gives way");
     let deleting = ask(&router, VALIDATE_PATH, asked("velero", at("Deleting", 0), queued())).await;
     assert_eq!(deleting["allowed"], true);
+    // Whoever runs backups and has seen an older phase.
+    for (to, is_allowed) in
+        [("InProgress", false), ("FailedValidation", false), ("Completed", true), ("Deleting", true)]
+    {
+        let answer = ask(&router, VALIDATE_PATH, asked("berth", at(to, 0), Some(at("Completed", 1)))).await;
+        assert_eq!(answer["allowed"], is_allowed, "{to}: {answer}");
+        let said = answer["status"]["message"].as_str().unwrap_or_default();
+        assert!(is_allowed || said.starts_with("status.phase: a backup that has ended"), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,9 @@ use berth_core::selection::{Fate, ResourceType};
 use futures::StreamExt;
 use tokio::sync::oneshot;
 
-use super::{Collector, Pending, Taken};
+use super::Collector;
+use super::pending::Pending;
+use super::taken::{Borrowed, Taken};
 use crate::backup::archive::Batch;
 use crate::backup::hold::Used;
 use crate::backup::list::{Found, ListError};
@@ -78,41 +80,6 @@ impl Lender {
         let mut stand_in = Taken::of(&kind, References::default());
         stand_in.lent = Some(self.back);
         stand_in
-    }
-}
-
-/// What was taken of a type that goes along with pods.
-pub(super) struct Borrowed {
-    pub taken: Taken,
-    /// `None`: no list of the type waits for it.
-    back: Option<oneshot::Sender<Taken>>,
-    /// Why its objects are taken that a pod uses; `None`: the backup leaves them out.
-    origin: Option<Origin>,
-    /// They cannot be read.
-    is_off: bool,
-}
-
-impl Taken {
-    /// Waits until it is given back.
-    ///
-    /// # Errors
-    /// When it never is.
-    pub(super) async fn regain(&mut self) -> Result<(), ListError> {
-        let Some(back) = self.lent.take() else { return Ok(()) };
-        let whole = back.await.map_err(|_| ListError::NobodyTakes)?;
-        *self = Self { selector: self.selector, forbidden: self.forbidden, ..whole };
-        Ok(())
-    }
-
-    /// Gives back what was borrowed. What no list waits for stays.
-    pub(super) fn give_back(&mut self) {
-        for one in std::mem::take(&mut self.along) {
-            match one.back {
-                // Should nobody wait for it any more, the backup ends early.
-                Some(back) => drop(back.send(one.taken)),
-                None => self.along.push(one),
-            }
-        }
     }
 }
 

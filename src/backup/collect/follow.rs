@@ -11,7 +11,9 @@ use berth_core::selection::{Fate, ResourceType};
 use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::{Collector, FEW_NAMESPACES, Pending, Taken};
+use super::pending::Pending;
+use super::taken::Taken;
+use super::{Collector, FEW_NAMESPACES};
 use crate::backup::ledger::{Earlier, tells_of_others};
 use crate::backup::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
 use crate::backup::log::About;

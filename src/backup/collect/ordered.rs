@@ -6,7 +6,9 @@ use std::sync::Arc;
 use berth_core::policy::filters::matches_one;
 use futures::StreamExt;
 
-use super::{Collector, Pending, Taken};
+use super::Collector;
+use super::pending::Pending;
+use super::taken::Taken;
 use crate::backup::list::ListError;
 use crate::backup::log::About;
 use crate::backup::related::{Origin, Related, labels};

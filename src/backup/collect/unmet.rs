@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use berth_core::selection::ResourceType;
 
-use super::{Collector, Taken};
+use super::Collector;
+use super::taken::Taken;
 use crate::backup::log::About;
 use crate::text::few;
 

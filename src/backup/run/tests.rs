@@ -3,15 +3,28 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::keys::{self, FILESYSTEM_PROVIDER};
+use berth_core::run::AfterInterruption;
 use berth_test_scripted::{Hold, Line, Scripted, get, list, page, patch};
+use parking_lot::Mutex;
+use serde_json::Value;
 use tempfile::TempDir;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::backup::discovery::Discovery;
+use crate::backup::exec::Exec;
 use crate::backup::exec::played::Played;
+use crate::backup::metrics::BackupMetrics;
+use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::storage::Roots;
+use crate::queue::cycle::CANCELED;
+use crate::storage::{Opener, Roots};
 
 mod again;
 mod hooked;

@@ -20,7 +20,7 @@ use tracing::warn;
 use super::Courier;
 use super::handover::{Before, Parcel};
 use super::location::{Told, elsewhere};
-use super::view::Credentials;
+use super::secrets::Credentials;
 use super::write::{Desk, Failure};
 use crate::text::chain;
 

@@ -19,7 +19,7 @@ use serde_json::json;
 use tracing::info;
 
 use super::Courier;
-use super::view::Credentials;
+use super::secrets::Credentials;
 use super::write::{Desk, Failure, keep_secret};
 use crate::text::chain;
 

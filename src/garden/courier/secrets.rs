@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::view::Credentials;
 use crate::client::is_forbidden;
 use crate::pace::paced;
 use crate::text::chain;
@@ -22,6 +21,9 @@ const RETRY: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Rights that were just given may take a moment to be known to every API server, and keys to be made.
 const SETTLED: Duration = Duration::from_secs(5);
+
+/// Keys and values of a Secret.
+pub type Credentials = BTreeMap<String, Vec<u8>>;
 
 /// What the hub answered last.
 #[derive(Clone, Debug, PartialEq)]

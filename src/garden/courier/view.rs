@@ -1,6 +1,5 @@
 //! The hub and the member cluster, as the courier sees them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::garden::report::Problem;
@@ -15,12 +14,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::known::Known;
-use super::secrets::{Answer, Secrets};
+use super::secrets::{Answer, Credentials, Secrets};
 use super::write::Failure;
 use crate::mirror::of_namespace;
-
-/// Keys and values of a Secret.
-pub type Credentials = BTreeMap<String, Vec<u8>>;
 
 /// What the hub says. Stays as it was while the hub cannot be reached.
 pub struct Hub {

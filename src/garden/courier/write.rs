@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::known::Known;
-use super::view::Credentials;
+use super::secrets::Credentials;
 use crate::client::{is_conflict, is_not_found};
 
 #[derive(Debug, thiserror::Error)]

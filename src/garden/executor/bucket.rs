@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
-use berth_api::garden::Removed;
+use berth_api::extensions::{BackupBucket, BackupEntry, ExtensionStatus};
+use berth_api::garden::{Removed, SecretReference};
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::scope::Scope;
@@ -12,11 +12,11 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use tracing::warn;
 
-use super::entry::empty;
-use super::extension::{Extension as _, Outcome, Problem, store_config};
+use super::emptying::empty;
+use super::outcome::{Outcome, Problem, store_config};
 use super::purge::survey;
 use super::secret;
-use super::task::Task;
+use super::task::{Extension, Task};
 use crate::storage::bucket::{Bucket, Created, Removed as How, StoreError};
 
 /// Pages of what is in the way of removing a bucket that are counted: to know that it is much is enough.
@@ -24,8 +24,36 @@ const COUNTED_PAGES: usize = 10;
 /// When it is looked again whether entries have left a bucket.
 const AGAIN: SignedDuration = SignedDuration::from_secs(30);
 const ENTRIES: u32 = 500;
+/// How often a bucket is looked at that is as it should be (as Gardener does).
+const RESYNC: SignedDuration = SignedDuration::from_hours(12);
 
-pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
+impl Extension for BackupBucket {
+    const FINALIZER: &'static str = keys::EXTENSION_BUCKET_FINALIZER;
+    const RESYNC: Option<SignedDuration> = Some(RESYNC);
+    const IS_SLOW: bool = true;
+
+    fn provider(&self) -> &str {
+        &self.spec.kind
+    }
+
+    fn secret_ref(&self) -> &SecretReference {
+        &self.spec.secret_ref
+    }
+
+    fn status(&self) -> Option<&ExtensionStatus> {
+        self.status.as_ref().map(|status| &status.common)
+    }
+
+    async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+        set_up(task).await
+    }
+
+    async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+        tear_down(task).await
+    }
+}
+
+async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
     let bucket = open(task).await?;
     let was_made = *task.record.made.get_or_insert(false);
     let name = task.object.name_any();
@@ -53,7 +81,7 @@ pub async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Proble
     Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
 }
 
-pub async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
+async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
     let name = task.object.name_any();
     if task.record.name_taken == Some(true) {
         return Ok(Outcome::Done {

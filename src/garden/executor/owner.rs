@@ -10,7 +10,8 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::extension::{Extension as _, Record};
+use super::outcome::Record;
+use super::task::Extension as _;
 use crate::storage::bucket::{Bucket, Result, StoreError, Version};
 
 /// Beside what else berth notes of an entry: it goes with that, when the data is gone.

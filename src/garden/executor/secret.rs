@@ -9,7 +9,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
-use super::extension::Problem;
+use super::outcome::Problem;
 use crate::client::is_not_found;
 
 /// Objects that need their Secret from now on, and such as need it no more, by UID: the watch may not show either yet.

@@ -1,22 +1,25 @@
-//! One operation on one object: what is written of it, and in which order.
+//! One operation on one object, of whichever kind: what is written of it, and in which order.
 
-use std::collections::HashMap;
+use std::fmt::Debug;
 
-use berth_api::garden::operation::OperationState;
-use berth_api::garden::{LastError, LastOperation, carried};
+use berth_api::extensions::ExtensionStatus;
+use berth_api::garden::operation::{OperationState, OperationType};
+use berth_api::garden::{LastError, LastOperation, SecretReference, carried};
 use berth_api::keys::{self, FIELD_MANAGER};
 use berth_core::garden::fault::Fault;
-use berth_core::garden::operation::{Operation, Request, done_at, pause};
+use berth_core::garden::operation::{Operation, Request, done_at};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Client, ResourceExt as _};
-use parking_lot::Mutex;
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::extension::{Extension, Outcome, Problem, Record, operation_type, requested_at};
+use super::news::{is_same, news};
+use super::outcome::{Outcome, Problem, Record};
 use super::{Context, secret};
 use crate::events::What;
 use crate::garden::leave::{during, may_go};
@@ -26,35 +29,39 @@ use crate::storage::bucket::StoreError;
 /// When it is looked again whether a hub has said its word.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 
-/// Objects whose last operation failed or waits: how often, and when it is tried again. Forgotten with the process:
-/// then all are tried at once.
-#[derive(Default)]
-pub struct Retries(Mutex<HashMap<String, Retry>>);
+/// A kind of Gardener's extensions API.
+pub trait Extension:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// On the object and on its Secret.
+    const FINALIZER: &'static str;
+    /// How often to look at what is well.
+    const RESYNC: Option<SignedDuration>;
+    /// Whether setting it up takes so long that its beginning is told.
+    const IS_SLOW: bool;
 
-struct Retry {
-    failures: u32,
-    not_before: Timestamp,
-}
+    fn provider(&self) -> &str;
+    fn secret_ref(&self) -> &SecretReference;
+    fn status(&self) -> Option<&ExtensionStatus>;
+    /// So that there is what it describes. Done any number of times.
+    fn set_up(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
+    /// So that nothing of it is left in the store. Goes on where it was left.
+    fn tear_down(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
 
-impl Retries {
-    pub fn not_before(&self, uid: &str) -> Option<Timestamp> {
-        self.0.lock().get(uid).map(|retry| retry.not_before)
+    /// What was recorded of it.
+    fn record(&self) -> Record {
+        let told = self.status().and_then(|status| status.provider_status.clone()).unwrap_or_default();
+        serde_json::from_value(told).unwrap_or_default()
     }
 
-    pub fn forget(&self, uid: &str) {
-        self.0.lock().remove(uid);
-    }
-
-    fn failed(&self, uid: &str, now: Timestamp) -> Timestamp {
-        let mut all = self.0.lock();
-        let retry = all.entry(uid.to_owned()).or_insert(Retry { failures: 0, not_before: now });
-        retry.not_before = now.saturating_add(pause(retry.failures)).unwrap_or(Timestamp::MAX);
-        retry.failures = retry.failures.saturating_add(1);
-        retry.not_before
-    }
-
-    fn waits(&self, uid: &str, until: Timestamp) {
-        self.0.lock().insert(uid.to_owned(), Retry { failures: 0, not_before: until });
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations().get(key).map(String::as_str)
     }
 }
 
@@ -370,49 +377,16 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// What people should hear of what has succeeded. That all is still as it was is no news.
-fn news(operation: Operation, record: &Record) -> Option<What> {
+pub fn requested_at<K: Extension>(object: &K) -> Option<Timestamp> {
+    object.annotation(keys::OPERATION_TIMESTAMP)?.parse().ok()
+}
+
+pub fn operation_type(operation: Operation) -> OperationType {
     match operation {
-        Operation::Create | Operation::Restore => Some(What::Created),
-        Operation::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
-            Some(What::DataLeft)
-        }
-        Operation::Delete => Some(What::Removed),
-        Operation::Reconcile | Operation::Migrate => None,
-    }
-}
-
-/// Whoever asks again and is told the same has told it already.
-fn is_same(before: &LastError, error: &StoreError) -> bool {
-    before.description == error.message && before.codes == [error.fault.code()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_is_news_until_it_is_known() {
-        let error = StoreError::new(Fault::RateLimited, "slow down");
-        let before = |description: &str, code: &str| LastError {
-            description: description.to_owned(),
-            codes: vec![code.to_owned()],
-            ..LastError::default()
-        };
-        assert!(is_same(&before("slow down", Fault::RateLimited.code()), &error));
-        assert!(!is_same(&before("slow down", Fault::Unauthorized.code()), &error));
-        assert!(!is_same(&before("no", Fault::RateLimited.code()), &error));
-    }
-
-    #[test]
-    fn data_that_was_left_is_not_told_as_removed() {
-        let (mut record, forgotten) = (Record::default(), Some("given up".to_owned()));
-        assert_eq!(news(Operation::Create, &record), Some(What::Created));
-        assert_eq!(news(Operation::Reconcile, &record), None);
-        assert_eq!(news(Operation::Delete, &record), Some(What::Removed));
-        record.name_taken = Some(true);
-        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft), "it is somebody else's");
-        let record = Record { forgotten, ..Record::default() };
-        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft));
+        Operation::Create => OperationType::Create,
+        Operation::Reconcile => OperationType::Reconcile,
+        Operation::Restore => OperationType::Restore,
+        Operation::Migrate => OperationType::Migrate,
+        Operation::Delete => OperationType::Delete,
     }
 }

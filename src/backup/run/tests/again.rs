@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
 use super::*;
-use crate::backup::checkpoint::Checkpoint;
+use crate::backup::checkpoint::{Checkpoint, Scope};
 use crate::backup::ledger::{Balance, Extents};
 
 mod counted;

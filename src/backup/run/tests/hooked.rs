@@ -1,6 +1,7 @@
 //! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods when the run ends early.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 
 use berth_core::hook::PodId;
 use prometheus_client::metrics::counter::Counter;
@@ -8,9 +9,13 @@ use tokio::time::sleep;
 
 use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
+use crate::backup::asked::Asked;
+use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
 use crate::backup::executor::Executor;
+use crate::backup::frozen::Frozen;
 use crate::backup::ledger::Ledger;
+use crate::backup::progress::{PROGRESS, keep_record};
 use crate::events::Events;
 use crate::mirror::Change;
 use crate::queue::{Settings, Store};

@@ -1,6 +1,7 @@
 //! What is counted of backups that were taken up again.
 
 use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use prometheus_client::registry::Registry;
 
 use super::*;

@@ -1,5 +1,6 @@
 //! What another version of berth has left.
 
+use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::Claim;
 use object_store::memory::InMemory;
 

@@ -1,0 +1,198 @@
+//! Objects on their way into the archive: which of them are let in, and in which batches they go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use berth_core::policy::filters::OfType;
+use tokio::sync::oneshot;
+
+use super::Collector;
+use super::taken::Taken;
+use crate::backup::actions;
+use crate::backup::archive::{Batch, Item};
+use crate::backup::ledger::PageId;
+use crate::backup::list::{Found, ListError, Taker};
+use crate::backup::log::About;
+use crate::backup::related::{Origin, key, labels};
+use crate::text::chain;
+
+/// Objects on their way to a worker at one time, in bytes.
+const BATCH: usize = 256 * 1024;
+const BATCH_ITEMS: usize = 256;
+/// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
+pub(super) const LONGEST_NAME: usize = 250;
+
+impl From<Found> for Item {
+    fn from(found: Found) -> Self {
+        let Found { json, namespace, name, lacks_type, .. } = found;
+        Self { namespace, name, json, lacks_type }
+    }
+}
+
+/// Objects gathered for the next batch: the one door into the archive.
+pub(super) struct Pending<'c, 'a> {
+    collector: &'c Collector<'a>,
+    pub(super) taken: &'c mut Taken,
+    pub(super) page: PageId,
+    /// Why those are taken that come now.
+    pub(super) origin: Origin,
+    /// What a policy says of objects of this type.
+    pub(super) filter: Option<OfType<'a>>,
+    /// Each batch is in the archive before the next one is.
+    pub(super) in_order: bool,
+    items: Vec<Item>,
+    size: usize,
+}
+
+impl<'c, 'a> Pending<'c, 'a> {
+    /// Of what no list of the type brings.
+    pub(super) fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
+        let filter = collector.filters.of(&taken.kind);
+        let page = collector.ledger.beside(&taken.kind);
+        Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
+    }
+
+    /// Is it one that the backup takes? (Contract 4.3, "Items".)
+    fn admits(&mut self, found: &Found) -> bool {
+        if found.deleting || self.origin == Origin::Required {
+            return !found.deleting;
+        }
+        let namespace = found.namespace.as_deref();
+        if found.excluded || namespace.is_some_and(|name| !self.collector.resolved.contains(name)) {
+            return false;
+        }
+        let Some(filter) = &self.filter else { return true };
+        if self.origin == Origin::Needed {
+            return filter.takes_needed(namespace, &found.name);
+        }
+        match labels(&found.json) {
+            Ok(labels) => {
+                filter.takes_listed(namespace, &found.name, &labels, &self.collector.wanted.selectors)
+            }
+            Err(error) => {
+                self.tell_odd(found, "its labels cannot be read, and it is missing", &error);
+                false
+            }
+        }
+    }
+
+    fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
+        self.taken.is_odd = true;
+        if !self.taken.is_news(found, what) {
+            return;
+        }
+        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        let message = format!("{}: {what}: {}", found.name, chain(error));
+        self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
+    }
+
+    /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
+    fn act(&mut self, found: &mut Found) -> Option<Origin> {
+        let Some(of) = self.taken.action else { return Some(Origin::Needed) };
+        let acted = match actions::act(of, &found.json, self.collector.backup) {
+            Ok(acted) => acted,
+            Err(error) => {
+                self.tell_odd(found, "it is stored as it is, because no action can read it", &error);
+                return Some(Origin::Needed);
+            }
+        };
+        if acted.skips {
+            self.taken.skipped += u64::from(self.taken.is_news(found, "is left out"));
+            return None;
+        }
+        if let Some(json) = acted.json {
+            found.json = json;
+        }
+        Some(if acted.requires { Origin::Required } else { Origin::Needed })
+    }
+
+    /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
+    pub(super) fn let_in(&mut self, mut found: Found) -> Option<(Found, Origin)> {
+        if !self.admits(&found) {
+            return None;
+        }
+        if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
+            if self.taken.is_news(&found, "cannot be stored") {
+                self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
+            }
+            return None;
+        }
+        let needs = self.act(&mut found)?;
+        // Another selector, a page that was cut off, or another object that needs it may have brought it already.
+        let key = key(found.namespace.as_deref(), &found.name);
+        let is_stored = self.taken.stored.contains(&key);
+        let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
+        if !self.taken.names.insert(key) {
+            return None;
+        }
+        if let Err(error) = self.taken.references.read(&found, needs) {
+            self.tell_odd(&found, "what it refers to cannot be read", &error);
+        }
+        self.collector.counters.asked.note(&self.taken.kind, &found);
+        // A verdict on its hooks stands, too.
+        if is_stored || is_left_out {
+            return None;
+        }
+        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
+        Some((found, needs))
+    }
+
+    pub(super) async fn add(&mut self, found: Found) -> Result<(), ListError> {
+        let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
+        let collector = self.collector;
+        if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
+            if self.in_order {
+                // What came before it is to be in the archive before it is.
+                self.flush().await?;
+            }
+            let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
+            return collector
+                .holder
+                .hold(&self.taken.kind, self.page, found, hooked, used, self.in_order)
+                .await;
+        }
+        self.size += found.json.len();
+        self.items.push(found.into());
+        if self.size >= BATCH || self.items.len() >= BATCH_ITEMS { self.flush().await } else { Ok(()) }
+    }
+
+    pub(super) async fn flush(&mut self) -> Result<(), ListError> {
+        if self.items.is_empty() {
+            return Ok(());
+        }
+        let (packed, is_packed) = if self.in_order {
+            let (packed, is_packed) = oneshot::channel();
+            (Some(packed), Some(is_packed))
+        } else {
+            (None, None)
+        };
+        let (kind, page, items) = (Arc::clone(&self.taken.kind), self.page, std::mem::take(&mut self.items));
+        self.collector.ledger.handed(page, items.len());
+        let batch = Batch { kind, page, items, packed };
+        self.size = 0;
+        self.collector.batches.send(batch).await.map_err(|_| ListError::NobodyTakes)?;
+        match is_packed {
+            Some(is_packed) => is_packed.await.map_err(|_| ListError::NobodyTakes),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Taker for Pending<'_, '_> {
+    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+        self.add(found).await
+    }
+
+    async fn ready(&mut self) -> Result<(), ListError> {
+        self.taken.regain().await
+    }
+
+    fn is_ready(&self) -> bool {
+        self.taken.lent.is_none()
+    }
+
+    fn unreadable(&mut self, error: serde_json::Error) -> Result<(), ListError> {
+        self.taken.unreadable.get_or_insert((0, error)).0 += 1;
+        Ok(())
+    }
+}

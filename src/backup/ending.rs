@@ -1,0 +1,67 @@
+//! How a Backup ends that its run could not store.
+
+use berth_api::velero::{BackupPhase, BackupStorageLocation};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::engine::{CLOSING, Engine, Failure, OPENING};
+use super::status::{Record, WriteError};
+use crate::client::list;
+use crate::patch::{kept, known_location, merge_into};
+use crate::text::chain;
+
+impl Engine {
+    /// Ends one that runs.
+    pub(super) async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+        let mut status = failed(&told(record, failure), Timestamp::now());
+        if matches!(failure, Failure::Claim(_)) {
+            // Whoever removes what has expired removes the whole folder, and that is another one's.
+            status["expiration"] = Value::Null;
+        }
+        record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
+    }
+
+    pub(super) async fn fail_unbegun(
+        &self,
+        record: &mut Record,
+        failure: &Failure,
+    ) -> Result<(), WriteError> {
+        let status = failed(&told(record, failure), Timestamp::now());
+        self.end_unbegun(record, status).await
+    }
+
+    /// Ends one that has not begun, with all that it would have been given at its beginning.
+    pub(super) async fn end_unbegun(&self, record: &mut Record, status: Value) -> Result<(), WriteError> {
+        // One that cannot be read ends, too.
+        let backup = record.backup().unwrap_or_default();
+        let mut locations = Vec::new();
+        if backup.spec.storage_location.as_deref().unwrap_or_default().is_empty()
+            && let Ok(all) = list::<BackupStorageLocation>(&self.client, &self.namespace).await
+        {
+            locations = all.items.iter().map(known_location).collect();
+        }
+        let mut patch = kept(&backup, &locations, self.default_ttl, Timestamp::now());
+        merge_into(&mut patch, json!({"status": status}));
+        record.end(&patch, BackupPhase::ReadyToStart, OPENING).await
+    }
+}
+
+/// The status of a backup that failed.
+pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
+    json!({
+        "phase": BackupPhase::Failed.as_str(),
+        "queuePosition": null,
+        "failureReason": reason,
+        "completionTimestamp": Time(now),
+    })
+}
+
+/// Says why it failed, to whoever reads the controller's log.
+fn told(record: &Record, failure: &Failure) -> String {
+    let reason = chain(failure);
+    warn!(name = %record.object().name_any(), %reason, "the backup failed");
+    reason
+}

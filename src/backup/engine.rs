@@ -1,0 +1,188 @@
+//! What every run needs, by what it may fail, and how it is ended from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_core::run::AfterInterruption;
+use berth_core::violation::Violations;
+use kube::{Client, ResourceExt as _};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::archive::ArchiveError;
+use super::discovery::Discovery;
+use super::exec::Exec;
+use super::list::{ListError, Lister};
+use super::metrics::BackupMetrics;
+use super::status::{Record, WriteError};
+use super::turns::Turns;
+use super::upload::UploadError;
+use crate::queue::cycle::CANCELED;
+use crate::storage::{ClaimError, OpenError, Opener};
+
+/// How long the last file and the closing write are tried: everything else is stored already.
+pub(super) const CLOSING: Duration = Duration::from_secs(600);
+pub(super) const OPENING: Duration = Duration::from_secs(30);
+/// How long a run that is told to end waits for what is on its way to the store.
+pub(super) const LAST_PART: Duration = Duration::from_secs(20);
+/// Pods that are looked at before their hooks at one time.
+const LOOKS: usize = 16;
+
+/// What every run needs.
+#[derive(Clone)]
+pub struct Engine {
+    pub client: Client,
+    pub namespace: String,
+    pub discovery: Arc<Discovery>,
+    pub opener: Opener,
+    /// Who runs hooks.
+    pub exec: Arc<dyn Exec>,
+    /// Blocks of a run that go on at one time.
+    pub workers: usize,
+    /// Threads of a run that write its archive.
+    pub packers: usize,
+    pub page_size: u32,
+    pub list_retry: Duration,
+    /// Requests of this process that read what is backed up, of all runs.
+    pub requests: Arc<Semaphore>,
+    pub default_ttl: Duration,
+    pub after_interruption: AfterInterruption,
+    /// Bytes of a part of an upload.
+    pub part_size: usize,
+    pub metrics: BackupMetrics,
+    /// When this process became the leader.
+    pub since: Instant,
+    /// UID of the cluster, once it has been read.
+    pub cluster: Arc<OnceCell<String>>,
+    /// Of those that read what dead runs have stored.
+    pub turns: Turns,
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("failed to read what the backup needs to know of the cluster")]
+    Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("what the backup asks for is not valid any more")]
+    Invalid(#[source] Violations),
+    #[error("the API server refused to let the backup begin")]
+    Refused(#[source] kube::Error),
+    #[error("failed to list what is to be backed up")]
+    List(#[source] ListError),
+    #[error("the storage location cannot be used")]
+    Open(#[source] OpenError),
+    #[error("the storage location failed")]
+    Store(#[source] object_store::Error),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(
+        "the archive in the storage location is not the one that was written: {found} bytes in place of {written}"
+    )]
+    Changed { written: u64, found: u64 },
+    #[error("failed to make the archive")]
+    Archive(#[source] ArchiveError),
+    #[error("failed to store the archive")]
+    Upload(#[source] UploadError),
+    #[error("what an earlier run has stored cannot be gone on with any more")]
+    Stale,
+    #[error("a worker ended")]
+    Worker(#[source] tokio::task::JoinError),
+    #[error("failed to write a file")]
+    File(#[source] std::io::Error),
+    #[error("the controller was stopped while the backup ran")]
+    Stopped,
+    #[error("the Backup was deleted while it ran")]
+    Deleted,
+    #[error("{CANCELED}")]
+    Canceled,
+    #[error("the Backup could not be written while it ran")]
+    Write(#[source] WriteError),
+}
+
+impl Failure {
+    /// Whatever else goes wrong when a run is told to end goes wrong for that.
+    pub(super) fn is_from_outside(&self) -> bool {
+        matches!(self, Self::Stopped | Self::Deleted | Self::Canceled | Self::Write(_))
+    }
+
+    /// Is the API server gone as a whole? Nothing speaks against another attempt when it is back, then.
+    pub(super) fn is_of_the_api_server(&self) -> bool {
+        match self {
+            Self::Cluster(error) => error.downcast_ref().is_some_and(ListError::is_gone),
+            Self::List(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+
+    /// Is it the store?
+    pub(super) fn is_of_the_store(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(_) | Self::Upload(UploadError::Store(_)) | Self::Claim(ClaimError::Store(_))
+        )
+    }
+}
+
+/// Ways to end a run from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The object is gone.
+    pub deleted: CancellationToken,
+    /// People want it to end.
+    pub canceled: CancellationToken,
+    /// The process is to end.
+    pub stop: CancellationToken,
+}
+
+impl Signals {
+    pub(super) fn raised(&self) -> Option<Failure> {
+        if self.deleted.is_cancelled() {
+            Some(Failure::Deleted)
+        } else if self.canceled.is_cancelled() {
+            Some(Failure::Canceled)
+        } else {
+            self.stop.is_cancelled().then_some(Failure::Stopped)
+        }
+    }
+
+    pub(super) async fn raise(&self) -> Failure {
+        tokio::select! {
+            () = self.deleted.cancelled() => Failure::Deleted,
+            () = self.canceled.cancelled() => Failure::Canceled,
+            () = self.stop.cancelled() => Failure::Stopped,
+        }
+    }
+
+    /// A store that is away is waited for, and not for long by whoever is to end.
+    pub(super) async fn bound<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            done = &mut work => done,
+            ended = self.raise() => match tokio::time::timeout(LAST_PART, work).await {
+                Ok(Ok(done)) => Ok(done),
+                _ => Err(ended),
+            },
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn lister(&self) -> Lister {
+        Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
+    }
+
+    /// By which pods with hooks are looked at. Its requests are its own, because a list that waits for hooks may hold others.
+    pub(super) fn looker(&self) -> Lister {
+        let requests = Arc::new(Semaphore::new(LOOKS));
+        Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
+    }
+}
+
+pub(super) fn schedule(record: &Record) -> Option<&str> {
+    record.object().labels().get(keys::SCHEDULE).map(String::as_str)
+}

@@ -1,0 +1,127 @@
+//! What becomes of a run that ends before its backup does.
+
+use std::time::Duration;
+
+use berth_core::run::{Cause, Ended, Next, after};
+use kube::ResourceExt;
+use tracing::{info, warn};
+
+use super::begun::Site;
+use super::engine::{Engine, Failure, LAST_PART};
+use super::keeper::{KeepError, Keeper};
+use super::log::BackupLog;
+use super::status::{Record, WriteError};
+use super::upload::UploadError;
+use crate::storage::is_refused;
+use crate::text::chain;
+
+/// For what nothing depends on.
+pub(super) const SHORTLY: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// What becomes of a Backup whose run ends by this.
+    pub(super) fn after(
+        &self,
+        failure: &Failure,
+        record: &Record,
+        is_resumable: bool,
+        is_stuck: bool,
+    ) -> Next {
+        let (cause, setting) = (cause(failure), self.after_interruption);
+        let may_go_on = record.runs().may_go_on();
+        after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
+    }
+
+    /// Leaves it to whoever takes it up.
+    pub(super) async fn leave(&self, record: &mut Record, failure: &Failure) {
+        let name = record.object().name_any();
+        if !matches!(failure, Failure::Stopped) {
+            warn!(%name, reason = chain(failure), "the run ended before the backup did: it is run again");
+            if record.frozen().is_some()
+                && let Err(error) = record.thawed(SHORTLY).await
+            {
+                warn!(%name, error = chain(&error), "hooks that were tried stand on record: they are tried once more");
+            }
+            return;
+        }
+        info!(%name, "the run is handed over to whoever leads next");
+        if let Err(error) = record.hand_over(SHORTLY).await {
+            warn!(%name, error = chain(&error), "that it was handed over could not be written: it counts as a run that died");
+        }
+    }
+
+    /// An upload did not come to its end: where another run goes on with it, it has a last checkpoint.
+    pub(super) async fn part_with(
+        &self,
+        record: &Record,
+        site: &mut Site,
+        keeper: Option<Keeper<'_>>,
+        failure: &Failure,
+    ) {
+        let Some(mut keeper) = keeper else { return };
+        // The next run would come no further.
+        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
+        if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
+            keeper.finish(LAST_PART).await;
+        }
+        site.is_resumable = keeper.has_one();
+    }
+
+    /// Ends a run that did not end its backup.
+    pub(super) async fn conclude(
+        &self,
+        record: &mut Record,
+        site: &Site,
+        log: &BackupLog,
+        failure: Failure,
+    ) -> Result<(), WriteError> {
+        let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
+        // Whoever has it now goes on with what is begun, or aborts it; and what is published is complete.
+        let is_taken = matches!(
+            failure,
+            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
+        );
+        match next {
+            Next::HandOver | Next::Resume if site.is_resumable => {}
+            Next::Restart | Next::End if !is_taken => {
+                self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
+            }
+            // No checkpoint of ours says anything of it.
+            _ => {
+                if let Some(staged) = &site.staged {
+                    self.let_go(&site.layout, staged).await;
+                }
+            }
+        }
+        if next != Next::End {
+            self.leave(record, &failure).await;
+            return Ok(());
+        }
+        self.give_up(&site.layout, &site.claim, log, &failure).await;
+        match failure {
+            Failure::Deleted => Err(WriteError::Gone),
+            // Somebody else has ended it, or will.
+            Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
+            failure => self.fail(record, &failure).await,
+        }
+    }
+}
+
+/// What has to be known of a failure to say what comes next.
+fn cause(failure: &Failure) -> Cause {
+    match failure {
+        Failure::Stopped => Cause::Stopped,
+        Failure::Stale | Failure::Changed { .. } => Cause::Unusable,
+        Failure::Upload(UploadError::Store(error)) if is_refused(error) => Cause::Unusable,
+        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => Cause::Passing,
+        _ => Cause::Lasting,
+    }
+}
+
+/// A run does not go on with what it could not make its own: somebody else may go on with it, or have aborted it.
+pub(super) fn untaken(error: KeepError) -> Failure {
+    match error {
+        KeepError::Store(error) => Failure::Store(error),
+        KeepError::Over => Failure::Stale,
+    }
+}

@@ -1,0 +1,39 @@
+//! What a folder's checkpoint says of the upload of its archive.
+
+use berth_core::upload::Standing;
+use bytes::Bytes;
+
+use super::checkpoint::Head;
+
+/// What a checkpoint that stands in a folder says of an upload.
+pub(super) enum Noted {
+    Nothing,
+    Void,
+    Unreadable,
+    Of { run: String, upload: String },
+}
+
+impl Noted {
+    /// From its first bytes.
+    pub fn of(start: Option<Bytes>) -> Self {
+        match start {
+            None => Self::Nothing,
+            Some(start) if start.is_empty() => Self::Void,
+            Some(start) => match Head::read(start) {
+                Ok((head, _)) => {
+                    Self::Of { run: head.says().run.to_owned(), upload: head.upload().to_owned() }
+                }
+                Err(_) => Self::Unreadable,
+            },
+        }
+    }
+
+    pub fn standing(&self) -> Standing<'_> {
+        match self {
+            Self::Nothing => Standing::Nothing,
+            Self::Void => Standing::Void,
+            Self::Unreadable => Standing::Unreadable,
+            Self::Of { run, upload } => Standing::Of { run, upload },
+        }
+    }
+}

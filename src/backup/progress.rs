@@ -1,0 +1,75 @@
+//! What of a run stands on its Backup while it goes on.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::BackupPhase;
+use serde_json::json;
+use tracing::warn;
+
+use super::collect::Counters;
+use super::engine::Failure;
+use super::frozen::Frozen;
+use super::ledger::Ledger;
+use super::status::{Record, WriteError};
+use crate::text::chain;
+
+/// How often it is written how far a run is.
+pub(super) const PROGRESS: Duration = Duration::from_secs(1);
+/// How long one write is tried for which hooks wait.
+const RECORD: Duration = Duration::from_secs(5);
+
+/// Writes the progress, how far its checkpoint is, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
+/// nothing has changed. Ends when the Backup is not this run's any more.
+pub(super) async fn keep_record(
+    record: &mut Record,
+    counters: &Counters,
+    ledger: &Ledger,
+    frozen: &Frozen,
+) -> Failure {
+    // It does not go back, be it that an earlier run had come further.
+    let before = record.progress();
+    let mut told = before;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PROGRESS) => {}
+            () = frozen.wanted() => {}
+        }
+        let done = counters.done.load(Ordering::Relaxed).max(before.1);
+        let now = (counters.total.load(Ordering::Relaxed).max(done).max(before.0), done);
+        let asked = frozen.asked();
+        let runs = record.runs();
+        let kept = runs.kept(ledger.kept());
+        if now != told || asked.is_some() || kept != runs {
+            let mut patch = json!({});
+            if now != told {
+                patch["status"]["progress"] = json!({"totalItems": now.0, "itemsBackedUp": now.1});
+            }
+            if let Some(asked) = &asked {
+                patch["metadata"]["annotations"][keys::FROZEN] = json!(asked.pods);
+            }
+            if kept != runs {
+                patch["metadata"]["annotations"][keys::RUNS] = json!(kept.to_string());
+            }
+            let patience = if asked.is_some() { RECORD } else { PROGRESS };
+            match record.merge(&patch, BackupPhase::InProgress, patience).await {
+                Ok(()) => {
+                    told = now;
+                    if let Some(asked) = &asked {
+                        frozen.stands(asked);
+                    }
+                }
+                Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
+                    return Failure::Write(error);
+                }
+                Err(error) => {
+                    if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
+                        frozen.refuse(asked);
+                    }
+                    warn!(error = chain(&error), "failed to write how far the backup is");
+                }
+            }
+        }
+    }
+}

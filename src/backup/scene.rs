@@ -1,0 +1,129 @@
+//! What a run that nobody runs any more has left in its location.
+
+use berth_api::velero::BackupStorageLocation;
+use berth_core::claim::Claim;
+use berth_core::run::{self, AfterInterruption, Interrupted, Recovery, recover};
+use kube::api::Api;
+use object_store::UpdateVersion;
+use tracing::warn;
+
+use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes};
+use super::engine::{Engine, Signals};
+use super::log::BackupLog;
+use super::status::Record;
+use super::uploads::Place;
+use crate::storage::{Found, Layout, Opened, Parts};
+
+/// What was found of it.
+pub(super) struct Scene {
+    pub(super) location: BackupStorageLocation,
+    pub(super) layout: Layout,
+    pub(super) parts: Parts,
+    pub(super) found: Found,
+    /// What its checkpoint says of itself. The rest is read when its run is counted: it may be whatever kills us.
+    pub(super) checkpoint: Option<Head>,
+    /// The claim of the run that has taken it over.
+    pub(super) ours: Claim,
+    pub(super) recovery: Recovery,
+}
+
+impl Scene {
+    /// The claim of the run that died.
+    pub(super) fn earlier(&self) -> Option<&Claim> {
+        self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
+    }
+
+    /// What was told since, behind what the earlier run had told when it wrote its checkpoint, as far as that is short.
+    pub(super) async fn log(&self, thawed: &BackupLog) -> object_store::Result<BackupLog> {
+        let start = match &self.checkpoint {
+            Some(_) => self.layout.read_checkpoint_start(NOTES).await?,
+            None => None,
+        };
+        let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
+        let (Notes { told, untold }, lines) = notes.unwrap_or_default();
+        let log = thawed.behind(told, lines.to_vec());
+        log.count_untold(untold);
+        Ok(log)
+    }
+
+    /// The checkpoint that was decided on, in a run that is counted. `None`: it is not there any more, or nobody believes it.
+    pub(super) async fn believed(
+        &self,
+        record: &Record,
+    ) -> object_store::Result<Option<(Checkpoint, UpdateVersion)>> {
+        let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
+        let checkpoint = match Checkpoint::read(content) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                let name = self.layout.backup();
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                return Ok(None);
+            }
+        };
+        // It may be another one by now.
+        let digest = checkpoint.scope.digest();
+        let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
+        let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
+        Ok(Some((checkpoint, version)).filter(|_| is_believed))
+    }
+
+    pub(super) fn place(&self) -> Place<'_> {
+        let Self { location, layout, parts, .. } = self;
+        Place { location, layout, parts, is_taken_over: true }
+    }
+}
+
+impl Engine {
+    /// Opens its location, looks, and decides.
+    pub(super) async fn scene(
+        &self,
+        record: &Record,
+        name: &str,
+        run: &str,
+        is_held: bool,
+        is_begun: bool,
+        signals: &Signals,
+    ) -> anyhow::Result<Scene> {
+        let location = record.backup()?.spec.storage_location.unwrap_or_default();
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let location = api.get(&location).await?;
+        let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
+        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let found = layout.look().await?;
+        let ours = Claim {
+            cluster: self.cluster_uid().await?.to_owned(),
+            namespace: self.namespace.clone(),
+            backup: record.uid().to_owned(),
+            run: run.to_owned(),
+            before: None,
+        };
+        let start = match self.after_interruption {
+            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
+            _ => None,
+        };
+        // An empty one says that nobody is to go on from there.
+        let start = start.filter(|(start, _)| !start.is_empty());
+        let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
+            Ok((head, _)) => Some(head),
+            Err(error) => {
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                None
+            }
+        });
+        let recovery = recover(&Interrupted {
+            phase: record.phase(),
+            // Be it since the record was read.
+            is_canceled: record.is_canceled() || signals.canceled.is_cancelled(),
+            is_begun,
+            is_held,
+            is_whole: record.is_publishing() && found.is_whole(&layout),
+            runs: record.runs(),
+            ours: &ours,
+            folder: &found.folder,
+            scope: record.scope(),
+            checkpoint: checkpoint.as_ref().map(Head::says),
+            setting: self.after_interruption,
+        });
+        Ok(Scene { location, layout, parts, found, checkpoint, ours, recovery })
+    }
+}

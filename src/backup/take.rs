@@ -1,0 +1,231 @@
+//! What a backup takes, from the first list to an archive that is stored.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use berth_api::velero::BackupSpec;
+use futures::future::{maybe_done, try_join_all};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::archive;
+use super::asked::Asked;
+use super::begun::Site;
+use super::blocks::Blocks;
+use super::collect::{Collector, Counters};
+use super::engine::{Engine, Failure, LAST_PART, Signals, schedule};
+use super::frozen::Frozen;
+use super::hold::Holder;
+use super::hooks::Runner;
+use super::interruption::untaken;
+use super::keeper::{Keeper, Known};
+use super::ledger::Ledger;
+use super::log::{About, BackupLog};
+use super::messages::Part;
+use super::names::{Names, ResourceList};
+use super::prepare::Prepared;
+use super::progress::keep_record;
+use super::publication::Stored;
+use super::revision::Revision;
+use super::status::Record;
+use super::survey::Cluster;
+use super::upload::{Upload, UploadError};
+
+/// Gzip members between the workers and the store.
+const PARTS: usize = 4;
+/// What the upload has told and nobody has heard: some 500 MiB of it, if a checkpoint takes that long.
+const TOLD: usize = 64;
+
+impl Engine {
+    /// Lists, packs and stores everything that is not stored yet. When this returns nothing of it is on its way to the store any more.
+    pub(super) async fn take(
+        &self,
+        record: &mut Record,
+        site: &mut Site,
+        cluster: &Cluster,
+        prepared: &Prepared,
+        log: &BackupLog,
+        signals: &Signals,
+    ) -> Result<Stored, Failure> {
+        let spec = record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+        let layout = site.layout.clone();
+        for name in &prepared.missing {
+            log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
+        }
+        let mut begun = site.begun.take();
+        let goes_on = begun.is_some();
+        let ledger = match &mut begun {
+            Some(begun) => std::mem::take(&mut begun.ledger),
+            None => Ledger::new(&cluster.types),
+        };
+        let stored = ledger.count();
+        let counters = Counters {
+            total: AtomicU64::new(stored),
+            done: Arc::new(AtomicU64::new(stored)),
+            asked: Asked::by(prepared.policies.volumes.clone()),
+        };
+        // The write by which it began, or was taken up, is a moment that the API server's store knows.
+        let version = record.object().resource_version();
+        let revision = Revision::new(version, cluster.aggregated.clone());
+        let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
+        let tally = std::mem::take(&mut site.tally);
+        let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
+        let mut keeper = match &begun {
+            Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
+            None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
+        };
+        if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper) {
+            site.staged = Some(begun.staged.clone());
+            keeper.try_write().await.map_err(untaken)?;
+            begun.forget_before().await;
+        }
+        let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+        let (parts, taken_parts) = mpsc::channel(PARTS);
+        let (telling, told) = mpsc::channel(TOLD);
+        let staged = Arc::new(OnceLock::new());
+        let upload = Upload {
+            store: Arc::clone(layout.store()),
+            parts: site.parts.clone(),
+            path: layout.archive(),
+            part_size: self.part_size,
+            begun: begun.map(|begun| (begun.staged, begun.uploaded, begun.tail)),
+            progress: keeper.is_some().then_some(telling),
+            staged: Arc::clone(&staged),
+            claimed: Some((layout.clone(), site.claim.clone())),
+        };
+        // Whoever does not lead any more stores nothing either.
+        let uploading = AbortOnDropHandle::new(tokio::spawn(upload.run(taken_parts)));
+        let (batches, waiting) = mpsc::channel(2 * self.packers);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (frozen, ending) = (Frozen::default(), CancellationToken::new());
+        let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
+        let blocks = Blocks {
+            runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
+            lister: self.looker(),
+            frozen: &frozen,
+            counters: &counters,
+            batches: batches.clone(),
+            ending: &ending,
+            workers: self.workers,
+        };
+        let mut blocks = pin!(maybe_done(blocks.run(held)));
+        let pack = async {
+            if !goes_on {
+                let opening = archive::opening(mtime).map_err(Failure::Archive)?;
+                let _ = parts.send(Part::Member(opening.into(), Vec::new())).await;
+            }
+            let workers: Vec<_> = (0..self.packers)
+                .map(|_| {
+                    let (waiting, parts, done) =
+                        (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
+                    tokio::task::spawn_blocking(move || archive::work(&waiting, &parts, mtime, &done))
+                })
+                .collect();
+            // Only the workers hold it from here on: if they end, so does the collecting.
+            drop(waiting);
+            let collector = Collector {
+                lister: self.lister().as_of(revision.clone()),
+                wanted: &prepared.wanted,
+                selection: &prepared.selection,
+                filters: &prepared.filters,
+                backup: layout.backup(),
+                types: &cluster.types,
+                namespaces: &cluster.namespaces,
+                resolved: &prepared.resolved,
+                log,
+                counters: &counters,
+                ledger: &ledger,
+                batches,
+                holder,
+            };
+            let collected = collector.run().await;
+            if collected.is_err() {
+                ending.cancel();
+            }
+            for worker in try_join_all(workers).await.map_err(Failure::Worker)? {
+                worker.map_err(Failure::Archive)?;
+            }
+            let mut list = collected.map_err(Failure::List)?;
+            tally.correct(&mut list);
+            // Before the archive is whole: from then on nobody looks at the objects again.
+            Revision::tell(revision.as_deref(), log);
+            let decided = counters.asked.tell(&spec, log);
+            tell_claims_without_data(&spec, &list, decided, log);
+            let closing = archive::closing().map_err(Failure::Archive)?;
+            let _ = parts.send(Part::End(closing.into())).await;
+            drop(parts);
+            Ok(list)
+        };
+        let storing = async {
+            let packed = tokio::select! {
+                (packed, ()) = async { tokio::join!(pack, blocks.as_mut()) } => packed,
+                lost = keep_record(record, &counters, &ledger, &frozen) => Err(lost),
+                ended = signals.raise() => Err(ended),
+            };
+            // Whatever became of the backup: what was begun in a pod is undone in it.
+            ending.cancel();
+            blocks.as_mut().await;
+            // Whoever sent it anything has ended by now: so does the upload, whole or given up.
+            let uploaded = match &packed {
+                // It may be in the middle of a part, and as patient with its store as ever.
+                Err(failure) if failure.is_from_outside() => {
+                    let given_up = Ok(Err(UploadError::GivenUp));
+                    tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(given_up)
+                }
+                _ => uploading.await,
+            };
+            (packed, uploaded)
+        };
+        let keeping = async {
+            // Whoever waits to be heard learns that nobody listens any more.
+            let mut told = told;
+            let Some(keeper) = &mut keeper else { return };
+            let hurry = async {
+                signals.raise().await;
+                tokio::time::sleep(LAST_PART).await;
+            };
+            tokio::select! {
+                () = keeper.run(&mut told) => {}
+                () = hurry => {}
+            }
+        };
+        let ((packed, uploaded), ()) = tokio::join!(storing, keeping);
+        if let Some(staged) = staged.get() {
+            site.staged = Some(staged.clone());
+        }
+        let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
+            (Ok(list), Ok(bytes)) => {
+                let items = counters.done.load(Ordering::Relaxed);
+                log.info(&format!("stored {items} items in {bytes} bytes"));
+                self.metrics.stored(schedule(record), bytes);
+                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                return Ok(Stored { list, bytes, hooks: tally.status() });
+            }
+            (Err(failure), _) if failure.is_from_outside() => failure,
+            (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
+            // The upload knows why, unless it ended because the packing did.
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Failure::Upload(error),
+            (Err(failure), _) => failure,
+            (Ok(_), Err(error)) => Failure::Upload(error),
+        };
+        self.part_with(record, site, keeper, &failure).await;
+        Err(failure)
+    }
+}
+
+/// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
+/// `decided`: of how many a policy has said what is meant.
+fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, decided: usize, log: &BackupLog) {
+    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len).saturating_sub(decided);
+    if claims > 0 && spec.snapshot_volumes.is_none() {
+        let message = format!(
+            "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
+        );
+        log.warning(&About::Velero, "persistentvolumeclaims", &message);
+    }
+}

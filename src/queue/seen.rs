@@ -1,0 +1,111 @@
+//! What the queue keeps of a Backup that it has seen.
+
+use std::sync::Arc;
+
+use berth_api::keys;
+use berth_api::place::Source;
+use berth_api::velero::{Backup, BackupPhase};
+use berth_core::glob::Glob;
+use berth_core::namespace::NamespaceSet;
+use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::mirror::is_older;
+
+/// One Backup that waits or runs.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub entry: Arc<Entry>,
+    pub resource_version: String,
+}
+
+/// What is kept of a Backup.
+pub(super) struct Seen {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) mark: Option<Timestamp>,
+    /// It waits or runs.
+    pub(super) item: Option<Item>,
+    /// It ended well.
+    pub(super) run: Option<Run>,
+}
+
+impl Seen {
+    pub(super) fn of(backup: &Backup, order: &Order) -> Self {
+        let resource_version = backup.resource_version().unwrap_or_default();
+        let item = entry(backup, order)
+            .map(|entry| Item { entry: Arc::new(entry), resource_version: resource_version.clone() });
+        Self {
+            name: backup.name_any(),
+            uid: backup.uid().unwrap_or_default(),
+            resource_version,
+            mark: mark(backup),
+            item,
+            run: run(backup, order),
+        }
+    }
+
+    /// Of two versions of one object.
+    pub(super) fn is_older_than(&self, known: &Item) -> bool {
+        self.uid == known.entry.uid && is_older(&self.resource_version, &known.resource_version)
+    }
+}
+
+fn mark(backup: &Backup) -> Option<Timestamp> {
+    backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
+}
+
+/// What the queue sees of a Backup. `None` when it neither waits nor runs.
+pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
+    let phase = match backup.phase() {
+        BackupPhase::New => Phase::New,
+        BackupPhase::Queued => Phase::Queued,
+        BackupPhase::ReadyToStart => Phase::ReadyToStart,
+        BackupPhase::InProgress => Phase::InProgress,
+        _ => return None,
+    };
+    let status = backup.status.as_ref();
+    let resolved = backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == Phase::InProgress);
+    let resolved = resolved
+        .map(|names| NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok())));
+    let read = source(backup).entry(order);
+    let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
+    Some(Entry {
+        // Nobody arrives before or after the API server creates him, or is moved in the future.
+        enqueued_at: read.enqueued_at.filter(|mark| is_likely(*mark, created_at)),
+        // Written with its place.
+        waits_since: read.waits_since.filter(|_| phase != Phase::New),
+        first: read.first.filter(|first| *first <= soon),
+        name: backup.name_any(),
+        uid: backup.uid().unwrap_or_default(),
+        phase,
+        position: u32::try_from(status.and_then(|s| s.queue_position).unwrap_or(0)).unwrap_or(0),
+        started_at: status.and_then(|s| s.start_timestamp.as_ref()).map(|time| time.0),
+        created_at,
+        namespaces: resolved.unwrap_or_else(|| read.namespaces.clone()),
+        ..read
+    })
+}
+
+fn source(backup: &Backup) -> Source<'_> {
+    Source { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
+}
+
+/// How a run that ended well went.
+pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
+    if !matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed) {
+        return None;
+    }
+    let status = backup.status.as_ref()?;
+    let (start, end) = (status.start_timestamp.as_ref()?.0, status.completion_timestamp.as_ref()?.0);
+    Some(Run {
+        schedule: backup.labels().get(keys::SCHEDULE).cloned(),
+        tenant: source(backup).tenant(order),
+        includes: source(backup).includes(),
+        took: end.duration_since(start).max(SignedDuration::ZERO),
+        ended: end,
+    })
+}
