@@ -60,6 +60,9 @@ async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
         let message = format!("there is no bucket {name} yet, or no longer; the directory has nowhere to be");
         return Err(StoreError::new(Fault::NoSuchBucket, message).into());
     }
+    if task.was_set_up() {
+        task.record.made = Some(true);
+    }
     let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
         Some(claim) => claim.take(&bucket, &scope).await?,
         None => None,
@@ -106,7 +109,7 @@ async fn remove(
         return Err(Problem::configuration(format!("{} has no place for a mark", scope.prefix())));
     };
     // Before it is read whose it is: so these are of nobody who came after that.
-    let marks = claim.versions(bucket, scope).await?;
+    let marks = claim.versions(bucket).await?;
     match claim.end(bucket, scope).await? {
         End::LeftAlone(why) => {
             task.record.name_taken = Some(true);

@@ -88,7 +88,9 @@ impl Claim {
             Owner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
         };
         let is_said = object.annotation(keys::OWN_DIRECTORY) == Some(name.as_str());
-        let was_set_up = is_said || record.made == Some(true) && record.name_taken != Some(true);
+        // Nothing is counted before it is known whose it is.
+        let is_recorded = record.made == Some(true) || record.found.is_some();
+        let was_set_up = is_said || is_recorded && record.name_taken != Some(true);
         let is_restored = is_restored || name.starts_with(SOURCE);
         let mark = format!("{}{FILE}", scope.notes()?.prefix());
         let way_out = format!("{}={name}", keys::OWN_DIRECTORY);
@@ -149,9 +151,8 @@ impl Claim {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn versions(&self, bucket: &Bucket, scope: &Scope) -> Result<Vec<Version>> {
-        let Some(notes) = scope.notes() else { return Ok(Vec::new()) };
-        bucket.versions_of(notes.prefix(), &self.mark).await
+    pub async fn versions(&self, bucket: &Bucket) -> Result<Vec<Version>> {
+        bucket.versions_of(&self.mark).await
     }
 
     async fn judge(&self, bucket: &Bucket, scope: &Scope) -> Result<Verdict> {

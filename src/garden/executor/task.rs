@@ -95,6 +95,16 @@ impl<'a, K: Extension> Task<'a, K> {
         self.operation == Operation::Restore
     }
 
+    /// By its status: some earlier versions recorded nothing else. What is only reconciled by now succeeded before.
+    pub fn was_set_up(&self) -> bool {
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        last.is_some_and(|last| match last.kind {
+            OperationType::Create | OperationType::Restore => last.state == OperationState::Succeeded,
+            OperationType::Reconcile => true,
+            OperationType::Delete | OperationType::Migrate | OperationType::LiveMigrate => false,
+        })
+    }
+
     /// Data stays where it is until somebody says that it may go.
     pub(super) async fn wait_for_confirmation(mut self) -> Result<Action, kube::Error> {
         let description = format!(
@@ -173,14 +183,10 @@ impl<'a, K: Extension> Task<'a, K> {
             self.wait(silent).await?;
             return Ok(Some(again()));
         }
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
-        let was_set_up = last.is_some_and(|last| {
-            let kinds = [Operation::Create, Operation::Reconcile, Operation::Restore].map(operation_type);
-            last.state == OperationState::Succeeded && kinds.contains(&last.kind)
-        });
-        if was_set_up {
+        if self.was_set_up() {
             self.record.made = Some(true);
         }
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
         let progress = last.filter(|last| last.kind == operation_type(Operation::Delete));
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;

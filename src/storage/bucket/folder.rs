@@ -143,9 +143,12 @@ impl Folder {
             let mut file = fs::File::create_new(&draft)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            let linked = fs::hard_link(&draft, path.join(&key));
-            fs::remove_file(&draft)?;
-            linked
+            let linked = place(&draft, &path.join(&key));
+            match fs::remove_file(&draft) {
+                // It has its name.
+                Err(error) if error.kind() == ErrorKind::NotFound => linked,
+                removed => linked.and(removed),
+            }
         })
         .await
     }
@@ -248,6 +251,23 @@ impl Walk<'_> {
             }
         }
         Ordering::Equal
+    }
+}
+
+/// Gives a draft its name, where nothing has it. Some file systems know no second names; there it is looked, and then renamed.
+fn place(draft: &Path, name: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, name) {
+        // Each says it its way: "not supported", "not permitted", "too many links".
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => rename(draft, name),
+        linked => linked,
+    }
+}
+
+fn rename(draft: &Path, name: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(name) {
+        Ok(_) => Err(ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => fs::rename(draft, name),
+        Err(error) => Err(error),
     }
 }
 
@@ -380,6 +400,13 @@ mod tests {
         assert!(folder.create_object("n/a", &Value::from(2)).await.is_err());
         assert_eq!(folder.read_object("n/a").await, Ok(Some(Bytes::from("1"))));
         assert_eq!(pages(&folder, "", 10).await, [["n/a"]], "no draft is left");
+        // Where a file system has no hard links.
+        let (draft, name) = (root.path().join("draft"), root.path().join("named"));
+        fs::write(&draft, "1").unwrap();
+        rename(&draft, &name).unwrap();
+        fs::write(&draft, "2").unwrap();
+        assert_eq!(rename(&draft, &name).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&name).unwrap(), "1");
         let outside = root.path().join("outside");
         fs::create_dir(&outside).unwrap();
         std::os::unix::fs::symlink(&outside, root.path().join("bucket/linked")).unwrap();

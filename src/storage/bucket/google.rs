@@ -281,11 +281,13 @@ impl Google {
         }
     }
 
-    /// Looked for in a list: where contents are asked for, that an object is not there is said in no words of Google's.
+    /// What it is comes first: where contents are asked for, that an object is not there is said in no words of Google's.
     pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
-        if self.page(key, None, 1).await?.versions.is_empty() {
-            return Ok(None);
-        }
+        let live = Version { key: key.to_owned(), ..Version::default() };
+        match self.of_version(Method::GET, &live).await {
+            Err(error) if error.word == "notFound" => return Ok(None),
+            found => found?,
+        };
         let path = format!("{}/o/{}", self.path(), utf8_percent_encode(key, &ENCODED));
         let call = Call { path: &path, query: &[("alt", "media")], key: Some(key), body: None };
         Ok(Some(self.send(Method::GET, call).await?.body))

@@ -40,10 +40,16 @@ async fn take(bucket: &Bucket, object: &BackupEntry, record: &Record) -> Option<
     claim.take(bucket, &scope).await.unwrap().map(|why| why.to_string())
 }
 
-async fn keeps_away(bucket: &Bucket, object: &BackupEntry, was_refused: bool) -> Option<String> {
+/// What becomes of the directory of a deleted entry.
+async fn ends(bucket: &Bucket, object: &BackupEntry, record: &Record) -> End {
     let scope = scope(&object.name_any());
-    let claim = Claim::of(object, &Record::default(), &scope, false).unwrap();
-    claim.keeps_away(bucket, &scope, was_refused).await.unwrap().map(|why| why.to_string())
+    let claim = Claim::of(object, record, &scope, false).unwrap();
+    claim.end(bucket, &scope).await.unwrap()
+}
+
+/// An earlier version made it.
+fn made() -> Record {
+    Record { made: Some(true), ..Record::default() }
 }
 
 fn mark(root: &Path, name: &str) -> String {
@@ -76,17 +82,18 @@ async fn what_one_namespace_left_no_other_one_gets_or_removes() {
     assert_eq!(take(&bucket, &entry("a", Some("one"), "1"), &Record::default()).await, None);
     fill(root.path(), "a");
     let written = mark(root.path(), "a");
-    let known = Record { made: Some(true), ..Record::default() };
     for second in [entry("a", Some("two"), "2"), entry("a", None, "3")] {
-        for record in [&Record::default(), &known] {
+        for record in [&Record::default(), &made()] {
             let why = take(&bucket, &second, record).await.unwrap();
             assert!(why.contains("BackupEntry one/a of a hub (UID 1, Seed ship)"), "{why}");
             assert!(why.contains("another name") && why.contains("_berth/a/owner.json"), "{why}");
+            let end = ends(&bucket, &second, record).await;
+            assert!(matches!(end, End::LeftAlone(Refusal::Anothers(..))), "{end:?}");
         }
-        assert!(keeps_away(&bucket, &second, false).await.is_some());
     }
     assert_eq!(mark(root.path(), "a"), written);
-    assert_eq!(keeps_away(&bucket, &entry("a", Some("one"), "4"), false).await, None);
+    // Made again in its namespace, by a cluster that never set it up.
+    assert_eq!(ends(&bucket, &entry("a", Some("one"), "4"), &Record::default()).await, End::Remove);
 }
 
 #[tokio::test]
@@ -97,19 +104,38 @@ async fn what_lay_there_before_is_taken_only_where_somebody_says_so() {
     let why = take(&bucket, &us, &Record::default()).await.unwrap();
     assert!(why.contains("garden.berth.dev/own-directory=a"), "{why}");
     assert!(!root.path().join("shared/_berth").exists(), "it is not marked");
-    assert!(keeps_away(&bucket, &us, true).await.is_some(), "whoever was refused removes nothing");
-    assert_eq!(keeps_away(&bucket, &us, false).await, None, "of a directory from before there were marks");
+    let refused = Record { name_taken: Some(true), ..made() };
+    for record in [&Record::default(), &refused] {
+        let end = ends(&bucket, &us, record).await;
+        assert!(matches!(end, End::LeftAlone(Refusal::Unmarked(..))), "{end:?}");
+    }
+    assert_eq!(ends(&bucket, &entry("none", Some("one"), "3"), &Record::default()).await, End::Nothing);
     // Of another name: that is not meant.
     for (value, is_taken) in [("b", false), ("a", true)] {
         let annotations = us.metadata.annotations.get_or_insert_default();
         annotations.insert(keys::OWN_DIRECTORY.to_owned(), value.to_owned());
         assert_eq!(take(&bucket, &us, &Record::default()).await.is_none(), is_taken, "{value}");
     }
-    // What an earlier version made needs no word.
-    fill(root.path(), "b");
-    let made = Record { made: Some(true), ..Record::default() };
-    assert_eq!(take(&bucket, &entry("b", Some("one"), "2"), &made).await, None);
-    assert!(mark(root.path(), "b").contains("one"));
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_set_up_needs_no_word_and_goes_when_it_is_deleted() {
+    let (root, bucket) = store();
+    let begun = Record { found: Some(berth_api::garden::Removed::default()), ..Record::default() };
+    for (name, record) in [("a", made()), ("b", begun)] {
+        fill(root.path(), name);
+        let us = entry(name, Some("one"), "2");
+        assert_eq!(ends(&bucket, &us, &record).await, End::Remove, "{name}");
+        // Its hub is gone, and somebody took the label of the Seed off; an earlier version did not say the namespace.
+        let mut orphan = us.clone();
+        orphan.metadata.labels.as_mut().unwrap().remove(keys::CARRIED_FOR);
+        orphan.metadata.annotations = None;
+        assert_eq!(ends(&bucket, &orphan, &record).await, End::Remove, "{name}");
+        assert_eq!(take(&bucket, &us, &record).await, None);
+        assert!(mark(root.path(), name).contains("one"));
+        // The same by its mark alone.
+        assert_eq!(ends(&bucket, &orphan, &Record::default()).await, End::Remove, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -138,14 +164,22 @@ async fn what_is_no_mark_is_an_error_and_stays() {
         let error = claim.take(&bucket, &scope).await.unwrap_err();
         assert_eq!(error.fault, Fault::Configuration);
         assert!(error.message.len() < 500 && !error.message.contains(char::is_control), "{error}");
-        assert!(claim.keeps_away(&bucket, &scope, false).await.is_err(), "nor is anything removed");
+        assert!(claim.end(&bucket, &scope).await.is_err(), "nor is anything removed");
         assert_eq!(mark(root.path(), "a"), text);
     }
 }
 
-#[test]
-fn an_object_that_does_not_say_its_namespace_marks_nothing() {
-    let mut us = entry("a", Some("one"), "1");
+/// An earlier version made it, and its hub says the namespace when it is next looked at.
+#[tokio::test]
+async fn an_object_that_does_not_say_its_namespace_yet_marks_nothing_and_waits_where_that_decides() {
+    let (root, bucket) = store();
+    let mut us = entry("a", Some("one"), "2");
     us.metadata.annotations = None;
-    assert!(Claim::of(&us, &Record::default(), &scope("a"), false).is_none());
+    assert_eq!(take(&bucket, &us, &Record::default()).await, None);
+    assert!(!root.path().join("shared/_berth").exists(), "it is not marked");
+    assert_eq!(take(&bucket, &entry("a", Some("one"), "1"), &Record::default()).await, None);
+    let scope = scope("a");
+    let claim = Claim::of(&us, &made(), &scope, false).unwrap();
+    let error = claim.end(&bucket, &scope).await.unwrap_err();
+    assert_eq!(error.fault, Fault::Unavailable, "the hub may have been restored: {error}");
 }
