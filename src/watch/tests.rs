@@ -12,24 +12,24 @@ fn map(name: &str, version: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": version}})
 }
 
-/// What whoever mirrors is told, while `story` goes on.
+/// The events of a watch, while `story` goes on.
 async fn told(api: &Scripted, story: impl Future<Output = ()>) -> Vec<String> {
     let told = Mutex::new(Vec::new());
     let maps = of_namespace::<ConfigMap>(&api.client("ns"), "ns");
-    let mirroring = mirror(
+    let reflecting = reflect(
         maps,
         watcher::Config::default(),
         |map| map.name_any(),
         |change| {
             told.lock().push(match change {
-                Change::All(names) => format!("all: {}", names.join(" ")),
-                Change::Applied(name) => format!("applied: {name}"),
-                Change::Deleted(name) => format!("deleted: {name}"),
+                WatchEvent::Replaced(names) => format!("all: {}", names.join(" ")),
+                WatchEvent::Applied(name) => format!("applied: {name}"),
+                WatchEvent::Deleted(name) => format!("deleted: {name}"),
             });
         },
     );
     tokio::select! {
-        () = mirroring => unreachable!("a mirror ended"),
+        () = reflecting => unreachable!("a watch ended"),
         () = story => {}
     }
     told.into_inner()
