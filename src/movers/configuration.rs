@@ -159,8 +159,8 @@ fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
 
 async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
     let mut known = BTreeMap::new();
-    reflect(of_namespace(client, namespace), watcher::Config::default(), named, |change| {
-        change.apply_to(&mut known);
+    reflect(of_namespace(client, namespace), watcher::Config::default(), named, |event| {
+        event.apply_to(&mut known);
         let first = first_named(&known);
         name.send_if_modified(|current| {
             let is_new = current.as_ref() != Some(&first);
@@ -184,7 +184,7 @@ async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, f
         let before = if before.name.as_ref() == Some(name) { before } else { Configuration::default() };
         fleet.configure(before.with(name, found.as_ref()));
     };
-    reflect(of_namespace(client, namespace), only, Found::of, |change| match change {
+    reflect(of_namespace(client, namespace), only, Found::of, |event| match event {
         WatchEvent::Replaced(all) => apply(all.into_iter().next()),
         WatchEvent::Applied(found) => apply(Some(found)),
         WatchEvent::Deleted(_) => apply(None),

@@ -116,8 +116,8 @@ impl MoverCache {
 
     /// For ever. What is listed is no older than this call.
     pub async fn follow(&self, client: &Client, namespace: &str) {
-        let pods = reflect(of_namespace(client, namespace), watcher::Config::default(), pod, |change| {
-            self.state.write(|state| match change {
+        let pods = reflect(of_namespace(client, namespace), watcher::Config::default(), pod, |event| {
+            self.state.write(|state| match event {
                 WatchEvent::Replaced(all) => {
                     state.put_pods(all);
                     state.pods_listed = true;
@@ -171,8 +171,8 @@ impl MoverCache {
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let keep = |object: K| Item::of(&object);
-        reflect(of_namespace(client, namespace), watcher::Config::default(), keep, |change| {
-            self.state.write(|state| state.movers.entry(K::KIND).or_default().observe(change));
+        reflect(of_namespace(client, namespace), watcher::Config::default(), keep, |event| {
+            self.state.write(|state| state.movers.entry(K::KIND).or_default().observe(event));
         })
         .await;
     }

@@ -182,9 +182,9 @@ impl NodeCache {
     /// For ever, but for the configuration, which [`super::configuration::follow`] brings.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let everything = watcher::Config::default;
-        let nodes = reflect(Api::all(client.clone()), everything(), node, |change| {
+        let nodes = reflect(Api::all(client.clone()), everything(), node, |event| {
             self.state.write(|state| {
-                match change {
+                match event {
                     WatchEvent::Replaced(all) => {
                         state.put_nodes(all);
                         state.synced.nodes = true;
@@ -194,8 +194,8 @@ impl NodeCache {
                 };
             });
         });
-        let agents = reflect(of_namespace(client, namespace), everything().labels(AGENTS), agent, |change| {
-            self.state.write(|state| match change {
+        let agents = reflect(of_namespace(client, namespace), everything().labels(AGENTS), agent, |event| {
+            self.state.write(|state| match event {
                 WatchEvent::Replaced(all) => {
                     state.put_agents(all.into_iter().flatten());
                     state.synced.agents = true;
@@ -205,10 +205,10 @@ impl NodeCache {
                 WatchEvent::Deleted(pod) => state.remove_agent(&pod),
             });
         });
-        let classes = reflect(Api::all(client.clone()), everything(), class, |change| {
+        let classes = reflect(Api::all(client.clone()), everything(), class, |event| {
             self.state.write(|state| {
-                state.synced.classes |= matches!(change, WatchEvent::Replaced(_));
-                change.apply_to(&mut state.classes);
+                state.synced.classes |= matches!(event, WatchEvent::Replaced(_));
+                event.apply_to(&mut state.classes);
             });
         });
         tokio::join!(nodes, agents, classes);

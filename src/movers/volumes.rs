@@ -88,15 +88,14 @@ impl Volumes {
     /// For ever.
     pub async fn follow(&self, client: &Client) {
         let everything = watcher::Config::default;
-        let uploads = reflect(of_namespace(client, &self.namespace), everything(), Upload::of, |change| {
-            change.apply_to(&mut self.uploads.write());
+        let uploads = reflect(of_namespace(client, &self.namespace), everything(), Upload::of, |event| {
+            event.apply_to(&mut self.uploads.write());
         });
-        let downloads =
-            reflect(of_namespace(client, &self.namespace), everything(), Download::of, |change| {
-                change.apply_to(&mut self.downloads.write());
-            });
-        let claims = reflect(of_namespace(client, &self.namespace), everything(), claim, |change| {
-            change.apply_to(&mut self.claims.write());
+        let downloads = reflect(of_namespace(client, &self.namespace), everything(), Download::of, |event| {
+            event.apply_to(&mut self.downloads.write());
+        });
+        let claims = reflect(of_namespace(client, &self.namespace), everything(), claim, |event| {
+            event.apply_to(&mut self.claims.write());
         });
         tokio::join!(uploads, downloads, claims);
     }

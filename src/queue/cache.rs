@@ -106,9 +106,9 @@ impl BackupCache {
     }
 
     /// Takes in a watch event.
-    pub fn observe(&self, change: WatchEvent<Backup>) {
+    pub fn observe(&self, event: WatchEvent<Backup>) {
         let order = &self.settings.order;
-        self.observe_seen(match change {
+        self.observe_seen(match event {
             WatchEvent::Replaced(backups) => {
                 WatchEvent::Replaced(backups.iter().map(|b| Seen::of(b, order)).collect())
             }
@@ -151,7 +151,7 @@ impl BackupCache {
         self.state.changed()
     }
 
-    pub fn observe_location(&self, change: WatchEvent<BackupStorageLocation>) {
+    pub fn observe_location(&self, event: WatchEvent<BackupStorageLocation>) {
         self.locations.send_modify(|known| {
             let mut locations = known.as_deref().cloned().unwrap_or_default();
             let (before, now) = (locations.clone(), Timestamp::now());
@@ -160,7 +160,7 @@ impl BackupCache {
                 let before = before.iter().find(|before| before.name == location.name);
                 location.seen_after(before, now)
             };
-            match change {
+            match event {
                 WatchEvent::Replaced(all) => locations = all.iter().map(seen).collect(),
                 WatchEvent::Applied(location) => {
                     let location = seen(&location);
@@ -262,14 +262,14 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
         of_namespace(client, namespace),
         everything(),
         |location: BackupStorageLocation| location,
-        |change| cache.observe_location(change),
+        |event| cache.observe_location(event),
     );
     let order = &cache.settings.order;
     let backups = async {
         loop {
             let backups = of_namespace(client, namespace);
             let seen = |backup: Backup| Seen::of(&backup, order);
-            let watching = reflect(backups, everything(), seen, |change| cache.observe_seen(change));
+            let watching = reflect(backups, everything(), seen, |event| cache.observe_seen(event));
             tokio::select! {
                 () = watching => {}
                 () = cache.relist_asked() => {}

@@ -159,3 +159,16 @@ async fn a_kind_that_is_not_known_is_asked_for_once_a_second() {
     told(&api, sleep(Duration::from_millis(9_500))).await;
     assert_eq!(api.asked().len(), 10);
 }
+
+#[test]
+fn a_map_is_brought_up_to_date_by_the_events_of_a_watch() {
+    let mut map = BTreeMap::from([("gone", 1)]);
+    for (event, expected) in [
+        (WatchEvent::Replaced(vec![("one", 1), ("two", 2)]), vec![("one", 1), ("two", 2)]),
+        (WatchEvent::Applied(("one", 3)), vec![("one", 3), ("two", 2)]),
+        (WatchEvent::Deleted("two"), vec![("one", 3)]),
+    ] {
+        event.apply_to(&mut map);
+        assert_eq!(Vec::from_iter(map.clone()), expected);
+    }
+}

@@ -60,8 +60,8 @@ where
             object.meta_mut().managed_fields = None;
             (key(&object), Arc::new(object))
         };
-        reflect_by(api, config, key, keep, |change| {
-            self.objects.write(|objects| objects.observe(change));
+        reflect_by(api, config, key, keep, |event| {
+            self.objects.write(|objects| objects.observe(event));
         })
         .await;
     }

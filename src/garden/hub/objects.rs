@@ -127,8 +127,8 @@ impl HubCache {
             api,
             config,
             |object: K| keyed(keep(object)),
-            |change| {
-                self.state.write(|state| part(state).observe(change));
+            |event| {
+                self.state.write(|state| part(state).observe(event));
             },
         )
         .await;
