@@ -1,9 +1,9 @@
 //! Data movers: the pods in which Velero's node-agents carry volume data, and the objects that ask for them.
 //!
-//! - [`fleet`]: nodes, node-agents, StorageClasses and the node-agents' configuration, as they are now.
+//! - [`node_cache`]: nodes, node-agents, StorageClasses and the node-agents' configuration, as they are now.
 //! - [`volumes`]: which volume a mover is for.
 //! - [`placing`]: where its pod may run; asked by admission.
-//! - [`mirror`]: the movers themselves, for the leader.
+//! - [`mover_cache`]: the movers themselves, for the leader.
 //! - [`ledger`], [`granting`]: who may prepare next, exactly.
 //! - [`objects`]: the movers as objects of the API, whatever their kind.
 //! - [`target`]: the pod that a restored volume is for.
@@ -13,11 +13,11 @@
 //! - [`telling`]: what people should know of all that.
 
 pub mod configuration;
-pub mod fleet;
 pub mod granting;
 pub mod ledger;
 pub mod look;
-pub mod mirror;
+pub mod mover_cache;
+pub mod node_cache;
 pub mod objects;
 pub mod placing;
 pub mod recovery;
@@ -26,4 +26,4 @@ pub mod telling;
 pub mod volumes;
 pub mod wake;
 
-pub use fleet::Fleet;
+pub use node_cache::NodeCache;

@@ -15,17 +15,17 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::Fleet;
-use super::fleet::State;
+use super::NodeCache;
 use super::ledger::{Ledger, Signs};
-use super::mirror::{Item, Movers};
+use super::mover_cache::{Item, MoverCache};
+use super::node_cache::State;
 use super::objects::{api, reference};
 use super::{recovery, target, wake};
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
-use crate::mirror::is_older;
 use crate::text::chain;
+use crate::watch::is_older;
 
 /// Looks again at least this often: agents that are away are noticed by the time.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ pub struct Granting {
     pub namespace: String,
     pub patience: Patience,
     pub signs: Signs,
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<NodeCache>,
     pub events: Events,
     pub metrics: MoverMetrics,
 }
@@ -112,7 +112,7 @@ impl Granting {
             // Until the webhook's replicas have seen it, they let everybody pass.
             sleep(SEEN).await;
         }
-        let movers = Movers::default();
+        let movers = MoverCache::default();
         tokio::select! {
             () = movers.follow(&self.clients.watch, &self.namespace) => Ok(()),
             ended = self.grant(&movers, ledger, limit, since) => ended,
@@ -121,7 +121,7 @@ impl Granting {
 
     async fn grant(
         &self,
-        movers: &Movers,
+        movers: &MoverCache,
         mut ledger: Ledger,
         limit: Option<usize>,
         since: Timestamp,
@@ -261,7 +261,7 @@ impl Granting {
     }
 
     /// Gives or takes a grant.
-    async fn mark(&self, movers: &Movers, item: &Item, grant: bool) {
+    async fn mark(&self, movers: &MoverCache, item: &Item, grant: bool) {
         let mover = &item.mover;
         let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
         let patch = json!({"metadata": {
@@ -278,7 +278,7 @@ impl Granting {
                     self.metrics.granted.inc();
                 }
                 let version = written.metadata.resource_version.unwrap_or_default();
-                movers.note_granted(mover, grant, version);
+                movers.assume_granted(mover, grant, version);
             }
             Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => {}
             Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "a grant could not be written"),

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::mirror::Item;
+use super::mover_cache::Item;
 use super::objects::api;
 use crate::client::{is_conflict, is_not_found};
 

@@ -20,8 +20,8 @@ use tracing::warn;
 
 use super::objects::api;
 use crate::client::is_not_found;
-use crate::mirror::{list, of_namespace};
 use crate::text::chain;
+use crate::watch::{list, of_namespace};
 
 const CALL: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(30);

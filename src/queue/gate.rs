@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Store, definition};
+use super::{BackupCache, definition};
 use crate::certificates::trust::called;
 use crate::client::is_not_found;
 use crate::leader::Notes;
@@ -54,7 +54,7 @@ pub struct Gate {
     pub client: Client,
     pub namespace: String,
     pub executor: Executor,
-    pub store: Arc<Store>,
+    pub store: Arc<BackupCache>,
     pub metrics: QueueMetrics,
     pub stopped: Arc<watch::Sender<Option<Stopped>>>,
     pub notes: Notes,

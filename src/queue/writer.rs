@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::Store;
+use super::BackupCache;
 use crate::client::{is_conflict, is_not_found};
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
@@ -37,7 +37,7 @@ pub struct Keeping {
 pub struct Writer {
     api: Api<Backup>,
     keeping: Keeping,
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     metrics: QueueMetrics,
     events: Events,
 }
@@ -47,7 +47,7 @@ impl Writer {
         client: Client,
         namespace: &str,
         keeping: Keeping,
-        store: Arc<Store>,
+        store: Arc<BackupCache>,
         metrics: QueueMetrics,
         events: Events,
     ) -> Self {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::known::Known;
+use super::cache::ObjectCache;
 use super::secrets::Credentials;
 use crate::client::{is_conflict, is_not_found};
 
@@ -54,7 +54,7 @@ impl Failure {
 /// One kind to write to, and what is known of it.
 pub struct Desk<'a, K> {
     pub api: Api<K>,
-    pub known: &'a Known<K>,
+    pub known: &'a ObjectCache<K>,
 }
 
 impl<K> Desk<'_, K>

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::objects::{Frozen, Metadata, Objects};
+use super::objects::{Frozen, HubCache, Metadata};
 use crate::events::{Events, What};
 use crate::storage::bucket::sts::{self, Sts};
 use crate::text::chain;
@@ -68,7 +68,7 @@ struct Attempt {
 
 impl Keeper<'_> {
     /// For ever, while this process leads.
-    pub async fn run(&self, objects: &Objects) {
+    pub async fn run(&self, objects: &HubCache) {
         let mut changed = objects.changed();
         while !objects.is_synced() {
             let _ = changed.changed().await;
@@ -82,7 +82,7 @@ impl Keeper<'_> {
         }
     }
 
-    async fn look(&self, objects: &Objects, attempts: &Attempts) {
+    async fn look(&self, objects: &HubCache, attempts: &Attempts) {
         let frozen = objects.frozen();
         let orders = orders(&frozen, self.namespace);
         let wanted: BTreeSet<&str> = orders.iter().map(|order| order.secret.as_str()).collect();
@@ -107,7 +107,13 @@ impl Keeper<'_> {
             .await;
     }
 
-    async fn attempt(&self, order: &Order, found: Option<&Metadata>, objects: &Objects, attempts: &Attempts) {
+    async fn attempt(
+        &self,
+        order: &Order,
+        found: Option<&Metadata>,
+        objects: &HubCache,
+        attempts: &Attempts,
+    ) {
         let failure = match self.make(order, found).await {
             Ok(secret) => {
                 let metadata = Metadata { metadata: secret.metadata, ..Metadata::default() };

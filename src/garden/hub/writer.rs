@@ -27,7 +27,7 @@ use tracing::{info, warn};
 use patch::{adoption, on_version, owned_by, with, without};
 
 use super::access;
-use super::objects::{Frozen, Objects, Part};
+use super::objects::{Frozen, HubCache, Part};
 use super::tombstone;
 use crate::client::{is_conflict, is_not_found};
 use crate::metrics::GardenMetrics;
@@ -56,7 +56,7 @@ pub struct Acted {
 pub struct Writer<'o> {
     client: Client,
     namespace: String,
-    objects: &'o Objects,
+    objects: &'o HubCache,
     metrics: &'o GardenMetrics,
 }
 
@@ -84,7 +84,7 @@ impl Round<'_> {
 }
 
 impl<'o> Writer<'o> {
-    pub fn new(client: Client, namespace: &str, objects: &'o Objects, metrics: &'o GardenMetrics) -> Self {
+    pub fn new(client: Client, namespace: &str, objects: &'o HubCache, metrics: &'o GardenMetrics) -> Self {
         Self { client, namespace: namespace.to_owned(), objects, metrics }
     }
 
