@@ -31,3 +31,4 @@ pub mod shutdown;
 pub mod storage;
 pub mod telemetry;
 pub mod text;
+pub mod write;
