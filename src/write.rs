@@ -2,7 +2,8 @@
 //! write is tried again, is the caller's to say, because only the caller knows what the write was for.
 //!
 //! `berth install` and `berth uninstall` write by kube itself: a person waits for them, on a client that tries again what the API
-//! server puts off, and they tell a person what the API server says.
+//! server puts off, and they tell a person what the API server says. The Lease, the ledger and the webhooks' keys are replaced whole,
+//! each by the one process that keeps it.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher as _, RandomState};
