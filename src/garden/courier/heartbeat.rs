@@ -231,3 +231,6 @@ fn renewed(conditions: &[Condition], wanted: Condition) -> Vec<Condition> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests;

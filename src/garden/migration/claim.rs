@@ -185,3 +185,6 @@ async fn write(
         },
     }
 }
+
+#[cfg(test)]
+mod tests;
