@@ -32,3 +32,4 @@ pub mod storage;
 pub mod telemetry;
 pub mod text;
 pub mod watch;
+pub mod write;

@@ -54,3 +54,5 @@ pub const FROZEN: usize = 1024;
 pub const VIOLATIONS: usize = 20;
 /// Characters of a field's path, and of what is said of it.
 pub const TOLD: usize = 300;
+/// How long the API server may take for one write.
+pub const WRITE: Duration = Duration::from_secs(10);

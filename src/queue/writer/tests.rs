@@ -1,3 +1,4 @@
+use berth_api::keys::FIELD_MANAGER;
 use berth_test_scripted::{Scripted, get, patch};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
