@@ -134,6 +134,19 @@ pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
+/// Is the object too large for the store, or the request for the API server?
+pub fn is_too_large(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            let message = status.message.as_str();
+            status.code == 413
+                || message.contains("request is too large")
+                || message.contains("message larger than max")
+        }
+        _ => false,
+    }
+}
+
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }

@@ -7,6 +7,7 @@
 
 pub mod args;
 pub mod backup;
+pub mod cache;
 pub mod certificates;
 pub mod check;
 pub mod client;
@@ -19,7 +20,6 @@ pub mod install;
 pub mod leader;
 pub mod listen;
 pub mod metrics;
-pub mod mirror;
 pub mod movers;
 pub mod objects;
 pub mod pace;
@@ -31,3 +31,5 @@ pub mod shutdown;
 pub mod storage;
 pub mod telemetry;
 pub mod text;
+pub mod watch;
+pub mod write;

@@ -1,12 +1,12 @@
 //! Data movers: the objects by which Velero's node-agents move volume data, and the pods that do
 //! so.
 //!
-//! - [`fleet`]: nodes, node-agents, StorageClasses and the node-agents' configuration, from
+//! - [`node_cache`]: nodes, node-agents, StorageClasses and the node-agents' configuration, from
 //!   watches.
 //! - [`configuration`]: which ConfigMap the node-agents read, and its contents.
 //! - [`volumes`]: the volume of a data mover.
 //! - [`placing`]: the nodes on which its pod may run, for admission.
-//! - [`mirror`]: a cache of the data movers themselves, for the leader.
+//! - [`mover_cache`]: the watch cache of the data movers themselves, for the leader.
 //! - [`granting`], [`ledger`]: the leader grants places, and records the grants.
 //! - [`objects`]: data movers as untyped API objects, for patches.
 //! - [`target`]: the pod whose volume a PodVolumeRestore restores.
@@ -16,11 +16,11 @@
 //! - [`telling`]: Events, log messages and metrics about all of these.
 
 pub mod configuration;
-pub mod fleet;
 pub mod granting;
 pub mod ledger;
 pub mod look;
-pub mod mirror;
+pub mod mover_cache;
+pub mod node_cache;
 pub mod nudge;
 pub mod objects;
 pub mod placing;
@@ -29,4 +29,4 @@ pub mod target;
 pub mod telling;
 pub mod volumes;
 
-pub use fleet::Fleet;
+pub use node_cache::NodeCache;

@@ -213,6 +213,13 @@ keys! {
     /// `status.seed`. It survives a restore of the hub, which loses statuses, so that the hub knows
     /// which cluster it has to wait for.
     pub const WRITER: &str = "garden.berth.dev/writer";
+    /// Annotation of a BackupEntry, hub or member: what lies in the directory of its name without
+    /// an owner's mark is its own. The value is its name. In a hub only who may write statuses of
+    /// entries may set it.
+    pub const OWN_DIRECTORY: &str = "garden.berth.dev/own-directory";
+    /// Annotation of a member's BackupEntry: the namespace of the hub's, to whom its directory
+    /// belongs.
+    pub const HUB_NAMESPACE: &str = "garden.berth.dev/hub-namespace";
     /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may
     /// be writing there. The value is the reason, in words.
     pub const TAKE_OVER: &str = "garden.berth.dev/take-over";

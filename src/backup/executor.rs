@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::engine::{Engine, Signals};
 use super::status::WriteError;
 use crate::events::{Events, What};
-use crate::queue::Store;
+use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 pub struct Executor {
     pub engine: Engine,
-    pub store: Arc<Store>,
+    pub store: Arc<BackupCache>,
     pub events: Events,
     /// The process is to end.
     pub stop: CancellationToken,
@@ -174,7 +174,7 @@ impl Executor {
 
 /// Counts the writes that are refused.
 struct Tally {
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     events: Events,
 }
 

@@ -5,25 +5,23 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use berth_api::keys::{self, FIELD_MANAGER, is_set};
+use berth_api::keys::{self, is_set};
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::run::Runs;
 use jiff::Timestamp;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::client::{is_conflict, is_not_found};
+use crate::client::is_too_large;
 use crate::patch::merge_into;
-use crate::queue::refusals::{is_lasting, is_too_large};
+use crate::queue::refusals::is_lasting;
 use crate::text::chain;
+use crate::write::{Answer, Pauses, Write, patch_to_fit};
 
 const CALL: Duration = Duration::from_secs(10);
-/// Before the second try; twice as long before each one after that.
-const PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -57,11 +55,8 @@ pub struct Record {
 
 /// Of this run, and of no other one.
 pub(super) fn run_id() -> String {
-    format!("{:x}-{:016x}", Timestamp::now().as_microsecond(), random())
-}
-
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:x}-{random:016x}", Timestamp::now().as_microsecond())
 }
 
 impl Record {
@@ -243,10 +238,10 @@ impl Record {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let begun = Instant::now();
-        let (mut patch, mut shrunk, mut pause) = (patch.clone(), false, PAUSE);
+        let mut pauses = Pauses::default();
         loop {
             // The answer to a write of ours may have been lost.
-            if self.stands(&patch, from) {
+            if self.stands(patch, from) {
                 return Ok(());
             }
             if self.phase() != from.as_str() {
@@ -255,36 +250,30 @@ impl Record {
             if from == BackupPhase::InProgress && self.run.is_some() && !self.is_ours() {
                 return Err(WriteError::Taken);
             }
-            let error = match timeout(CALL, self.try_merge(&patch)).await {
-                Ok(Ok(object)) => {
+            let that_one = Write::on(&self.object).uid(Some(&self.uid));
+            let error = match patch_to_fit(&self.api, that_one, patch.clone()).await {
+                Answer::Written(object) => {
                     self.object = object;
                     return Ok(());
                 }
-                Ok(Err(error)) if is_not_found(&error) => return Err(WriteError::Gone),
-                // Who wrote which field is room that it needs now.
-                Ok(Err(error)) if is_too_large(&error) && !shrunk => {
-                    patch["metadata"]["managedFields"] = json!([{}]);
-                    shrunk = true;
-                    continue;
-                }
-                Ok(Err(error)) if is_lasting(&error) => return Err(WriteError::Refused(error)),
-                Ok(Err(error)) if is_conflict(&error) => {
+                Answer::Gone(_) => return Err(WriteError::Gone),
+                Answer::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
+                Answer::Conflict(_) => {
                     self.look_again().await?;
                     None
                 }
-                Ok(Err(error)) => Some(error),
-                Err(_) => None,
+                Answer::Refused(error) => Some(error),
+                Answer::TimedOut => None,
             };
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 self.look_again().await?;
-                return if self.stands(&patch, from) { Ok(()) } else { Err(WriteError::Time(error)) };
+                return if self.stands(patch, from) { Ok(()) } else { Err(WriteError::Time(error)) };
             }
             if let Some(error) = error {
                 warn!(name = %self.object.name_any(), error = chain(&error), "writing the Backup failed: trying again");
             }
-            tokio::time::sleep(jitter(pause).min(left)).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            tokio::time::sleep(pauses.pause().min(left)).await;
         }
     }
 
@@ -330,35 +319,15 @@ impl Record {
         self.merge(&patch, from, patience).await
     }
 
-    async fn try_merge(&self, patch: &Value) -> Result<DynamicObject, kube::Error> {
-        let mut patch = patch.clone();
-        if let Some(root) = patch.as_object_mut() {
-            let metadata = root.entry("metadata").or_insert_with(|| json!({}));
-            if let Some(metadata) = metadata.as_object_mut() {
-                metadata.insert("resourceVersion".into(), json!(self.object.resource_version()));
-                metadata.insert("uid".into(), json!(self.uid));
-            }
-        }
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        self.api.patch(&self.object.name_any(), &params, &Patch::Merge(patch)).await
-    }
-
     async fn look_again(&mut self) -> Result<(), WriteError> {
         match timeout(CALL, self.api.get_opt(&self.object.name_any())).await {
             Ok(Ok(Some(object))) if object.meta().uid.as_ref() == Some(&self.uid) => self.object = object,
             Ok(Ok(_)) => return Err(WriteError::Gone),
             // The next attempt finds out.
-            Ok(Err(_)) | Err(_) => tokio::time::sleep(PAUSE).await,
+            Ok(Err(_)) | Err(_) => tokio::time::sleep(Pauses::FIRST).await,
         }
         Ok(())
     }
-}
-
-/// Between a half of it and all of it: those that failed together do not come again together.
-fn jitter(pause: Duration) -> Duration {
-    let half = pause / 2;
-    let most = u64::try_from(half.as_millis()).unwrap_or(u64::MAX).max(1);
-    half + Duration::from_millis(random() % most)
 }
 
 #[cfg(test)]

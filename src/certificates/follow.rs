@@ -20,9 +20,9 @@ use tracing::{info, warn};
 use super::trust::Trust;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{Events, What};
-use crate::mirror::{Change, mirror, of_namespace};
 use crate::pace::paced;
 use crate::text::chain;
+use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// What is counted of the certificate.
 #[derive(Clone, Default)]
@@ -69,16 +69,16 @@ impl Follower {
     pub async fn follow(self) {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.secret));
         let latest = watch::Sender::new(None::<Secret>);
-        let watching = mirror(
+        let watching = reflect(
             of_namespace(&self.client, &self.namespace),
             only,
             |secret: Secret| secret,
             |change| match change {
-                Change::All(secrets) => {
+                WatchEvent::Replaced(secrets) => {
                     secrets.into_iter().for_each(|secret| drop(latest.send_replace(Some(secret))))
                 }
-                Change::Applied(secret) => drop(latest.send_replace(Some(secret))),
-                Change::Deleted(_) => {
+                WatchEvent::Applied(secret) => drop(latest.send_replace(Some(secret))),
+                WatchEvent::Deleted(_) => {
                     warn!("the certificate Secret was deleted: keeping the previous certificate")
                 }
             },

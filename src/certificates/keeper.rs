@@ -30,8 +30,8 @@ use tracing::{info, warn};
 use super::trust::Trust;
 use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
-use crate::mirror::{mirror, of_namespace};
 use crate::pace::counted;
+use crate::watch::{of_namespace, reflect};
 
 /// How often everything is looked at, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -235,7 +235,7 @@ where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    mirror(api, only, |_| (), |_| changed.notify_one()).await;
+    reflect(api, only, |_| (), |_| changed.notify_one()).await;
 }
 
 #[cfg(test)]

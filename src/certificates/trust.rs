@@ -1,18 +1,17 @@
 //! `caBundle` of the two webhook configurations: what the API server believes; and whom they call.
 
 use anyhow::Context as _;
-use berth_api::keys::FIELD_MANAGER;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
-use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, Resource, ResourceExt};
+use kube::api::Api;
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::client::is_conflict;
+use crate::write::{Answer, Write, patch_strategic};
 
 /// Name of both configurations.
 pub struct Trust {
@@ -61,22 +60,18 @@ impl Trust {
         let bundle = ByteString(bundle.as_bytes().to_vec());
         let webhook = |(name, _): &Believed| json!({"name": name, "clientConfig": {"caBundle": bundle}});
         // Merged by the webhook's name, so everything else about it stays as it is.
-        let patch = json!({
-            "metadata": {"resourceVersion": found.resource_version()},
-            "webhooks": believed.iter().map(webhook).collect::<Vec<Value>>(),
-        });
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let change = json!({"webhooks": believed.iter().map(webhook).collect::<Vec<Value>>()});
+        let as_seen = Write::on(&found).uid(None);
         let (api, kind): (Api<K>, _) = (Api::all(self.client.clone()), K::kind(&()));
-        match api.patch(&self.configuration, &params, &Patch::Strategic(patch)).await {
-            Ok(_) => {
-                info!(%kind, name = %self.configuration, "wrote caBundle");
-                Ok(())
-            }
+        match patch_strategic(&api, as_seen, change).await {
             // Somebody else wrote: that change brings us back here.
-            Err(error) if is_conflict(&error) => Ok(()),
-            Err(error) => Err(error)
-                .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration)),
-        }
+            Answer::Conflict(_) => return Ok(()),
+            answer => answer
+                .written()
+                .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration))?,
+        };
+        info!(%kind, name = %self.configuration, "wrote caBundle");
+        Ok(())
     }
 }
 

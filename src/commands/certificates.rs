@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::args::{CertificatesArgs, CertificatesCommand};
 use crate::certificates::{AUTHORITY, CA_CERTIFICATE, SECRET, text};
 use crate::client::Clients;
+use crate::write::{Write, patch_metadata};
 
 const LOOK: Duration = Duration::from_millis(100);
 /// A new authority is trusted for a while before it is used.
@@ -34,16 +35,14 @@ pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
         bail!("cert-manager keeps this certificate: `cmctl renew --namespace {namespace} berth-webhook`");
     }
     let what = if ca { "ca" } else { "leaf" };
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let mut annotations = json!({keys::ROTATE: what});
     if revoke {
         annotations[keys::REVOKE] = json!("true");
         println!("older authorities are revoked once the certificate of a new one is served: half a minute");
     }
     let patch = json!({"metadata": {"annotations": annotations}});
-    api.patch_metadata(SECRET, &params, &Patch::Merge(patch))
-        .await
-        .context("the Secret cannot be written")?;
+    let asked = patch_metadata(&api, Write::to(SECRET), patch).await;
+    asked.written().context("the Secret cannot be written")?;
     let waiting = async {
         loop {
             let secret = api.get(SECRET).await.ok();

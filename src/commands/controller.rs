@@ -30,13 +30,13 @@ use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
-use crate::movers::{Fleet, configuration, telling};
+use crate::movers::{NodeCache, configuration, telling};
+use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
-use crate::queue::store::mirror_queue;
 use crate::queue::teller::Teller;
 use crate::queue::writer::{Keeping, Writer};
-use crate::queue::{self, Store};
+use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
@@ -106,7 +106,7 @@ async fn lead(
 ) {
     let namespace = args.common.namespace.as_str();
     let client = || clients.call.clone();
-    let store = Arc::new(Store::new(queue::Settings {
+    let store = Arc::new(BackupCache::new(queue::Settings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
     }));
@@ -182,7 +182,7 @@ async fn lead(
     };
     tokio::select! {
         () = working => {}
-        () = mirror_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
+        () = reflect_queue(&clients.watch, namespace, &store) => warn!("the watch of Backups ended"),
         () = async { tokio::join!(certificates, gate.keep(), sending, movers, hub.run()); } => {}
     }
 }
@@ -191,7 +191,7 @@ async fn lead(
 async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
-    let fleet = Arc::new(Fleet::default());
+    let fleet = Arc::new(NodeCache::default());
     let volumes = Volumes::new(clients.call.clone(), namespace);
     let placing = Placing { fleet: Arc::clone(&fleet), volumes };
     let granting = Granting {
@@ -216,7 +216,7 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
 async fn execute(
     args: &ControllerArgs,
     clients: &Clients,
-    store: &Arc<Store>,
+    store: &Arc<BackupCache>,
     events: Events,
     metrics: &BackupMetrics,
     stop: CancellationToken,

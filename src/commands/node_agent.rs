@@ -10,7 +10,7 @@ use super::print::{self, Head};
 use super::queue::{configmap, lease};
 use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
 use crate::client::persistent;
-use crate::movers::fleet::State;
+use crate::movers::node_cache::State;
 use crate::movers::{look, telling};
 
 /// 0: every class has a node. 1: one has none, or the configuration cannot be read. 2: it could not be looked at.
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::movers::configuration::Configuration;
-    use crate::movers::fleet::{Agent, Class};
+    use crate::movers::node_cache::{Agent, Class};
 
     /// Nodes with these pools, each with a node-agent; two classes.
     fn fleet(pools: &[(&str, &str)], config: &Value) -> State {

@@ -9,13 +9,14 @@ use situation::Situation;
 pub(super) use situation::{Line, configmap, lease, read};
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::queue::Order;
 use jiff::{SignedDuration, Timestamp};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -23,9 +24,12 @@ use serde_json::{Value, json};
 
 use crate::args::{QueueArgs, QueueCommand, Which};
 use crate::client::{Clients, persistent};
-use crate::queue::refusals::is_too_large;
 use crate::queue::seen::entry;
 use crate::text::chain;
+use crate::write::{Write, patch_to_fit};
+
+/// Of a person who waits, on a client that tries again what the API server puts off.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     let kubeconfig = args.target.kubeconfig.as_deref();
@@ -166,15 +170,8 @@ where
         + DeserializeOwned,
 {
     let annotations: BTreeMap<&str, &Value> = [(key, value)].into();
-    let mut patch = json!({"metadata": {"annotations": annotations}});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let kind = K::kind(&());
-    let mut written = api.patch(name, &params, &Patch::Merge(&patch)).await;
-    // The record of who wrote which field is room that it needs now.
-    if written.as_ref().is_err_and(is_too_large) {
-        patch["metadata"]["managedFields"] = json!([{}]);
-        written = api.patch(name, &params, &Patch::Merge(&patch)).await;
-    }
-    written.with_context(|| format!("failed to annotate {kind} {name}"))?;
+    let change = json!({"metadata": {"annotations": annotations}});
+    let written = patch_to_fit(api, Write::to(name).within(PATIENCE), change).await.written();
+    written.with_context(|| format!("failed to annotate {} {name}", K::kind(&())))?;
     Ok(())
 }

@@ -36,8 +36,8 @@ use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::Volumes;
 use crate::pace::paced;
-use crate::queue::store::mirror_queue;
-use crate::queue::{Settings, Store, definition};
+use crate::queue::cache::reflect_queue;
+use crate::queue::{BackupCache, Settings, definition};
 use crate::settings::Executor;
 use crate::{health, shutdown};
 
@@ -45,7 +45,7 @@ use crate::{health, shutdown};
 const ESTIMATE_MOST: usize = 32;
 
 struct Caches {
-    store: Store,
+    store: BackupCache,
     key: Arc<CurrentKey>,
     events: Events,
     cannot_queue: watch::Sender<Option<String>>,
@@ -193,7 +193,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let cannot_queue = watch::Sender::new(None);
     let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
-        store: Store::new(settings),
+        store: BackupCache::new(settings),
         key: Arc::default(),
         events,
         cannot_queue,
@@ -227,7 +227,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let ready = move || shared.ready() && !asked.is_cancelled();
     health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
 
-    let watching = mirror_queue(&clients.watch, namespace, &caches.store);
+    let watching = reflect_queue(&clients.watch, namespace, &caches.store);
     let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };
     let keys = Follower {
         client: clients.watch.clone(),

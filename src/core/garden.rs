@@ -16,6 +16,7 @@
 //! - [`location_keys`]: keys for the directory of one entry.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
 //! - [`migration`]: from a bucket of a cluster's own into a shared one.
+//! - [`owner`]: whose a directory is, by a mark in the store.
 //! - [`name`]: what buckets are called, and records of entries that are no more.
 //! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
 //! - [`executor`]: whose controllers act.
@@ -40,6 +41,7 @@ pub mod migration;
 pub mod name;
 pub mod operation;
 pub mod outlook;
+pub mod owner;
 pub mod placement;
 pub mod profile;
 pub mod quota;

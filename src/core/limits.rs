@@ -60,3 +60,5 @@ pub const FROZEN: usize = 1024;
 pub const VIOLATIONS: usize = 20;
 /// Characters of a field's path in a message, and of the message.
 pub const MESSAGE: usize = 300;
+/// Time-out of one write to the API server.
+pub const WRITE: Duration = Duration::from_secs(10);

@@ -6,10 +6,10 @@
 //! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said; but data
 //! is removed only while it says so.
 
+mod cache;
 mod entry;
 mod handover;
 mod heartbeat;
-mod known;
 mod leaving;
 mod location;
 mod orders;

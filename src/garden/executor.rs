@@ -10,6 +10,7 @@ mod emptying;
 mod entry;
 mod news;
 mod outcome;
+mod owner;
 mod purge;
 mod retries;
 mod secret;

@@ -33,7 +33,7 @@ use crate::metrics::GardenMetrics;
 use crate::pace::paced;
 use crate::text::chain;
 use location_keys::Keeper;
-use objects::Objects;
+use objects::HubCache;
 use telling::Teller;
 use writer::Writer;
 
@@ -58,7 +58,7 @@ pub struct Hub {
 impl Hub {
     /// For ever, while this process leads.
     pub async fn run(&self) {
-        let objects = Objects::default();
+        let objects = HubCache::default();
         let namespace = &self.settings.namespace;
         let keeper = Keeper { client: &self.clients.call, namespace, events: &self.events };
         tokio::join!(
@@ -68,7 +68,7 @@ impl Hub {
         );
     }
 
-    async fn decide(&self, objects: &Objects) {
+    async fn decide(&self, objects: &HubCache) {
         let mut changed = objects.changed();
         while !objects.is_synced() {
             let _ = changed.changed().await;

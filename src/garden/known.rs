@@ -12,6 +12,7 @@ use berth_core::garden::{SecretRef, View};
 use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
+use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::RwLock;
@@ -21,8 +22,8 @@ use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::mirror::{Change, Key, mirror_everywhere};
 use crate::text::chain;
+use crate::watch::{Key, WatchEvent, reflect_by};
 
 /// The API server waits for us while a Secret is asked for.
 const READ: Duration = Duration::from_millis(800);
@@ -104,20 +105,14 @@ impl SharedBuckets {
         I: Ord,
         V: for<'k> From<&'k K>,
     {
+        let key =
+            |object: &DeserializeGuard<K>| id((object.namespace().unwrap_or_default(), object.name_any()));
         let keep =
             |object: K| (id((object.namespace().unwrap_or_default(), object.name_any())), V::from(&object));
         let mut is_listed = false;
-        mirror_everywhere(Api::all(client.clone()), watcher::Config::default(), keep, |change| {
-            let is_list = matches!(change, Change::All(_));
-            {
-                let mut view = self.view.write();
-                let part = part(Arc::make_mut(&mut view));
-                match change {
-                    Change::All(all) => *part = all.into_iter().collect(),
-                    Change::Applied((id, value)) => drop(part.insert(id, value)),
-                    Change::Deleted(key) => drop(part.remove(&id(key))),
-                }
-            }
+        reflect_by(Api::all(client.clone()), watcher::Config::default(), key, keep, |event| {
+            let is_list = matches!(event, WatchEvent::Replaced(_));
+            event.apply_to(part(Arc::make_mut(&mut self.view.write())));
             if is_list && !std::mem::replace(&mut is_listed, true) {
                 self.listed.fetch_add(1, Ordering::AcqRel);
             }

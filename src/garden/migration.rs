@@ -301,7 +301,7 @@ impl Migration {
     async fn quiesce(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
         self.annotate_hold(Some(HELD_FOR)).await?;
         self.wait_until_none_runs(tell).await?;
-        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await?;
+        self.patch(json!({"spec": {"accessMode": AccessMode::ReadOnly}})).await?;
         sleep(SETTLED).await;
         self.wait_until_none_runs(tell).await
     }

@@ -14,8 +14,8 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use super::Fleet;
-use crate::mirror::{Change, list, mirror, of_namespace};
+use super::NodeCache;
+use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
 const FLAG: &str = "--node-agent-configmap";
 
@@ -105,8 +105,8 @@ fn named_by(spec: &PodSpec) -> Option<String> {
 }
 
 /// Watches the ConfigMap that is `given`, or else the one that a DaemonSet of node-agents names,
-/// and updates the fleet. Never returns.
-pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet: &Fleet) {
+/// and updates the node cache. Never returns.
+pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet: &NodeCache) {
     let name = watch::Sender::new(None::<Option<String>>);
     let watching = async {
         match given {
@@ -163,12 +163,8 @@ fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
 
 async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
     let mut known = BTreeMap::new();
-    mirror(of_namespace(client, namespace), watcher::Config::default(), named, |change| {
-        match change {
-            Change::All(sets) => known = sets.into_iter().collect(),
-            Change::Applied((set, named)) => drop(known.insert(set, named)),
-            Change::Deleted(set) => drop(known.remove(&set)),
-        }
+    reflect(of_namespace(client, namespace), watcher::Config::default(), named, |event| {
+        event.apply_to(&mut known);
         let first = first_named(&known);
         name.send_if_modified(|current| {
             let is_new = current.as_ref() != Some(&first);
@@ -179,7 +175,7 @@ async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Optio
     .await;
 }
 
-async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, fleet: &Fleet) {
+async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, fleet: &NodeCache) {
     let Some(name) = name else { return std::future::pending().await };
     let Some(name) = name else {
         fleet.configure(Configuration::default());
@@ -192,10 +188,10 @@ async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, f
         let before = if before.name.as_ref() == Some(name) { before } else { Configuration::default() };
         fleet.configure(before.with(name, found.as_ref()));
     };
-    mirror(of_namespace(client, namespace), only, Found::of, |change| match change {
-        Change::All(all) => apply(all.into_iter().next()),
-        Change::Applied(found) => apply(Some(found)),
-        Change::Deleted(_) => apply(None),
+    reflect(of_namespace(client, namespace), only, Found::of, |event| match event {
+        WatchEvent::Replaced(all) => apply(all.into_iter().next()),
+        WatchEvent::Applied(found) => apply(Some(found)),
+        WatchEvent::Deleted(_) => apply(None),
     })
     .await;
 }

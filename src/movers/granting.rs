@@ -6,27 +6,27 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Patience, Plan, Recover, View, plan};
 use futures::StreamExt;
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::Fleet;
-use super::fleet::State;
+use super::NodeCache;
 use super::ledger::{Ledger, Signs};
-use super::mirror::{Item, Movers};
+use super::mover_cache::{Item, MoverCache};
+use super::node_cache::State;
 use super::objects::{api, reference};
 use super::{nudge, recovery, target};
-use crate::client::{Clients, is_conflict, is_not_found};
+use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
-use crate::mirror::is_older;
 use crate::text::chain;
+use crate::watch::is_older;
+use crate::write::{Answer, Write, patch_metadata};
 
 /// The longest pause between two plans, because agents are found to be away by the time that has
 /// passed.
@@ -34,7 +34,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How often the ledger is read while it is not in force.
 const IDLE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
-const WRITE: Duration = Duration::from_secs(10);
+const READ: Duration = Duration::from_secs(10);
 const GRANTS_AT_ONCE: usize = 32;
 /// Admission replicas see a new ledger within this time, unless their watch was broken just then.
 const SEEN: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ pub struct Granting {
     pub namespace: String,
     pub patience: Patience,
     pub signs: Signs,
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<NodeCache>,
     pub events: Events,
     pub metrics: MoverMetrics,
 }
@@ -118,7 +118,7 @@ impl Granting {
             // Until the webhook's replicas have seen the ledger, they admit every data mover.
             sleep(SEEN).await;
         }
-        let movers = Movers::default();
+        let movers = MoverCache::default();
         tokio::select! {
             () = movers.follow(&self.clients.watch, &self.namespace) => Ok(()),
             ended = self.grant(&movers, ledger, limit, since) => ended,
@@ -127,7 +127,7 @@ impl Granting {
 
     async fn grant(
         &self,
-        movers: &Movers,
+        movers: &MoverCache,
         mut ledger: Ledger,
         limit: Option<usize>,
         since: Timestamp,
@@ -256,7 +256,7 @@ impl Granting {
     async fn ask(&self, item: &Item) -> (String, Option<Option<String>>) {
         let uid = item.mover.uid.clone();
         let Some(pod) = item.unbound() else { return (uid, Some(None)) };
-        let node = match timeout(WRITE, target::node(&self.clients.call, pod)).await {
+        let node = match timeout(READ, target::node(&self.clients.call, pod)).await {
             Ok(Ok(node)) => Some(node),
             Ok(Err(error)) => {
                 debug!(restore = %item.mover.name, error = chain(&error), "could not read the node of its pod");
@@ -268,28 +268,26 @@ impl Granting {
     }
 
     /// Writes or removes a grant.
-    async fn mark(&self, movers: &Movers, item: &Item, grant: bool) {
+    async fn mark(&self, movers: &MoverCache, item: &Item, grant: bool) {
         let mover = &item.mover;
         let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
-        let patch = json!({"metadata": {
-            "uid": mover.uid,
-            "resourceVersion": item.resource_version,
-            "annotations": {keys::GRANTED: value},
-        }});
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let change = json!({"metadata": {"annotations": {keys::GRANTED: value}}});
         let api = api(&self.clients.call, &self.namespace, mover.kind);
         let (kind, name) = (mover.kind, &mover.name);
-        match timeout(WRITE, api.patch_metadata(name, &params, &Patch::Merge(patch))).await {
-            Ok(Ok(written)) => {
+        let decided_on = Write::to(name).uid(Some(&mover.uid)).version(Some(&item.resource_version));
+        match patch_metadata(&api, decided_on, change).await {
+            Answer::Written(written) => {
                 if grant {
                     self.metrics.granted.inc();
                 }
                 let version = written.metadata.resource_version.unwrap_or_default();
-                movers.note_granted(mover, grant, version);
+                movers.assume_granted(mover, grant, version);
             }
-            Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => {}
-            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "could not write grant"),
-            Err(_) => warn!(%kind, %name, "could not write grant: the API server takes too long"),
+            Answer::Conflict(_) | Answer::Gone(_) => {}
+            Answer::Refused(error) => {
+                warn!(%kind, %name, error = chain(&error), "could not write grant");
+            }
+            Answer::TimedOut => warn!(%kind, %name, "could not write grant: the API server takes too long"),
         }
     }
 

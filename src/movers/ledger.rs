@@ -19,8 +19,8 @@ use tracing::warn;
 
 use super::nudge;
 use crate::client::{Clients, is_conflict, is_not_found};
-use crate::mirror::{Change, mirror, of_namespace};
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
+use crate::watch::{WatchEvent, of_namespace, reflect};
 
 const UIDS: &str = "uids";
 const IN_FORCE: &str = "inForce";
@@ -190,11 +190,11 @@ impl InForce {
     pub async fn follow(&self, clients: &Clients, namespace: &str) {
         let only = watcher::Config::default().fields(&format!("metadata.name={LEDGER}"));
         let sign = |map: ConfigMap| (is_in_force(&map), map.metadata.resource_version);
-        let watching = mirror(of_namespace(&clients.watch, namespace), only, sign, |change| match change {
-            Change::All(mut all) => self.see(all.pop()),
-            Change::Applied(found) => self.see(Some(found)),
+        let watching = reflect(of_namespace(&clients.watch, namespace), only, sign, |change| match change {
+            WatchEvent::Replaced(mut all) => self.see(all.pop()),
+            WatchEvent::Applied(found) => self.see(Some(found)),
             // The leader will notice, and write it again.
-            Change::Deleted(_) => {}
+            WatchEvent::Deleted(_) => {}
         });
         let api: Api<ConfigMap> = Api::namespaced(clients.call.clone(), namespace);
         let asking = async {

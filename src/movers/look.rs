@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
-use super::fleet::{AGENTS, State, agent, class, node};
-use super::mirror::{Item, Movers};
+use super::mover_cache::{Item, MoverCache};
+use super::node_cache::{AGENTS, State, agent, class, node};
 use super::{configuration, target};
 use crate::client::is_forbidden;
-use crate::mirror::{list, of_namespace};
+use crate::watch::{list, of_namespace};
 
 const CALLS_AT_ONCE: usize = 16;
 
@@ -83,7 +83,7 @@ pub struct Found {
 /// # Errors
 /// The API server cannot be read.
 pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
-    let movers = Movers::default();
+    let movers = MoverCache::default();
     movers.look(client, namespace).await?;
     let looked = futures::stream::iter(movers.frozen()).map(|item| with_node(client, item));
     let mut looked = std::pin::pin!(looked.buffer_unordered(CALLS_AT_ONCE));

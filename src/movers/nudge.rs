@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::grant::MoverPhase;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -19,11 +19,10 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::objects::api;
-use crate::client::is_not_found;
-use crate::mirror::{list, of_namespace};
 use crate::text::chain;
+use crate::watch::{list, of_namespace};
+use crate::write::{Answer, Write, patch_metadata};
 
-const CALL: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
 
@@ -57,20 +56,16 @@ where
         movers.filter(|mover| mover.phase == MoverPhase::New).map(|mover| mover.name).collect();
     let (api, kind) = (&api(client, namespace, K::KIND), K::KIND);
     let mark = json!({"metadata": {"annotations": {keys::NUDGED_AT: Timestamp::now().to_string()}}});
-    let (params, mark) = (
-        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() },
-        Patch::Merge(mark),
-    );
-    let (params, mark) = (&params, &mark);
+    let mark = &mark;
     let nudged = futures::stream::iter(names).map(async |name| {
-        match timeout(CALL, api.patch_metadata(&name, params, mark)).await {
-            Ok(Ok(_)) => 1,
-            Ok(Err(error)) if is_not_found(&error) => 0,
-            Ok(Err(error)) => {
+        match patch_metadata(api, Write::to(&name), mark.clone()).await {
+            Answer::Written(_) => 1,
+            Answer::Gone(_) => 0,
+            Answer::Conflict(error) | Answer::Refused(error) => {
                 warn!(%kind, name, error = chain(&error), "could not nudge data mover");
                 0
             }
-            Err(_) => {
+            Answer::TimedOut => {
                 warn!(%kind, name, "could not nudge data mover: the API server takes too long");
                 0
             }

@@ -8,11 +8,11 @@ use berth_core::mover::MoverKind;
 use berth_webhooks::known::{Mover, MoverPod};
 
 use super::volumes::Volumes;
-use super::{Fleet, fleet};
+use super::{NodeCache, node_cache};
 
 /// Decides about mover pods.
 pub struct Placing {
-    pub fleet: Arc<Fleet>,
+    pub fleet: Arc<NodeCache>,
     pub volumes: Volumes,
 }
 
@@ -22,7 +22,7 @@ impl Placing {
     /// # Errors
     /// The volume is not known: the pod stays as it is.
     pub async fn decide(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
-        let is_idle = |state: &fleet::State| {
+        let is_idle = |state: &node_cache::State| {
             state.configuration.config.load_affinity.is_empty()
                 && state.configuration.config.load_tolerations.is_empty()
                 && !state.agents_outdated()

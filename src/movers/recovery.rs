@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Circumstances, MAX_RESETS, Mover, Recover, Remedy, Unrecoverable, remedy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, NamespaceResourceScope, PartialObjectMeta};
 use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::mirror::Item;
+use super::mover_cache::Item;
 use super::objects::api;
-use crate::client::{is_conflict, is_not_found};
+use crate::client::is_not_found;
+use crate::write::{self, Answer, Write};
 
 /// A deletion that takes longer is left to the next plan.
 const GONE: Duration = Duration::from_secs(20);
@@ -57,11 +58,11 @@ pub async fn recover(
         Remedy::Wait => Ok(None),
         Remedy::Reset => {
             clear(client, namespace, mover).await?;
-            let written = write(client, namespace, item, &anew(mover, recover.keeps_place)).await?;
+            let written = write(client, namespace, item, anew(mover, recover.keeps_place)).await?;
             Ok(Some(("it begins anew, at its old place in line".to_owned(), written)))
         }
         Remedy::MarkInProgress => {
-            let written = write(client, namespace, item, &begun(client, namespace, name).await?).await?;
+            let written = write(client, namespace, item, begun(client, namespace, name).await?).await?;
             let text =
                 "its pod moves the data by itself, and the node-agent takes the result when it is back";
             Ok(Some((text.to_owned(), written)))
@@ -71,7 +72,7 @@ pub async fn recover(
             let status =
                 json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
             let patch = json!({"metadata": {"labels": {EXPOSING: null}}, "status": status});
-            let written = write(client, namespace, item, &patch).await?;
+            let written = write(client, namespace, item, patch).await?;
             // It has ended, so no plan considers it again.
             if let Err(error) = clear(client, namespace, mover).await {
                 warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "marked data mover as Failed, but could not delete its objects");
@@ -136,17 +137,12 @@ async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Resul
 }
 
 /// Returns the resourceVersion.
-async fn write(client: &Client, namespace: &str, item: &Item, patch: &Value) -> anyhow::Result<String> {
-    let mut patch = patch.clone();
-    if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("uid".to_owned(), json!(item.mover.uid));
-        metadata.insert("resourceVersion".to_owned(), json!(item.resource_version));
-    }
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let api = api(client, namespace, item.mover.kind);
-    let written = timeout(CALL, api.patch(&item.mover.name, &params, &Patch::Merge(patch)))
-        .await?
-        .context("its phase cannot be written")?;
+async fn write(client: &Client, namespace: &str, item: &Item, patch: Value) -> anyhow::Result<String> {
+    let mover = &item.mover;
+    let api = api(client, namespace, mover.kind);
+    let as_seen = Write::to(&mover.name).uid(Some(&mover.uid)).version(Some(&item.resource_version));
+    let written = write::patch(&api, as_seen, patch).await;
+    let written = written.written().context("its phase cannot be written")?;
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
@@ -185,12 +181,9 @@ where
     let found = found.with_context(|| format!("{kind} {name} cannot be read"))?;
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
-    let preconditions = Preconditions { uid: found.uid(), resource_version: None };
-    let params = DeleteParams::default().preconditions(preconditions);
-    match timeout(CALL, api.delete(name, &params)).await? {
-        Ok(_) => {}
-        Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("{kind} {name} cannot be removed")),
+    match write::delete(&api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
+        Answer::Gone(_) | Answer::Conflict(_) => return Ok(()),
+        answer => answer.written().with_context(|| format!("{kind} {name} cannot be removed"))?,
     }
     let waiting = async {
         while api.get_metadata_opt(name).await?.is_some_and(|left| left.metadata.uid == found.metadata.uid) {

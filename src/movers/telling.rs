@@ -16,12 +16,12 @@ use kube::{Client, ResourceExt};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::fleet::State;
+use super::node_cache::State;
 use super::objects::reference;
 use super::placing::Placing;
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
-use crate::mirror::{Change, mirror, of_namespace};
+use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// Label of the pods of both kinds that the scheduler places.
 const PLACED: &str = "velero.io/exposer-pod-group";
@@ -82,7 +82,7 @@ pub async fn missed(
     let began = Timestamp::now();
     let (waiting, mut created) = mpsc::channel::<Arc<Pod>>(WAITING);
     let seen = std::cell::RefCell::new(HashSet::new());
-    let watching = mirror(
+    let watching = reflect(
         of_namespace(client, namespace),
         watcher::Config::default().labels(PLACED),
         |pod: Pod| Arc::new(pod),
@@ -96,13 +96,13 @@ pub async fn missed(
                 }
             };
             match change {
-                Change::All(all) => {
+                WatchEvent::Replaced(all) => {
                     let there: HashSet<_> = all.iter().map(|pod| pod.uid()).collect();
                     seen.borrow_mut().retain(|uid| there.contains(uid));
                     all.into_iter().for_each(note);
                 }
-                Change::Applied(pod) => note(pod),
-                Change::Deleted(_) => {}
+                WatchEvent::Applied(pod) => note(pod),
+                WatchEvent::Deleted(_) => {}
             }
         },
     );

@@ -1,6 +1,6 @@
 //! The volume of a data mover.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::mover_pod::term;
@@ -14,8 +14,8 @@ use parking_lot::RwLock;
 use tokio::time::timeout;
 
 use crate::client::is_not_found;
-use crate::mirror::{Change, mirror, of_namespace};
 use crate::text::chain;
+use crate::watch::{of_namespace, reflect};
 
 /// Time-out for a read of an object that is not in a cache yet, because the API server waits for
 /// the admission response.
@@ -69,10 +69,10 @@ impl Download {
 pub struct Volumes {
     client: Client,
     pub namespace: String,
-    uploads: RwLock<HashMap<String, Upload>>,
-    downloads: RwLock<HashMap<String, Download>>,
+    uploads: RwLock<BTreeMap<String, Upload>>,
+    downloads: RwLock<BTreeMap<String, Download>>,
     /// Claims of the namespace, with their StorageClasses: those that movers mount.
-    claims: RwLock<HashMap<String, Option<String>>>,
+    claims: RwLock<BTreeMap<String, Option<String>>>,
 }
 
 impl Volumes {
@@ -89,14 +89,14 @@ impl Volumes {
     /// Watches. Never returns.
     pub async fn follow(&self, client: &Client) {
         let everything = watcher::Config::default;
-        let uploads = mirror(of_namespace(client, &self.namespace), everything(), Upload::of, |change| {
-            take_in(&self.uploads, change);
+        let uploads = reflect(of_namespace(client, &self.namespace), everything(), Upload::of, |event| {
+            event.apply_to(&mut self.uploads.write());
         });
-        let downloads = mirror(of_namespace(client, &self.namespace), everything(), Download::of, |change| {
-            take_in(&self.downloads, change);
+        let downloads = reflect(of_namespace(client, &self.namespace), everything(), Download::of, |event| {
+            event.apply_to(&mut self.downloads.write());
         });
-        let claims = mirror(of_namespace(client, &self.namespace), everything(), claim, |change| {
-            take_in(&self.claims, change);
+        let claims = reflect(of_namespace(client, &self.namespace), everything(), claim, |event| {
+            event.apply_to(&mut self.claims.write());
         });
         tokio::join!(uploads, downloads, claims);
     }
@@ -177,13 +177,4 @@ async fn ask<K>(
 fn claim(claim: PersistentVolumeClaim) -> (String, Option<String>) {
     let class = claim.spec.and_then(|spec| spec.storage_class_name).filter(|class| !class.is_empty());
     (claim.metadata.name.unwrap_or_default(), class)
-}
-
-fn take_in<T>(known: &RwLock<HashMap<String, T>>, change: Change<(String, T)>) {
-    let mut known = known.write();
-    match change {
-        Change::All(all) => *known = all.into_iter().collect(),
-        Change::Applied((name, one)) => drop(known.insert(name, one)),
-        Change::Deleted(name) => drop(known.remove(&name)),
-    }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::Store;
+use super::BackupCache;
 use super::gate::Stopped;
 use super::teller::Teller;
 use super::writer::Writer;
@@ -45,7 +45,7 @@ const CYCLE: Duration = Duration::from_secs(300);
 pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
 
 pub struct Cycle {
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     writer: Writer,
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
@@ -61,7 +61,7 @@ pub struct Cycle {
 
 impl Cycle {
     pub fn new(
-        store: Arc<Store>,
+        store: Arc<BackupCache>,
         writer: Writer,
         stopped: watch::Receiver<Option<Stopped>>,
         teller: Teller,

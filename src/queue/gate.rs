@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::Backup;
+use berth_core::limits;
 use berth_core::queue::Phase;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -18,14 +19,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Store, definition};
+use super::{BackupCache, definition};
 use crate::certificates::trust::called;
-use crate::client::is_not_found;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
 use crate::settings::Executor;
 use crate::text::chain;
+use crate::write::{self, Answer, Write};
 
 /// While all is well.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -34,8 +35,6 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A Velero that is there answers within a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(250);
-/// One write of ours.
-const WRITE: Duration = Duration::from_secs(10);
 /// The first Velero that has a queue.
 const LEAST_VERSION: (u64, u64) = (1, 18);
 /// How long Velero may let a backup lie in ReadyToStart: one that was there when Velero started is not seen by it
@@ -54,7 +53,7 @@ pub struct Gate {
     pub client: Client,
     pub namespace: String,
     pub executor: Executor,
-    pub store: Arc<Store>,
+    pub store: Arc<BackupCache>,
     pub metrics: QueueMetrics,
     pub stopped: Arc<watch::Sender<Option<Stopped>>>,
     pub notes: Notes,
@@ -151,20 +150,20 @@ impl Gate {
             "spec": {},
         }))
         .map_err(|error| error.to_string())?;
-        let asked = match timeout(WRITE, api.create(&PostParams::default(), &asked)).await {
-            Ok(Ok(asked)) => asked,
-            Ok(Err(error)) if is_not_found(&error) => {
+        let asked = match write::create(&api, &asked).await {
+            Answer::Written(asked) => asked,
+            Answer::Gone(_) => {
                 return Err(
                     "Velero is not installed in this cluster: its ServerStatusRequest is unknown".to_owned()
                 );
             }
-            Ok(Err(error)) => {
+            Answer::Conflict(error) | Answer::Refused(error) => {
                 return Err(format!("Velero cannot be asked whether it is there: {}", chain(&error)));
             }
-            Err(_) => {
+            Answer::TimedOut => {
                 return Err(format!(
                     "Velero cannot be asked whether it is there: the API server took no request within {} s",
-                    WRITE.as_secs()
+                    limits::WRITE.as_secs()
                 ));
             }
         };
@@ -181,7 +180,7 @@ impl Gate {
         };
         let version = timeout(paced(PATIENCE), answered).await;
         // Velero removes it after a minute, if it is there.
-        let _ = timeout(WRITE, api.delete(&name, &DeleteParams::default())).await;
+        let _ = write::delete(&api, Write::to(&name)).await;
         let Ok(version) = version else {
             return Err(format!(
                 "no Velero server answers in namespace {namespace}: start one with --disable-controllers=backup-queue, or run with --executor=berth"
@@ -206,19 +205,15 @@ impl Gate {
             }
             *since = Instant::now();
             let now = Timestamp::now().to_string();
-            let patch = json!({"metadata": {
-                "uid": item.entry.uid,
-                "annotations": {keys::NUDGED_AT: now},
-            }});
-            let params =
-                PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let patch = json!({"metadata": {"annotations": {keys::NUDGED_AT: now}}});
+            let that_one = Write::to(&item.entry.name).uid(Some(&item.entry.uid));
             info!(name = %item.entry.name, "still ReadyToStart: waking Velero");
-            match timeout(WRITE, api.patch(&item.entry.name, &params, &Patch::Merge(patch))).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => {
+            match write::patch(&api, that_one, patch).await {
+                Answer::Written(_) => {}
+                Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {
                     warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
                 }
-                Err(_) => {
+                Answer::TimedOut => {
                     warn!(name = %item.entry.name, "failed to wake Velero: the API server takes too long");
                     // The others would wait as long, one after another, and whether we are alone is to be seen first.
                     return;

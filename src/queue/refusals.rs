@@ -9,7 +9,7 @@ use kube::Error;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::client::is_denied;
+use crate::client::{is_denied, is_too_large};
 
 /// So many refused writes one after the other put a Backup out of the line.
 const ENOUGH: u32 = 3;
@@ -69,19 +69,6 @@ pub fn is_refusal(error: &Error) -> bool {
 pub fn is_lasting(error: &Error) -> bool {
     let is_own = matches!(error, Error::Api(status) if status.code == 500);
     is_too_large(error) || (is_refusal(error) && !is_own)
-}
-
-/// Is the object too large for the store, or the request for the API server?
-pub fn is_too_large(error: &Error) -> bool {
-    match error {
-        Error::Api(status) => {
-            let message = status.message.as_str();
-            status.code == 413
-                || message.contains("request is too large")
-                || message.contains("message larger than max")
-        }
-        _ => false,
-    }
 }
 
 impl Refusals {

@@ -11,7 +11,7 @@ use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::mirror::is_older;
+use crate::cache::{Observed, Versioned};
 
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
@@ -20,14 +20,22 @@ pub struct Item {
     pub resource_version: String,
 }
 
+impl Versioned for Item {
+    fn uid(&self) -> &str {
+        &self.entry.uid
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
 /// What is kept of a Backup.
 pub(super) struct Seen {
     pub(super) name: String,
-    pub(super) uid: String,
-    pub(super) resource_version: String,
+    /// Kept while it waits or runs.
+    pub(super) observed: Observed<Item>,
     pub(super) mark: Option<Timestamp>,
-    /// It waits or runs.
-    pub(super) item: Option<Item>,
     /// It ended well.
     pub(super) run: Option<Run>,
 }
@@ -35,21 +43,11 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(backup: &Backup, order: &Order) -> Self {
         let resource_version = backup.resource_version().unwrap_or_default();
-        let item = entry(backup, order)
-            .map(|entry| Item { entry: Arc::new(entry), resource_version: resource_version.clone() });
-        Self {
-            name: backup.name_any(),
-            uid: backup.uid().unwrap_or_default(),
-            resource_version,
-            mark: mark(backup),
-            item,
-            run: run(backup, order),
-        }
-    }
-
-    /// Of two versions of one object.
-    pub(super) fn is_older_than(&self, known: &Item) -> bool {
-        self.uid == known.entry.uid && is_older(&self.resource_version, &known.resource_version)
+        let observed = match entry(backup, order) {
+            Some(entry) => Observed::Kept(Item { entry: Arc::new(entry), resource_version }),
+            None => Observed::Passed { uid: backup.uid().unwrap_or_default(), resource_version },
+        };
+        Self { name: backup.name_any(), observed, mark: mark(backup), run: run(backup, order) }
     }
 }
 

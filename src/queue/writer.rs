@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Entry, Phase};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::Store;
-use crate::client::{is_conflict, is_not_found};
+use super::BackupCache;
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
 use crate::patch::{kept, merge_into};
-use crate::queue::refusals::{is_refusal, is_too_large};
+use crate::queue::refusals::is_refusal;
 use crate::text::chain;
+use crate::write::{Answer, Write, patch_to_fit};
 
-const WRITE: Duration = Duration::from_secs(10);
+const READ: Duration = Duration::from_secs(10);
 
 /// What is written to Backups that end without having run.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub struct Keeping {
 pub struct Writer {
     api: Api<Backup>,
     keeping: Keeping,
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     metrics: QueueMetrics,
     events: Events,
 }
@@ -47,7 +47,7 @@ impl Writer {
         client: Client,
         namespace: &str,
         keeping: Keeping,
-        store: Arc<Store>,
+        store: Arc<BackupCache>,
         metrics: QueueMetrics,
         events: Events,
     ) -> Self {
@@ -83,7 +83,7 @@ impl Writer {
 
     /// With what is known of every Backup that has ended.
     async fn finish(&self, entry: &Entry, status: Value) -> bool {
-        let found = match timeout(WRITE, self.api.get_opt(&entry.name)).await {
+        let found = match timeout(READ, self.api.get_opt(&entry.name)).await {
             Ok(Ok(Some(found))) if found.uid().as_ref() == Some(&entry.uid) => found,
             Ok(Ok(_)) => {
                 self.store.forget(&entry.name, &entry.uid);
@@ -129,39 +129,28 @@ impl Writer {
         }
     }
 
-    async fn write(&self, entry: &Entry, mut patch: Value) -> bool {
+    async fn write(&self, entry: &Entry, patch: Value) -> bool {
         let Some(item) =
             self.store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry))
         else {
             return false;
         };
-        let decided_on = json!({"resourceVersion": item.resource_version, "uid": entry.uid});
-        merge_into(&mut patch, json!({"metadata": decided_on}));
-        let mut written = self.patch(entry, &patch).await;
-        // Who wrote which field is room that it needs now.
-        if matches!(&written, Some(Err(error)) if is_too_large(error)) {
-            patch["metadata"]["managedFields"] = json!([{}]);
-            written = self.patch(entry, &patch).await;
-        }
-        let error = match written {
-            Some(Ok(backup)) => {
+        let decided_on = Write::to(&entry.name).uid(Some(&entry.uid)).version(Some(&item.resource_version));
+        match patch_to_fit(&self.api, decided_on, patch).await {
+            Answer::Written(backup) => {
                 self.store.refusals.written(&entry.uid);
                 self.store.observe_write(&backup);
                 return true;
             }
-            Some(Err(error)) => error,
-            None => {
-                warn!(name = %entry.name, "writing the place in the queue took too long");
-                return false;
+            Answer::Gone(_) => self.store.forget(&entry.name, &entry.uid),
+            Answer::Conflict(_) => {
+                self.metrics.conflicts.inc();
             }
-        };
-        if is_not_found(&error) {
-            self.store.forget(&entry.name, &entry.uid);
-        } else if is_conflict(&error) {
-            self.metrics.conflicts.inc();
-        } else {
-            warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
-            self.count(entry, &error);
+            Answer::Refused(error) => {
+                warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
+                self.count(entry, &error);
+            }
+            Answer::TimedOut => warn!(name = %entry.name, "writing the place in the queue took too long"),
         }
         false
     }
@@ -171,13 +160,6 @@ impl Writer {
         if is_refusal(error) && self.store.refusals.refused(&entry.uid) {
             tell_unwritable(&self.events, &entry.name, &entry.uid, error);
         }
-    }
-
-    /// `None`: it took too long.
-    async fn patch(&self, entry: &Entry, patch: &Value) -> Option<Result<Backup, kube::Error>> {
-        let patch = Patch::Merge(patch);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        timeout(WRITE, self.api.patch(&entry.name, &params, &patch)).await.ok()
     }
 }
 

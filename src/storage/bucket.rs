@@ -17,8 +17,10 @@ use std::fmt;
 use berth_api::garden::StoreConfig;
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_core::garden::fault::Fault;
+use bytes::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
 
 use azure::Azure;
 use folder::Folder;
@@ -32,6 +34,8 @@ use super::Roots;
 pub const PAGE: usize = 1000;
 /// Pages of unfinished uploads that one sweep looks at: the next one goes on.
 const SWEPT: usize = 100;
+/// Pages of versions of one small object: who can write more of them can remove it, too.
+const VERSION_PAGES: usize = 10;
 
 /// Why a store did not do what was asked: for people, and for whoever decides what comes next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -221,6 +225,48 @@ impl Bucket {
         }
     }
 
+    /// Does any key begin with `prefix`? A page may be empty with others after it.
+    ///
+    /// # Errors
+    /// As [`Self::page`].
+    pub async fn holds(&self, prefix: &str) -> Result<bool> {
+        let mut after = None;
+        loop {
+            let page = self.page(prefix, after.as_ref(), 1).await?;
+            if !page.versions.is_empty() || page.next.is_none() {
+                return Ok(!page.versions.is_empty());
+            }
+            after = page.next;
+        }
+    }
+
+    /// All versions and delete markers of one small object, of which there are few.
+    ///
+    /// # Errors
+    /// As [`Self::page`].
+    pub async fn versions_of(&self, key: &str) -> Result<Vec<Version>> {
+        // A folder lists what is in folders.
+        if let Self::Folder(folder) = self {
+            let found = folder.read_object(key).await?;
+            let version = |object: Bytes| Version {
+                key: key.to_owned(),
+                bytes: object.len() as u64,
+                ..Version::default()
+            };
+            return Ok(found.map(version).into_iter().collect());
+        }
+        let (mut found, mut after) = (Vec::new(), None);
+        for _ in 0..VERSION_PAGES {
+            let page = self.page(key, after.as_ref(), PAGE).await?;
+            found.extend(page.versions.into_iter().filter(|version| version.key == key));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// At most [`PAGE`] of them. What is gone already is removed.
     ///
     /// # Errors
@@ -277,6 +323,33 @@ impl Bucket {
             Self::S3(bucket) => bucket.abort(upload).await,
             Self::Google(bucket) => bucket.abort(upload).await,
             Self::Azure(_) | Self::Folder(_) => Ok(()),
+        }
+    }
+
+    /// A small object. `None`: there is none of that key, or earlier versions of it alone.
+    ///
+    /// # Errors
+    /// What the store says, of a missing bucket, too.
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        match self {
+            Self::S3(bucket) => bucket.read_object(key).await,
+            Self::Azure(container) => container.read_object(key).await,
+            Self::Google(bucket) => bucket.read_object(key).await,
+            Self::Folder(folder) => folder.read_object(key).await,
+        }
+    }
+
+    /// Writes a small object on the condition that there is none of that key. Where a store knows no conditions, whoever has looked
+    /// before overwrites at most what came in that moment.
+    ///
+    /// # Errors
+    /// What the store says, each in other words where there is one: look again.
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        match self {
+            Self::S3(bucket) => bucket.create_object(key, object).await,
+            Self::Azure(container) => container.create_object(key, object).await,
+            Self::Google(bucket) => bucket.create_object(key, object).await,
+            Self::Folder(folder) => folder.create_object(key, object).await,
         }
     }
 

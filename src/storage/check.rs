@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::FIELD_MANAGER;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::{DynObjectStore, ObjectStore};
 use serde_json::json;
@@ -19,8 +18,9 @@ use tracing::{info, warn};
 use super::Opener;
 use super::layout::place;
 use super::open::credentials_of;
-use crate::client::{Listed, is_conflict, is_not_found, list};
+use crate::client::{Listed, list};
 use crate::text::chain;
+use crate::write::{Answer, Write, patch};
 
 /// How often locations are looked at; each is checked when its own time has come.
 const TICK: Duration = Duration::from_secs(2);
@@ -113,21 +113,17 @@ impl Checker {
         if location.status.as_ref().and_then(|s| s.phase) != Some(phase) {
             info!(%name, ?phase, %message, "storage location");
         }
-        let patch = json!({
-            "metadata": {"resourceVersion": location.resource_version()},
-            "status": {
-                "phase": phase,
-                "lastValidationTime": Time(Timestamp::now()),
-                "message": if message.is_empty() { None } else { Some(message) },
-            },
-        });
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match self.api.patch(&name, &params, &Patch::Merge(patch)).await {
-            Ok(_) => {}
-            Err(error) if is_conflict(&error) || is_not_found(&error) => {}
-            Err(error) => {
-                warn!(%name, error = chain(&error), "failed to write the phase of the storage location")
+        let change = json!({"status": {
+            "phase": phase,
+            "lastValidationTime": Time(Timestamp::now()),
+            "message": if message.is_empty() { None } else { Some(message) },
+        }});
+        match patch(&self.api, Write::on(location).uid(None), change).await {
+            Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
+            Answer::Refused(error) => {
+                warn!(%name, error = chain(&error), "failed to write the phase of the storage location");
             }
+            Answer::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
         }
     }
 

@@ -13,7 +13,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use berth::mirror::{Change, mirror, of_namespace};
+use berth::watch::{WatchEvent, of_namespace, reflect};
 use berth_api::velero::Backup;
 use berth_test_support::{Berth, ControlPlane, Options, binaries, peers, project};
 use clap::Parser;
@@ -107,9 +107,9 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
 
     let (sender, mut changes) = mpsc::unbounded_channel();
     // Nobody listens any more once the table is done.
-    let observe = move |change: Change<Backup>| drop(sender.send((Instant::now(), change)));
+    let observe = move |change: WatchEvent<Backup>| drop(sender.send((Instant::now(), change)));
     let backups = of_namespace(&client, NAMESPACE);
-    let watch = mirror(backups, watcher::Config::default(), |backup: Backup| backup, observe);
+    let watch = reflect(backups, watcher::Config::default(), |backup: Backup| backup, observe);
     let watch = tokio::spawn(watch);
     changes.recv().await.context("the watch of Backups ended")?;
 
@@ -167,7 +167,7 @@ async fn create(berth: &Berth) -> anyhow::Result<()> {
 /// Shows what happens until all have ended.
 async fn follow(
     berth: &mut Berth,
-    changes: &mut mpsc::UnboundedReceiver<(Instant, Change<Backup>)>,
+    changes: &mut mpsc::UnboundedReceiver<(Instant, WatchEvent<Backup>)>,
 ) -> anyhow::Result<Scene> {
     let mut scene = Scene::new(usize::from(SLOTS));
     let mut table = Table::new();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::bail;
-use berth::mirror::Change;
 use berth::queue::seen::entry;
+use berth::watch::WatchEvent;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Order, Reason, View, plan};
 use kube::ResourceExt;
@@ -32,11 +32,11 @@ impl Scene {
         Self { slots, backups: BTreeMap::new(), happened: Vec::new() }
     }
 
-    pub fn observe(&mut self, at: Instant, change: Change<Backup>) {
+    pub fn observe(&mut self, at: Instant, change: WatchEvent<Backup>) {
         match change {
-            Change::All(backups) => backups.into_iter().for_each(|backup| self.apply(at, backup)),
-            Change::Applied(backup) => self.apply(at, backup),
-            Change::Deleted(name) => drop(self.backups.remove(&name)),
+            WatchEvent::Replaced(backups) => backups.into_iter().for_each(|backup| self.apply(at, backup)),
+            WatchEvent::Applied(backup) => self.apply(at, backup),
+            WatchEvent::Deleted(name) => drop(self.backups.remove(&name)),
         }
     }
 

@@ -193,6 +193,30 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
 }
 
 #[test]
+fn an_object_is_created_once_and_is_none_where_only_others_begin_alike() {
+    const KEY: &str = "_berth/e/owner.json";
+    for cloud in clouds() {
+        let bucket = cloud.bucket("marked-once");
+        runtime().block_on(async {
+            bucket.create().await.unwrap();
+            assert_eq!(bucket.read_object(KEY).await, Ok(None));
+            bucket.create_object(&format!("{KEY}.other"), &json!(0)).await.unwrap();
+            assert_eq!(bucket.read_object(KEY).await, Ok(None));
+            assert_eq!(bucket.versions_of(KEY).await, Ok(Vec::new()));
+            bucket.create_object(KEY, &json!(1)).await.unwrap();
+            assert!(bucket.create_object(KEY, &json!(2)).await.is_err());
+            assert_eq!(bucket.read_object(KEY).await, Ok(Some("1".into())));
+            assert!(bucket.holds("_berth/e/").await.unwrap() && !bucket.holds("e/").await.unwrap());
+            let versions = bucket.versions_of(KEY).await.unwrap();
+            assert_eq!(bucket.remove(versions).await.unwrap().removed.len(), 1);
+            assert_eq!(bucket.read_object(KEY).await, Ok(None));
+            empty(&bucket, "").await;
+            bucket.delete().await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_directory_of_many_pages_is_removed_whole_and_no_other_is_touched() {
     const COUNT: usize = 1_203;
     for cloud in clouds() {

@@ -179,6 +179,45 @@ fn data_goes_only_when_its_removal_is_confirmed() {
     assert_eq!(site.count("confirmed", "sure"), 0);
 }
 
+#[test]
+fn a_directory_that_is_somebody_elses_is_neither_given_away_nor_removed() {
+    let site = Site::shared();
+    site.make_bucket("owned");
+    // People had it before berth knew the bucket; and a hub's entry, which this cluster knows nothing of.
+    site.fill("owned", "theirs/", 2);
+    site.fill("owned", "marked/", 2);
+    let store = site.store("owned", &site.s3.keys);
+    let mark = r#"{"entry":"marked","namespace":"garden-dev","uid":"0123","seed":"tug"}"#;
+    runtime().block_on(store.put(&Path::from("_berth/marked/owner.json"), mark.into())).unwrap();
+    for (name, part) in [
+        ("theirs", "annotate it with garden.berth.dev/own-directory=theirs"),
+        ("marked", "the directory of BackupEntry garden-dev/marked of a hub (UID 0123, Seed tug)"),
+    ] {
+        site.apply(&site.entry(name, "owned"));
+        let refused = site.becomes(ENTRIES, name, "Error");
+        let error = &refused["status"]["lastError"];
+        assert_eq!(error["codes"], json!(["ERR_CONFIGURATION_PROBLEM"]));
+        assert!(error["description"].as_str().unwrap().contains(part), "{error}");
+        assert!(site.event(ENTRIES, name, "Failed").contains(part));
+        site.delete(ENTRIES, name);
+        site.is_gone(ENTRIES, name);
+        assert!(site.event(ENTRIES, name, "DataLeft").contains("was left alone"));
+        assert_eq!(site.count("owned", name), 2, "{name}");
+    }
+    assert_eq!(site.count("owned", "_berth"), 1, "the mark of the one, and none of the other");
+
+    // Somebody says that it is its own.
+    let mut entry = site.entry("theirs", "owned");
+    entry["metadata"]["annotations"]["garden.berth.dev/own-directory"] = json!("theirs");
+    site.apply(&entry);
+    site.becomes(ENTRIES, "theirs", "Succeeded");
+    assert_eq!(site.count("owned", "_berth/theirs"), 1);
+    site.delete(ENTRIES, "theirs");
+    site.is_gone(ENTRIES, "theirs");
+    assert_eq!(site.count("owned", "theirs"), 0);
+    assert_eq!(site.count("owned", "marked"), 2);
+}
+
 /// This agent has no hub that it could ask.
 #[test]
 fn what_was_made_for_a_hub_is_not_removed_without_its_word() {
@@ -397,9 +436,11 @@ fn versions_and_markers_go_and_what_is_locked_waits_with_a_date() {
         "both versions, no marker: {left:?}"
     );
 
-    // Its admin shortens it, to some seconds: then it goes by itself.
+    // Its admin shortens it, to some seconds: then it goes by itself. The mark of its owner has a lock, too.
+    let noted = runtime().block_on(admin.page("_berth/vault/", None, 10)).unwrap().versions;
+    assert_eq!(noted.len(), 1, "{noted:?}");
     let mut soon = until;
-    for version in &left {
+    for version in left.iter().chain(&noted) {
         // A time that is over when it is asked for is refused.
         soon = wait_for("the lock to be shortened", PATIENCE, || {
             // A store keeps whole seconds.
@@ -435,7 +476,16 @@ fn a_bucket_that_is_gone_is_gone() {
     site.make_bucket("vanishing");
     site.make_entry("orphan", "vanishing");
     let admin = site.administer("vanishing", &site.s3.keys, &json!({}));
-    runtime().block_on(admin.delete()).unwrap();
+    runtime().block_on(async {
+        // The mark of the directory's owner.
+        let found = admin.page("", None, 10).await.unwrap().versions;
+        assert_eq!(
+            found.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(),
+            ["_berth/orphan/owner.json"]
+        );
+        admin.remove(found).await.unwrap();
+        admin.delete().await.unwrap();
+    });
     site.delete(ENTRIES, "orphan");
     site.is_gone(ENTRIES, "orphan");
     // It may be that only its address is wrong: an empty one is made when somebody wants that, and that is said.

@@ -117,6 +117,27 @@ pub fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.iter().flatten().any(|(key, _)| key == keys::CARRIED_FOR)
 }
 
+/// Was it ever made for one? Its label of the Seed is taken off where that hub is gone; the rest of what the hub gave it stays.
+pub fn is_of_a_hub(metadata: &ObjectMeta) -> bool {
+    is_ours(metadata) || hub_uid(metadata).is_some() || annotation(metadata, keys::HUB_NAMESPACE).is_some()
+}
+
+/// Was its directory ever made, by what the hub has on record, even where it lost its statuses?
+pub fn was_made(hub: &BackupEntry) -> bool {
+    hub.status.as_ref().is_some_and(|status| status.observed_generation.is_some())
+        || annotation(&hub.metadata, keys::WRITER).is_some_and(|seed| !seed.is_empty())
+}
+
+/// What the member's object of an entry that [`was_made`] lacks to know that itself: for one made before there were marks, and by
+/// another cluster. Said once, it stays said.
+pub fn needs_word(found: Option<&extensions::BackupEntry>) -> bool {
+    let Some(found) = found else { return true };
+    let last = found.status.as_ref().and_then(|status| status.common.last_operation.as_ref());
+    let is_unmade = last.is_none_or(|last| last.state != OperationState::Succeeded);
+    annotation(&found.metadata, keys::OWN_DIRECTORY).is_some()
+        || is_unmade && found.metadata.deletion_timestamp.is_none()
+}
+
 /// Name of the member's Secret with a bucket's credentials.
 pub fn bucket_secret(bucket: &str) -> String {
     format!("bucket-{bucket}")
@@ -143,8 +164,13 @@ pub fn bucket(hub: &BackupBucket, freight: Freight<'_>) -> extensions::BackupBuc
     extensions::BackupBucket { metadata, spec, status: None }
 }
 
-/// The member's object of an entry in `bucket`.
-pub fn entry(hub: &BackupEntry, bucket: &BackupBucket, freight: Freight<'_>) -> extensions::BackupEntry {
+/// The member's object of an entry in `bucket`. `vouched`: what is unmarked in its directory is its own ([`needs_word`]).
+pub fn entry(
+    hub: &BackupEntry,
+    bucket: &BackupBucket,
+    freight: Freight<'_>,
+    vouched: bool,
+) -> extensions::BackupEntry {
     let name = hub.metadata.name.clone().unwrap_or_default();
     let spec = extensions::BackupEntrySpec {
         kind: bucket.spec.provider.clone(),
@@ -155,9 +181,13 @@ pub fn entry(hub: &BackupEntry, bucket: &BackupBucket, freight: Freight<'_>) -> 
         bucket_name: bucket.metadata.name.clone().unwrap_or_default(),
         secret_ref: secret_ref(entry_secret(&name), freight),
     };
-    let pass_on = &[keys::FORGET_DATA, keys::FORCE_DELETION];
-    let metadata =
+    let pass_on = &[keys::FORGET_DATA, keys::FORCE_DELETION, keys::OWN_DIRECTORY];
+    let mut metadata =
         metadata(&hub.metadata, freight, [keys::EXTENSION_ENTRY_FINALIZER, keys::GARDEN_FINALIZER], pass_on);
+    let namespace =
+        hub.metadata.namespace.clone().map(|namespace| (keys::HUB_NAMESPACE.to_owned(), namespace));
+    let own = vouched.then(|| (keys::OWN_DIRECTORY.to_owned(), name));
+    metadata.annotations.get_or_insert_default().extend(namespace.into_iter().chain(own));
     extensions::BackupEntry { metadata, spec, status: None }
 }
 
@@ -232,6 +262,65 @@ mod tests {
         assert_eq!(told(by(Some("")), false), Told::Unassigned);
         assert_eq!(told(by(Some("b")), false), Told::Elsewhere);
         assert_eq!(told(by(Some("a")), true), Told::Keep);
+    }
+
+    #[test]
+    fn an_entry_goes_down_with_its_namespace_for_the_mark_of_its_directory() {
+        let mut hub = BackupEntry::new("e", super::super::BackupEntrySpec::default());
+        hub.metadata.namespace = Some("one".to_owned());
+        let said = [(keys::OWN_DIRECTORY.to_owned(), "e".to_owned())];
+        hub.metadata.annotations = Some(said.into());
+        let bucket = BackupBucket::new("b", super::super::BackupBucketSpec::default());
+        let freight = Freight { seed: "s", namespace: "garden", digest: "d" };
+        let said = entry(&hub, &bucket, freight, false);
+        assert_eq!(annotation(&said.metadata, keys::HUB_NAMESPACE), Some("one"));
+        assert_eq!(annotation(&said.metadata, keys::OWN_DIRECTORY), Some("e"));
+        hub.metadata.annotations = None;
+        for vouched in [false, true] {
+            let own = entry(&hub, &bucket, freight, vouched).metadata;
+            assert_eq!(annotation(&own, keys::OWN_DIRECTORY), vouched.then_some("e"));
+        }
+    }
+
+    #[test]
+    fn the_hub_vouches_for_what_was_made_and_is_not_known_here() {
+        let mut hub = BackupEntry::new("e", super::super::BackupEntrySpec::default());
+        assert!(!was_made(&hub));
+        hub.metadata.annotations = Some([(keys::WRITER.to_owned(), "a".to_owned())].into());
+        assert!(was_made(&hub), "a hub that lost its statuses");
+        hub.metadata.annotations = None;
+        hub.status = Some(super::super::BackupEntryStatus {
+            observed_generation: Some(1),
+            ..super::super::BackupEntryStatus::default()
+        });
+        assert!(was_made(&hub));
+
+        let spec = extensions::BackupEntrySpec::default();
+        let mut found = extensions::BackupEntry { metadata: ObjectMeta::default(), spec, status: None };
+        assert!(needs_word(None) && needs_word(Some(&found)));
+        for (state, needs) in [(OperationState::Error, true), (OperationState::Succeeded, false)] {
+            found.status = Some(extensions::BackupEntryStatus {
+                common: extensions::ExtensionStatus {
+                    last_operation: Some(operation(OperationType::Create, state)),
+                    ..extensions::ExtensionStatus::default()
+                },
+            });
+            assert_eq!(needs_word(Some(&found)), needs);
+        }
+        found.metadata.annotations = Some([(keys::OWN_DIRECTORY.to_owned(), "e".to_owned())].into());
+        assert!(needs_word(Some(&found)), "said once, it stays said");
+    }
+
+    #[test]
+    fn what_was_made_for_a_hub_is_its_even_without_the_label_of_the_seed() {
+        let labeled = |key: &str| ObjectMeta {
+            labels: Some([(key.to_owned(), "x".to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        assert!(is_of_a_hub(&labeled(keys::CARRIED_FOR)) && is_of_a_hub(&labeled(keys::HUB_UID)));
+        let annotations = Some([(keys::HUB_NAMESPACE.to_owned(), "one".to_owned())].into());
+        assert!(is_of_a_hub(&ObjectMeta { annotations, ..ObjectMeta::default() }));
+        assert!(!is_of_a_hub(&ObjectMeta::default()));
     }
 
     #[test]

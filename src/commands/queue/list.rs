@@ -10,8 +10,8 @@ use super::Here;
 use super::situation::{Leader, Line, Situation, When, leader, read};
 use crate::args::Output;
 use crate::commands::print::{self, Head, age};
-use crate::queue::Store;
-use crate::queue::store::mirror_queue;
+use crate::queue::BackupCache;
+use crate::queue::cache::reflect_queue;
 
 /// What changes at once is shown at once.
 const CALM: Duration = Duration::from_millis(200);
@@ -33,17 +33,22 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
     read(here).await?;
     loop {
         let known = leader(&here.client, &here.namespace).await;
-        let store = Store::new(known.settings.clone());
+        let store = BackupCache::new(known.settings.clone());
         tokio::select! {
             shown = show_changes(here, &store, &known, output) => shown?,
-            () = mirror_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
+            () = reflect_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }
 }
 
 /// Until the leader tells something else about itself.
-async fn show_changes(here: &Here, store: &Store, known: &Leader, output: Output) -> anyhow::Result<()> {
+async fn show_changes(
+    here: &Here,
+    store: &BackupCache,
+    known: &Leader,
+    output: Output,
+) -> anyhow::Result<()> {
     let mut changed = store.changed();
     let mut asked = Instant::now();
     loop {

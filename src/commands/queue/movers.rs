@@ -12,9 +12,9 @@ use crate::args::Output;
 use crate::client::is_forbidden;
 use crate::commands::print::{self, Head, age};
 use crate::leader::absence;
-use crate::movers::fleet::State;
 use crate::movers::ledger::Ledger;
 use crate::movers::look;
+use crate::movers::node_cache::State;
 
 pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());

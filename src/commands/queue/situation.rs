@@ -18,9 +18,9 @@ use serde::Serialize;
 use super::Here;
 use crate::client::list;
 use crate::leader::LEASE;
-use crate::mirror::Change;
-use crate::queue::{Settings, Store};
+use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
+use crate::watch::WatchEvent;
 
 /// A larger queue is listed without expectations.
 const ESTIMATE_MOST: usize = 400;
@@ -124,14 +124,14 @@ pub async fn read(here: &Here) -> anyhow::Result<Situation> {
             eprintln!("{kind} {name} is left out, because it cannot be read: {why}");
         }
     }
-    let store = Store::new(leader.settings.clone());
-    store.observe(Change::All(backups.items));
-    store.observe_location(Change::All(locations.items));
+    let store = BackupCache::new(leader.settings.clone());
+    store.observe(WatchEvent::Replaced(backups.items));
+    store.observe_location(WatchEvent::Replaced(locations.items));
     Ok(Situation::new(&store, &leader, Timestamp::now()))
 }
 
 impl Situation {
-    pub fn new(store: &Store, leader: &Leader, now: Timestamp) -> Self {
+    pub fn new(store: &BackupCache, leader: &Leader, now: Timestamp) -> Self {
         let mut view = store.view(leader.stopped.clone(), now);
         view.unwritable.clone_from(&leader.unwritable);
         let backups = std::mem::take(&mut view.backups);

@@ -103,6 +103,7 @@ impl Courier {
         });
         let elsewhere =
             hub.as_ref().zip(found.as_ref()).and_then(|(hub, found)| elsewhere(&found.spec.bucket_name, hub));
+        let vouched = hub.as_deref().is_some_and(carried::was_made) && carried::needs_word(found.as_deref());
         let parcel = Parcel {
             name,
             told,
@@ -121,8 +122,9 @@ impl Courier {
             last_error: status.last_error.as_ref(),
             is_deleted: hub.as_ref().is_some_and(|hub| hub.metadata.deletion_timestamp.is_some()),
         };
-        let wanted =
-            |freight: Freight<'_>| Some(carried::entry(hub.as_deref()?, bucket.as_deref()?, freight));
+        let wanted = |freight: Freight<'_>| {
+            Some(carried::entry(hub.as_deref()?, bucket.as_deref()?, freight, vouched))
+        };
         let outcome = self.hand_over(parcel, &desk, wanted, before).await?;
         let locked = self.member.entries.get(name).and_then(|found| locked_until(found.common()));
         let Some(hub) = &hub else { return Ok(()) };

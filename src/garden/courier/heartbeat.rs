@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use berth_api::garden::report::with_condition;
 use berth_api::garden::{Condition, Seed};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_core::garden::executor::SILENT;
 use berth_core::garden::identity::{Standing, standing};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
-use crate::client::{is_conflict, is_not_found};
 use crate::pace::{paced, passed};
 use crate::text::chain;
+use crate::write::{Answer, Pauses, Write, patch_status};
 
 /// The hub takes a seed for gone that was silent for four of these.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -122,7 +122,11 @@ impl Heart<'_> {
         };
         let api: Api<Seed> = Api::all(self.hub.clone());
         let mut last = anyhow!("the hub's Seed changed each time before it could be written");
-        for _ in 0..ATTEMPTS {
+        let mut pauses = Pauses::default();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                pauses.wait().await;
+            }
             let asked =
                 timeout(ANSWER, api.get_opt(self.seed)).await.context("the hub did not answer in time")?;
             let Some(found) = asked.map_err(|error| anyhow!(chain(&error)))? else {
@@ -138,18 +142,16 @@ impl Heart<'_> {
                     (json!({"conditions": renewed}), Look::Another(other.to_owned()))
                 }
             };
-            let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "status": status});
-            let params =
-                PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            let sent = timeout(ANSWER, api.patch_status(self.seed, &params, &Patch::Merge(patch))).await;
-            match (sent.context("the hub did not answer in time"), look) {
-                (Ok(Ok(_)), look) => return Ok(look),
+            let judged = found.metadata.resource_version.as_deref();
+            let as_judged = Write::to(self.seed).version(judged).within(ANSWER);
+            match (patch_status(&api, as_judged, json!({"status": status})).await, look) {
+                (Answer::Written(_), look) => return Ok(look),
                 // It is so, whether it could be told or not.
-                (Err(_) | Ok(Err(_)), Look::Another(other)) => return Ok(Look::Another(other)),
-                (Ok(Err(error)), _) if is_conflict(&error) => last = anyhow!(chain(&error)),
-                (Ok(Err(error)), _) if is_not_found(&error) => return Ok(Look::Unregistered),
-                (Ok(Err(error)), _) => return Err(anyhow!(chain(&error))),
-                (Err(late), _) => return Err(late),
+                (_, Look::Another(other)) => return Ok(Look::Another(other)),
+                (Answer::Conflict(error), _) => last = anyhow!(chain(&error)),
+                (Answer::Gone(_), _) => return Ok(Look::Unregistered),
+                (Answer::Refused(error), _) => return Err(anyhow!(chain(&error))),
+                (Answer::TimedOut, _) => return Err(anyhow!("the hub did not answer in time")),
             }
         }
         Err(last)
@@ -229,3 +231,6 @@ fn renewed(conditions: &[Condition], wanted: Condition) -> Vec<Condition> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests;

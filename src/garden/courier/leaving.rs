@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
+use berth_api::garden::carried::was_made;
 use berth_api::garden::operation::{OperationState, OperationType};
 use berth_api::garden::report::{self, Problem, Report};
 use berth_api::keys;
@@ -57,13 +58,14 @@ impl Quiet {
     }
 }
 
-/// The hub has our word, for what it wants now.
+/// The hub has our word, for what it wants now. Of what was never made it has no generation.
 fn was_let_go(entry: &BackupEntry) -> bool {
     let status = entry.status.as_ref();
     let last = status.and_then(|status| status.last_operation.as_ref());
     let is_said = last
         .is_some_and(|last| (last.kind, last.state) == (OperationType::Migrate, OperationState::Succeeded));
-    is_said && status.and_then(|status| status.observed_generation) == entry.metadata.generation
+    let is_current = status.and_then(|status| status.observed_generation) == entry.metadata.generation;
+    is_said && (is_current || !was_made(entry))
 }
 
 impl Courier {
@@ -108,8 +110,10 @@ impl Courier {
         theirs.extend(self.member.locations.get(&name).is_none().then(|| name.clone()));
         let found = running(&self.clients.call, &self.settings.namespace, &theirs).await;
         let found = found.map_err(|error| Failure::of::<Backup>("list", "of an entry that goes", error))?;
-        let report = report::leaving(found, entry.metadata.generation, now);
-        if report.observed_generation.is_some() {
+        // A generation says that its directory was made, and what lies there is its own, wherever it goes.
+        let generation = entry.metadata.generation.filter(|_| was_made(entry));
+        let report = report::leaving(found, generation, now);
+        if report.last_operation.state == OperationState::Succeeded {
             info!(name, to = entry.spec.seed_name, "an entry is let go: nothing writes there any more");
             self.quiet.forget(&name);
         }

@@ -14,7 +14,7 @@ use berth_core::garden::location::{Access, Holder, Life, Wanted, is_default, lif
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use tracing::info;
@@ -23,6 +23,7 @@ use super::Courier;
 use super::handover::digest_of;
 use super::write::{Desk, Failure, keep_secret};
 use crate::client::is_not_found;
+use crate::write::{self, Answer, Write};
 
 /// What the entry should know of its location.
 pub struct Told {
@@ -271,9 +272,9 @@ impl Courier {
             Err(error) => return Err(failure("list", error)),
         };
         for object in &found {
-            match api.delete(&object.name_any(), &DeleteParams::default()).await {
-                Err(error) if !is_not_found(&error) => return Err(failure("delete", error)),
-                _ => {}
+            match write::delete(&api, Write::to(&object.name_any())).await {
+                Answer::Gone(_) => {}
+                answer => answer.written().map_err(|error| failure("delete", error))?,
             }
         }
         Ok(found.len())

@@ -13,46 +13,46 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
-use super::known::Known;
+use super::cache::ObjectCache;
 use super::secrets::{Answer, Credentials, Secrets};
 use super::write::Failure;
-use crate::mirror::of_namespace;
+use crate::watch::of_namespace;
 
 /// What the hub says. Stays as it was while the hub cannot be reached.
 pub struct Hub {
     namespace: String,
-    pub buckets: Known<BackupBucket>,
-    pub entries: Known<BackupEntry>,
+    pub buckets: ObjectCache<BackupBucket>,
+    pub entries: ObjectCache<BackupEntry>,
     secrets: Secrets,
-    tombstones: Known<ConfigMap>,
+    tombstones: ObjectCache<ConfigMap>,
 }
 
 /// What was made of it here.
 pub struct Member {
     namespace: String,
     garden_namespace: String,
-    pub buckets: Known<extensions::BackupBucket>,
-    pub entries: Known<extensions::BackupEntry>,
+    pub buckets: ObjectCache<extensions::BackupBucket>,
+    pub entries: ObjectCache<extensions::BackupEntry>,
     /// Of ours in the namespace of the credentials.
-    pub secrets: Known<Secret>,
-    pub locations: Known<BackupStorageLocation>,
+    pub secrets: ObjectCache<Secret>,
+    pub locations: ObjectCache<BackupStorageLocation>,
     /// Of ours beside the locations.
-    pub location_secrets: Known<Secret>,
+    pub location_secrets: ObjectCache<Secret>,
 }
 
 impl Hub {
     pub fn new(namespace: &str, changes: &Arc<watch::Sender<u64>>) -> Self {
         Self {
             namespace: namespace.to_owned(),
-            buckets: Known::new(changes),
-            entries: Known::new(changes),
+            buckets: ObjectCache::new(changes),
+            entries: ObjectCache::new(changes),
             secrets: Secrets::new(namespace, changes),
-            tombstones: Known::new(changes),
+            tombstones: ObjectCache::new(changes),
         }
     }
 
     pub fn is_synced(&self) -> bool {
-        self.buckets.is_listed() && self.entries.is_listed() && self.tombstones.is_listed()
+        self.buckets.is_synced() && self.entries.is_synced() && self.tombstones.is_synced()
     }
 
     /// Credentials are asked for of buckets that this seed acts on, and of entries that are its.
@@ -162,20 +162,20 @@ impl Member {
         Self {
             namespace: namespace.to_owned(),
             garden_namespace: garden_namespace.to_owned(),
-            buckets: Known::new(changes),
-            entries: Known::new(changes),
-            secrets: Known::new(changes),
-            locations: Known::new(changes),
-            location_secrets: Known::new(changes),
+            buckets: ObjectCache::new(changes),
+            entries: ObjectCache::new(changes),
+            secrets: ObjectCache::new(changes),
+            locations: ObjectCache::new(changes),
+            location_secrets: ObjectCache::new(changes),
         }
     }
 
     pub fn is_synced(&self) -> bool {
-        self.buckets.is_listed()
-            && self.entries.is_listed()
-            && self.secrets.is_listed()
-            && self.locations.is_listed()
-            && self.location_secrets.is_listed()
+        self.buckets.is_synced()
+            && self.entries.is_synced()
+            && self.secrets.is_synced()
+            && self.locations.is_synced()
+            && self.location_secrets.is_synced()
     }
 
     /// For ever.

@@ -4,19 +4,20 @@ use std::fmt::Debug;
 
 use berth_api::garden::carried::{is_ours, lacks};
 use berth_api::garden::report::Problem;
-use berth_api::keys::{EXCLUDE_FROM_BACKUP, FIELD_MANAGER};
+use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::known::Known;
+use super::cache::ObjectCache;
 use super::secrets::Credentials;
-use crate::client::{is_conflict, is_not_found};
+use crate::client::is_conflict;
+use crate::write::{self, Answer, Write};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -54,7 +55,7 @@ impl Failure {
 /// One kind to write to, and what is known of it.
 pub struct Desk<'a, K> {
     pub api: Api<K>,
-    pub known: &'a Known<K>,
+    pub known: &'a ObjectCache<K>,
 }
 
 impl<K> Desk<'_, K>
@@ -63,22 +64,17 @@ where
 {
     /// Server-side: what others set besides stays.
     pub async fn apply(&self, object: &K) -> Result<(), Failure> {
-        let params = PatchParams::apply(FIELD_MANAGER).force();
         let name = object.name_any();
-        let answer = self.api.patch(&name, &params, &Patch::Apply(object)).await;
-        self.known.note(answer.map_err(|error| Failure::of::<K>("apply", &name, error))?);
-        Ok(())
+        let answer = write::apply(&self.api, Write::to(&name), object).await;
+        self.take("apply", &name, answer)
     }
 
     /// As it was seen, or not at all. `metadata` and `rest` are merged in.
-    pub async fn patch(&self, found: &K, mut metadata: Value, rest: Value) -> Result<(), Failure> {
-        metadata["resourceVersion"] = json!(found.resource_version());
+    pub async fn patch(&self, found: &K, metadata: Value, rest: Value) -> Result<(), Failure> {
         let mut change = rest;
         change["metadata"] = metadata;
-        let name = found.name_any();
-        let answer = self.api.patch(&name, &params(), &Patch::Merge(change)).await;
-        self.known.note(answer.map_err(|error| Failure::of::<K>("patch", &name, error))?);
-        Ok(())
+        let answer = write::patch(&self.api, as_seen(found), change).await;
+        self.take("patch", &found.name_any(), answer)
     }
 
     pub async fn annotate(&self, found: &K, annotations: Value) -> Result<(), Failure> {
@@ -87,23 +83,23 @@ where
 
     /// Of the status; as it was seen, or not at all.
     pub async fn patch_status(&self, found: &K, status: Value) -> Result<(), Failure> {
-        let change = json!({"metadata": {"resourceVersion": found.resource_version()}, "status": status});
-        let name = found.name_any();
-        let answer = self.api.patch_status(&name, &params(), &Patch::Merge(change)).await;
-        self.known.note(answer.map_err(|error| Failure::of::<K>("report on", &name, error))?);
+        let answer = write::patch_status(&self.api, as_seen(found), json!({"status": status})).await;
+        self.take("report on", &found.name_any(), answer)
+    }
+
+    /// What was written is known before the watch shows it.
+    fn take(&self, what: &'static str, name: &str, answer: Answer<K>) -> Result<(), Failure> {
+        let written = answer.written().map_err(|error| Failure::of::<K>(what, name, error))?;
+        self.known.note(written);
         Ok(())
     }
 
     /// That very object. Gone already is as good.
     pub async fn delete(&self, found: &K) -> Result<(), Failure> {
-        let preconditions = Preconditions { uid: found.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let name = found.name_any();
-        match self.api.delete(&name, &params).await {
-            Err(error) if !is_not_found(&error) && !is_conflict(&error) => {
-                Err(Failure::of::<K>("delete", &name, error))
-            }
-            _ => Ok(()),
+        match write::delete(&self.api, Write::to(&name).uid(found.meta().uid.as_deref())).await {
+            Answer::Gone(_) | Answer::Conflict(_) => Ok(()),
+            answer => answer.written().map_err(|error| Failure::of::<K>("delete", &name, error)),
         }
     }
 
@@ -123,8 +119,8 @@ where
     }
 }
 
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+fn as_seen<K: Resource>(found: &K) -> Write<'_> {
+    Write::on(found).uid(None)
 }
 
 /// A Secret of ours with these contents; written only where it is not so already.

@@ -7,6 +7,7 @@ use berth_api::garden::SecretReference;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::name::tombstone;
+use berth_core::garden::owner::End;
 use berth_core::garden::scope::Scope;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -17,11 +18,12 @@ use tracing::warn;
 
 use super::emptying::{empty, waits};
 use super::outcome::{Outcome, Problem, store_config};
-use super::purge::{Kept, Purge};
+use super::owner::Claim;
+use super::purge::{Kept, Pick, Purge};
 use super::secret;
 use super::task::{Extension, Task};
 use crate::client::is_conflict;
-use crate::storage::bucket::{Bucket, StoreError};
+use crate::storage::bucket::{Bucket, StoreError, Version};
 
 impl Extension for BackupEntry {
     const FINALIZER: &'static str = keys::EXTENSION_ENTRY_FINALIZER;
@@ -52,14 +54,26 @@ impl Extension for BackupEntry {
 async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
     let scope = scope(task)?;
     task.record.prefix = Some(scope.prefix().to_owned());
-    let bucket = &task.object.spec.bucket_name;
-    if !open(task).await?.exists().await? {
-        let message =
-            format!("there is no bucket {bucket} yet, or no longer; the directory has nowhere to be");
+    let name = task.object.spec.bucket_name.clone();
+    let bucket = open(task).await?;
+    if !bucket.exists().await? {
+        let message = format!("there is no bucket {name} yet, or no longer; the directory has nowhere to be");
         return Err(StoreError::new(Fault::NoSuchBucket, message).into());
     }
+    if task.was_set_up() {
+        task.record.made = Some(true);
+    }
+    let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
+        Some(claim) => claim.take(&bucket, &scope).await?,
+        None => None,
+    };
+    if let Some(why) = refused {
+        task.record.name_taken = Some(true);
+        return Err(Problem::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
+    }
     task.record.made = Some(true);
-    Ok(Outcome::Done { description: format!("directory {} of bucket {bucket}", scope.prefix()) })
+    task.record.name_taken = None;
+    Ok(Outcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
 }
 
 async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
@@ -71,7 +85,7 @@ async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem>
         return forget(task, &scope, why).await;
     }
     let bucket = Arc::new(open(task).await?);
-    match empty(task, &bucket, &scope).await {
+    match remove(task, &bucket, &scope).await {
         Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
             let bucket = bucket_here(task).await?;
             let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
@@ -80,12 +94,46 @@ async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem>
                 description: format!("there is no bucket {bucket_name}: its objects were gone already"),
             })
         }
-        Ok(Outcome::Done { description }) => {
-            let Some(notes) = scope.notes() else { return Ok(Outcome::Done { description }) };
-            let kept = clear(&bucket, &notes).await?;
+        done => done,
+    }
+}
+
+/// Nothing of a stranger's, nor what was noted of it.
+async fn remove(
+    task: &mut Task<'_, BackupEntry>,
+    bucket: &Arc<Bucket>,
+    scope: &Scope,
+) -> Result<Outcome, Problem> {
+    let (Some(claim), Some(notes)) = (Claim::of(&task.object, &task.record, scope, false), scope.notes())
+    else {
+        return Err(Problem::configuration(format!("{} has no place for a mark", scope.prefix())));
+    };
+    // Before it is read whose it is: so these are of nobody who came after that.
+    let marks = claim.versions(bucket).await?;
+    match claim.end(bucket, scope).await? {
+        End::LeftAlone(why) => {
+            task.record.name_taken = Some(true);
+            let directory = scope.prefix();
+            warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
+            let description = format!("{directory} was left alone, for it {why}");
+            return Ok(Outcome::Done { description });
+        }
+        End::Nothing => {
+            task.record.name_taken = None;
+            let description = format!("{} was never set up, and nothing is in it", scope.prefix());
+            return Ok(Outcome::Done { description });
+        }
+        End::Remove => {}
+    }
+    task.record.name_taken = None;
+    // A lock may keep an earlier version of the mark when nothing else is left to tell.
+    task.record.made = Some(true);
+    match empty(task, bucket, scope).await? {
+        Outcome::Done { description } => {
+            let kept = clear(bucket, &notes, (claim.mark(), marks)).await?;
             Ok(kept.map_or(Outcome::Done { description }, |kept| waits(task, kept)))
         }
-        done => done,
+        waiting => Ok(waiting),
     }
 }
 
@@ -94,15 +142,22 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
     buckets.get_opt(&task.object.spec.bucket_name).await
 }
 
-/// Removes what nobody counts. Gives what the store keeps.
-async fn clear(bucket: &Arc<Bucket>, scope: &Scope) -> Result<Option<Kept>, StoreError> {
-    let mut purge = Purge::new(Arc::clone(bucket), scope.clone());
-    while purge.step().await? {}
-    let kept = purge.kept().await?;
-    if kept.is_none() {
-        bucket.sweep(scope.prefix()).await?;
+/// Removes what nobody counts, and the mark with its key last: until then it is seen whose the rest is. Only those `versions` of
+/// the mark, because whoever comes next may have marked the directory by then. Gives what the store keeps.
+async fn clear(
+    bucket: &Arc<Bucket>,
+    scope: &Scope,
+    (mark, versions): (&str, Vec<Version>),
+) -> Result<Option<Kept>, StoreError> {
+    for pick in [Pick::AllBut(mark.to_owned()), Pick::These(versions)] {
+        let mut purge = Purge::picking(Arc::clone(bucket), scope.clone(), pick);
+        while purge.step().await? {}
+        if let Some(kept) = purge.kept().await? {
+            return Ok(Some(kept));
+        }
     }
-    Ok(kept)
+    bucket.sweep(scope.prefix()).await?;
+    Ok(None)
 }
 
 fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {

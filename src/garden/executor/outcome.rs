@@ -54,7 +54,7 @@ impl From<kube::Error> for Problem {
 pub struct Record {
     /// The bucket was there, an entry's, too. `false`: it was tried to make it.
     pub made: Option<bool>,
-    /// It was somebody else's, and is to be left alone.
+    /// It was somebody else's, and is to be left alone: a bucket, or an entry's directory.
     pub name_taken: Option<bool>,
     /// Directory of an entry, with its slash.
     pub prefix: Option<String>,

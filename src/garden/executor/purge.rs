@@ -54,10 +54,32 @@ pub struct Kept {
     pub is_indefinite: bool,
 }
 
+/// What of a scope is to go.
+pub enum Pick {
+    All,
+    /// All but what has this key.
+    AllBut(String),
+    /// None but these versions.
+    These(Vec<Version>),
+}
+
+impl Pick {
+    fn takes(&self, version: &Version) -> bool {
+        match self {
+            Self::All => true,
+            Self::AllBut(key) => version.key != *key,
+            Self::These(versions) => {
+                versions.iter().any(|one| (&one.key, &one.id) == (&version.key, &version.id))
+            }
+        }
+    }
+}
+
 /// A removal under way.
 pub struct Purge {
     bucket: Arc<Bucket>,
     scope: Scope,
+    pick: Pick,
     /// What this one removed.
     pub removed: Removed,
     flight: JoinSet<Result<Removal>>,
@@ -77,8 +99,13 @@ struct Look {
 
 impl Purge {
     pub fn new(bucket: Arc<Bucket>, scope: Scope) -> Self {
+        Self::picking(bucket, scope, Pick::All)
+    }
+
+    /// Of what `scope` covers, no more than that.
+    pub fn picking(bucket: Arc<Bucket>, scope: Scope, pick: Pick) -> Self {
         let (removed, look) = (Removed::default(), Look::default());
-        Self { bucket, scope, removed, flight: JoinSet::new(), look, looks: 0 }
+        Self { bucket, scope, pick, removed, flight: JoinSet::new(), look, looks: 0 }
     }
 
     /// Removes some more. `false`: there is nothing more to do.
@@ -126,7 +153,7 @@ impl Purge {
         Ok(page)
     }
 
-    fn begin(&mut self, page: Page) -> Result<()> {
+    fn begin(&mut self, mut page: Page) -> Result<()> {
         // Whatever a store lists: nothing else is removed.
         if let Some(strange) = page.versions.iter().find(|version| !self.scope.covers(&version.key)) {
             let message = format!(
@@ -137,6 +164,7 @@ impl Purge {
             );
             return Err(StoreError::new(Fault::Configuration, message));
         }
+        page.versions.retain(|version| self.pick.takes(version));
         if !page.versions.is_empty() {
             let bucket = Arc::clone(&self.bucket);
             self.flight.spawn(async move { bucket.remove(page.versions).await });

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 
 use berth_api::garden::SecretReference;
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 use super::outcome::Problem;
-use crate::client::is_not_found;
+use crate::write::{self, Answer, Write};
 
 /// Objects that need their Secret from now on, and such as need it no more, by UID: the watch may not show either yet.
 #[derive(Default)]
@@ -67,7 +67,8 @@ pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(
         return Ok(());
     }
     let finalizers = secret.finalizers().iter().cloned().chain([finalizer.to_owned()]).collect();
-    Ok(patch(client, secret, finalizers).await?)
+    patch(client, secret, finalizers).await.written()?;
+    Ok(())
 }
 
 /// Takes `finalizer` off, if it is there.
@@ -88,17 +89,16 @@ pub async fn let_go(
     }
     let finalizers = secret.finalizers().iter().filter(|held| *held != finalizer).cloned().collect();
     match patch(client, &secret, finalizers).await {
-        Err(error) if is_not_found(&error) => Ok(()),
-        patched => patched,
+        Answer::Gone(_) => Ok(()),
+        patched => patched.written().map(drop),
     }
 }
 
-async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Result<(), kube::Error> {
+async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Answer<Secret> {
     let reference =
         SecretReference { name: secret.name_any(), namespace: secret.namespace().unwrap_or_default() };
-    let patch = json!({"metadata": {"resourceVersion": secret.resource_version(), "finalizers": finalizers}});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    api(client, &reference).patch(&reference.name, &params, &Patch::Merge(patch)).await.map(|_| ())
+    let change = json!({"metadata": {"finalizers": finalizers}});
+    write::patch(&api(client, &reference), Write::on(secret).uid(None), change).await
 }
 
 fn api(client: &Client, reference: &SecretReference) -> Api<Secret> {

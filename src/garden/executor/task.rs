@@ -5,13 +5,13 @@ use std::fmt::Debug;
 use berth_api::extensions::ExtensionStatus;
 use berth_api::garden::operation::{OperationState, OperationType};
 use berth_api::garden::{LastError, LastOperation, SecretReference, carried};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::operation::{Operation, Request, done_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -25,6 +25,7 @@ use crate::events::What;
 use crate::garden::leave::{during, may_go};
 use crate::storage::Roots;
 use crate::storage::bucket::StoreError;
+use crate::write::{Write, patch, patch_status};
 
 /// When it is looked again whether a hub has said its word.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(2);
@@ -88,6 +89,21 @@ impl<'a, K: Extension> Task<'a, K> {
     /// Where folders may be stores.
     pub fn roots(&self) -> &Roots {
         &self.context.roots
+    }
+
+    /// It comes from another cluster, with its data.
+    pub fn is_restored(&self) -> bool {
+        self.operation == Operation::Restore
+    }
+
+    /// By its status: some earlier versions recorded nothing else. What is only reconciled by now succeeded before.
+    pub fn was_set_up(&self) -> bool {
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        last.is_some_and(|last| match last.kind {
+            OperationType::Create | OperationType::Restore => last.state == OperationState::Succeeded,
+            OperationType::Reconcile => true,
+            OperationType::Delete | OperationType::Migrate | OperationType::LiveMigrate => false,
+        })
     }
 
     /// Data stays where it is until somebody says that it may go.
@@ -168,14 +184,10 @@ impl<'a, K: Extension> Task<'a, K> {
             self.wait(silent).await?;
             return Ok(Some(again()));
         }
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
-        let was_set_up = last.is_some_and(|last| {
-            let kinds = [Operation::Create, Operation::Reconcile, Operation::Restore].map(operation_type);
-            last.state == OperationState::Succeeded && kinds.contains(&last.kind)
-        });
-        if was_set_up {
+        if self.was_set_up() {
             self.record.made = Some(true);
         }
+        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
         let progress = last.filter(|last| last.kind == operation_type(Operation::Delete));
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
@@ -273,17 +285,15 @@ impl<'a, K: Extension> Task<'a, K> {
             }
             (_, error) => error,
         };
-        let patch = json!({
-            "metadata": {"resourceVersion": self.object.resource_version()},
-            "status": {
-                "observedGeneration": self.object.meta().generation,
-                "lastOperation": last_operation,
-                "lastError": last_error,
-                // With its nulls: they take away what no longer holds.
-                "providerStatus": self.record,
-            },
-        });
-        self.object = self.api.patch_status(&self.object.name_any(), &params(), &Patch::Merge(patch)).await?;
+        let change = json!({"status": {
+            "observedGeneration": self.object.meta().generation,
+            "lastOperation": last_operation,
+            "lastError": last_error,
+            // With its nulls: they take away what no longer holds.
+            "providerStatus": self.record,
+        }});
+        let as_seen = Write::on(&self.object).uid(None);
+        self.object = patch_status(&self.api, as_seen, change).await.written()?;
         Ok(())
     }
 
@@ -308,12 +318,9 @@ impl<'a, K: Extension> Task<'a, K> {
     async fn patch_metadata(&mut self, without: &[&str], finalizers: Vec<String>) -> Result<(), kube::Error> {
         let annotations: serde_json::Map<String, Value> =
             without.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
-        let patch = json!({"metadata": {
-            "resourceVersion": self.object.resource_version(),
-            "finalizers": finalizers,
-            "annotations": annotations,
-        }});
-        self.object = self.api.patch(&self.object.name_any(), &params(), &Patch::Merge(patch)).await?;
+        let change = json!({"metadata": {"finalizers": finalizers, "annotations": annotations}});
+        let as_seen = Write::on(&self.object).uid(None);
+        self.object = patch(&self.api, as_seen, change).await.written()?;
         Ok(())
     }
 
@@ -366,10 +373,6 @@ impl<'a, K: Extension> Task<'a, K> {
         self.context.retries.forget(&uid);
         Ok(())
     }
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 pub fn requested_at<K: Extension>(object: &K) -> Option<Timestamp> {

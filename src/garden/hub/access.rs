@@ -2,21 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_api::keys;
 use berth_core::garden::hub::Access;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
-use tokio::time::timeout;
 
-use crate::client::is_not_found;
 use crate::objects::{PART_OF, PART_OF_BERTH};
+use crate::write::{Answer, Write, apply, delete};
 
 const PREFIX: &str = "berth-garden-seed:";
-const WRITE: Duration = Duration::from_secs(10);
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// By Seed.
@@ -62,26 +59,24 @@ pub async fn write(
     let name = format!("{PREFIX}{seed}");
     match secrets {
         Some(secrets) => {
-            let params = PatchParams::apply(keys::FIELD_MANAGER).force();
             let role = Role { metadata: metadata(namespace, seed), rules: Some(rules(secrets)) };
-            let role = timeout(WRITE, roles.patch(&name, &params, &Patch::Apply(&role))).await??;
+            let role = apply(&roles, Write::to(&name), &role).await.written()?;
             let binding = binding(namespace, seed);
-            let binding = timeout(WRITE, bindings.patch(&name, &params, &Patch::Apply(&binding))).await??;
+            let binding = apply(&bindings, Write::to(&name), &binding).await.written()?;
             Ok(Some((role, binding)))
         }
         None => {
-            let params = DeleteParams::default();
-            gone(timeout(WRITE, bindings.delete(&name, &params)).await?)?;
-            gone(timeout(WRITE, roles.delete(&name, &params)).await?)?;
+            gone(delete(&bindings, Write::to(&name)).await)?;
+            gone(delete(&roles, Write::to(&name)).await)?;
             Ok(None)
         }
     }
 }
 
-fn gone<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+fn gone(answer: Answer<()>) -> Result<(), kube::Error> {
     match answer {
-        Err(error) if !is_not_found(&error) => Err(error),
-        _ => Ok(()),
+        Answer::Gone(_) => Ok(()),
+        answer => answer.written(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, StoreConfig};
-use berth_api::keys::{self, EXCLUDE_FROM_BACKUP, FIELD_MANAGER, GARDEN_FINALIZER};
+use berth_api::keys::{self, EXCLUDE_FROM_BACKUP, GARDEN_FINALIZER};
 use berth_core::garden::location_keys::{Made, is_due, secret_name};
 use berth_core::garden::scope::Scope;
 use futures::{StreamExt, stream};
@@ -18,16 +18,17 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::objects::{Frozen, Metadata, Objects};
+use super::objects::{Frozen, HubCache, Metadata};
 use crate::events::{Events, What};
 use crate::storage::bucket::sts::{self, Sts};
 use crate::text::chain;
+use crate::write::{Write, apply, delete};
 
 /// Looks again at least this often.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -68,7 +69,7 @@ struct Attempt {
 
 impl Keeper<'_> {
     /// For ever, while this process leads.
-    pub async fn run(&self, objects: &Objects) {
+    pub async fn run(&self, objects: &HubCache) {
         let mut changed = objects.changed();
         while !objects.is_synced() {
             let _ = changed.changed().await;
@@ -82,7 +83,7 @@ impl Keeper<'_> {
         }
     }
 
-    async fn look(&self, objects: &Objects, attempts: &Attempts) {
+    async fn look(&self, objects: &HubCache, attempts: &Attempts) {
         let frozen = objects.frozen();
         let orders = orders(&frozen, self.namespace);
         let wanted: BTreeSet<&str> = orders.iter().map(|order| order.secret.as_str()).collect();
@@ -107,7 +108,13 @@ impl Keeper<'_> {
             .await;
     }
 
-    async fn attempt(&self, order: &Order, found: Option<&Metadata>, objects: &Objects, attempts: &Attempts) {
+    async fn attempt(
+        &self,
+        order: &Order,
+        found: Option<&Metadata>,
+        objects: &HubCache,
+        attempts: &Attempts,
+    ) {
         let failure = match self.make(order, found).await {
             Ok(secret) => {
                 let metadata = Metadata { metadata: secret.metadata, ..Metadata::default() };
@@ -164,19 +171,18 @@ impl Keeper<'_> {
             data: Some(data.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).into()),
             ..Secret::default()
         };
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let written = timeout(CALL, api.patch(name, &params, &Patch::Apply(&secret))).await??;
+        let written = apply(&api, Write::to(name).within(CALL), &secret).await.written()?;
         info!(name = entry.name_any(), until = %keys.expire_at, "made the keys of a directory");
         Ok(written)
     }
 
     async fn remove(&self, over: &Metadata) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
-        let preconditions = Preconditions { uid: over.uid(), resource_version: None };
-        let params = DeleteParams::default().preconditions(preconditions);
+        let name = over.name_any();
+        let that_one = Write::to(&name).uid(over.metadata.uid.as_deref()).within(CALL);
         // Whatever comes of it, it is looked at again.
-        if let Ok(Err(error)) = timeout(CALL, api.delete(&over.name_any(), &params)).await {
-            debug!(name = over.name_any(), error = chain(&error), "expired keys were not removed");
+        if let Err(error) = delete(&api, that_one).await.written() {
+            debug!(name, error = chain(&error), "expired keys were not removed");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The hub's objects, as watches and our own writes show them.
+//! The watch caches of the hub's objects, frozen together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -14,78 +14,33 @@ use kube::api::Api;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
-use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{access, tombstone};
-use crate::mirror::{Change, Key, is_older, mirror_everywhere, of_namespace};
+use crate::cache::{Cache, Shared};
+use crate::watch::{Key, of_namespace, reflect_everywhere};
 
 /// Of a Secret: its data is read by nobody here.
 pub type Metadata = PartialObjectMeta<Secret>;
 
 /// Objects of one kind.
-pub struct Kind<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    is_listed: bool,
-}
-
-impl<K> Default for Kind<K> {
-    fn default() -> Self {
-        Self { objects: BTreeMap::new(), is_listed: false }
-    }
-}
-
-impl<K: ResourceExt> Kind<K> {
-    /// An answer to a write of our own may be newer than what the watch shows.
-    fn newer(&self, object: Arc<K>) -> Arc<K> {
-        let version = |object: &K| object.resource_version().unwrap_or_default();
-        match self.objects.get(&key(&*object)).filter(|known| known.uid() == object.uid()) {
-            Some(known) if is_older(&version(&object), &version(known)) => Arc::clone(known),
-            _ => object,
-        }
-    }
-
-    fn put(&mut self, object: Arc<K>) {
-        let object = self.newer(object);
-        self.objects.insert(key(&*object), object);
-    }
-
-    fn observe(&mut self, change: Change<Arc<K>, Key>) {
-        match change {
-            Change::All(all) => {
-                self.objects = all.into_iter().map(|object| (key(&*object), self.newer(object))).collect();
-                self.is_listed = true;
-            }
-            Change::Applied(object) => self.put(object),
-            Change::Deleted(key) => drop(self.objects.remove(&key)),
-        }
-    }
-
-    /// The answer to a write of our own. Of one that was its last, nothing is left.
-    fn note(&mut self, object: K) {
-        if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
-            self.objects.remove(&key(&object));
-        } else {
-            self.put(Arc::new(object));
-        }
-    }
-}
+pub type KindCache<K> = Cache<Key, Arc<K>>;
 
 #[derive(Default)]
 pub struct State {
-    pub profiles: Kind<CloudProfile>,
-    pub seeds: Kind<Seed>,
-    pub buckets: Kind<BackupBucket>,
-    pub entries: Kind<BackupEntry>,
-    pub secrets: Kind<Metadata>,
-    pub roles: Kind<Role>,
-    pub bindings: Kind<RoleBinding>,
-    pub tombstones: Kind<ConfigMap>,
+    pub profiles: KindCache<CloudProfile>,
+    pub seeds: KindCache<Seed>,
+    pub buckets: KindCache<BackupBucket>,
+    pub entries: KindCache<BackupEntry>,
+    pub secrets: KindCache<Metadata>,
+    pub roles: KindCache<Role>,
+    pub bindings: KindCache<RoleBinding>,
+    pub tombstones: KindCache<ConfigMap>,
 }
 
 /// Where a kind is kept.
-pub type Part<K> = fn(&mut State) -> &mut Kind<K>;
+pub type Part<K> = fn(&mut State) -> &mut KindCache<K>;
 
 /// Everything at one moment, in the order of a view.
 #[derive(Clone, Default)]
@@ -102,31 +57,28 @@ pub struct Frozen {
     pub tombstones: Vec<Arc<ConfigMap>>,
 }
 
-/// Filled by [`Objects::follow`].
+/// Filled by [`HubCache::follow`].
 #[derive(Default)]
-pub struct Objects {
-    state: RwLock<State>,
-    changes: watch::Sender<u64>,
+pub struct HubCache {
+    state: Shared<State>,
 }
 
-impl Objects {
+impl HubCache {
     pub fn is_synced(&self) -> bool {
         let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
-        let hub = profiles.is_listed && seeds.is_listed && buckets.is_listed && entries.is_listed;
-        hub && secrets.is_listed && roles.is_listed && bindings.is_listed && tombstones.is_listed
+        let hub = profiles.is_synced() && seeds.is_synced() && buckets.is_synced() && entries.is_synced();
+        hub && secrets.is_synced() && roles.is_synced() && bindings.is_synced() && tombstones.is_synced()
     }
 
     /// Wakes on every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
-        let mut changes = self.changes.subscribe();
-        changes.mark_unchanged();
-        changes
+        self.state.changed()
     }
 
     pub fn frozen(&self) -> Frozen {
-        fn all<K>(kind: &Kind<K>) -> Vec<Arc<K>> {
-            kind.objects.values().cloned().collect()
+        fn all<K>(kind: &KindCache<K>) -> Vec<Arc<K>> {
+            kind.values().cloned().collect()
         }
         let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
@@ -171,28 +123,28 @@ impl Objects {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         T: ResourceExt,
     {
-        let keep = |object: K| Arc::new(slim(keep(object)));
-        mirror_everywhere(api, config, keep, |change| {
-            self.write(|state| part(state).observe(change));
-        })
+        reflect_everywhere(
+            api,
+            config,
+            |object: K| keyed(keep(object)),
+            |event| {
+                self.state.write(|state| part(state).observe(event));
+            },
+        )
         .await;
     }
 
     /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn note<K: ResourceExt>(&self, part: Part<K>, object: K) {
-        self.write(|state| part(state).note(slim(object)));
-    }
-
-    fn write(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.write());
-        self.changes.send_modify(|count| *count += 1);
+        let (key, object) = keyed(object);
+        self.state.write(|state| part(state).assume(key, object));
     }
 }
 
-/// Nobody needs to know who wrote which field.
-fn slim<K: ResourceExt>(mut object: K) -> K {
+/// What is kept of an object: nobody needs to know who wrote which field.
+fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
     object.meta_mut().managed_fields = None;
-    object
+    ((object.namespace().unwrap_or_default(), object.name_any()), Arc::new(object))
 }
 
 impl Frozen {
@@ -233,8 +185,4 @@ impl Frozen {
 
 fn is_owned_by(object: &impl ResourceExt, uid: &str) -> bool {
     object.owner_references().iter().any(|owner| owner.uid == uid)
-}
-
-fn key(object: &impl ResourceExt) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
 }

@@ -2,7 +2,6 @@
 //! bucket.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use berth_api::garden::{BackupBucket, BackupEntry};
 use berth_api::keys;
@@ -11,14 +10,11 @@ use berth_core::garden::name;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt};
-use tokio::time::timeout;
 
-use crate::client::is_conflict;
 use crate::objects::{PART_OF, PART_OF_BERTH};
-
-const WRITE: Duration = Duration::from_secs(10);
+use crate::write::{Answer, create};
 
 /// What `data` says of an entry's data.
 const REMOVED: &str = "removed";
@@ -65,11 +61,10 @@ pub async fn write(
 ) -> anyhow::Result<ConfigMap> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let record = record(namespace, entry, bucket, end, now);
-    match timeout(WRITE, api.create(&PostParams::default(), &record)).await? {
-        Ok(written) => Ok(written),
+    match create(&api, &record).await {
         // A hub that died between this and the next step wrote it.
-        Err(error) if is_conflict(&error) => Ok(record),
-        Err(error) => Err(error.into()),
+        Answer::Conflict(_) => Ok(record),
+        answer => Ok(answer.written()?),
     }
 }
 

@@ -6,34 +6,31 @@ mod patch;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use berth_api::garden::hub::{bucket_change, entry_change, profile_change, seed_change};
 use berth_api::garden::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
-use berth_api::keys::{self, CREDENTIALS_FINALIZER, FIELD_MANAGER, GARDEN_FINALIZER};
+use berth_api::keys::{self, CREDENTIALS_FINALIZER, GARDEN_FINALIZER};
 use berth_core::garden::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use tracing::{info, warn};
 
-use patch::{adoption, on_version, owned_by, with, without};
+use patch::{adoption, owned_by, with, without};
 
 use super::access;
-use super::objects::{Frozen, Objects, Part};
+use super::objects::{Frozen, HubCache, Part};
 use super::tombstone;
-use crate::client::{is_conflict, is_not_found};
 use crate::metrics::GardenMetrics;
 use crate::text::chain;
+use crate::write::{Answer, Write, create, delete, patch_metadata, patch_status};
 
-const WRITE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;
 
 /// What became of a plan.
@@ -56,7 +53,7 @@ pub struct Acted {
 pub struct Writer<'o> {
     client: Client,
     namespace: String,
-    objects: &'o Objects,
+    objects: &'o HubCache,
     metrics: &'o GardenMetrics,
 }
 
@@ -84,7 +81,7 @@ impl Round<'_> {
 }
 
 impl<'o> Writer<'o> {
-    pub fn new(client: Client, namespace: &str, objects: &'o Objects, metrics: &'o GardenMetrics) -> Self {
+    pub fn new(client: Client, namespace: &str, objects: &'o HubCache, metrics: &'o GardenMetrics) -> Self {
         Self { client, namespace: namespace.to_owned(), objects, metrics }
     }
 
@@ -151,19 +148,19 @@ impl<'o> Writer<'o> {
         bucket.metadata.finalizers = Some(vec![GARDEN_FINALIZER.to_owned()]);
         bucket.metadata.owner_references = Some(vec![owned_by(profile)]);
         let api: Api<BackupBucket> = Api::all(self.client.clone());
-        match timeout(WRITE, api.create(&PostParams::default(), &bucket)).await {
-            Ok(Ok(made)) => {
+        match create(&api, &bucket).await {
+            Answer::Written(made) => {
                 info!(name = %new.name, profile = %profile.name_any(), "made a BackupBucket");
                 self.objects.note(|state| &mut state.buckets, made);
                 round.acted.lock().made.push((new.name.clone(), new.profile));
             }
             // Somebody else was faster: the watch will show it.
-            Ok(Err(error)) if is_conflict(&error) => round.fail(),
-            Ok(Err(error)) => {
+            Answer::Conflict(_) => round.fail(),
+            Answer::Gone(error) | Answer::Refused(error) => {
                 warn!(name = %new.name, error = chain(&error), "a BackupBucket could not be made");
                 round.fail();
             }
-            Err(_) => {
+            Answer::TimedOut => {
                 warn!(name = %new.name, "making a BackupBucket took too long");
                 round.fail();
             }
@@ -199,20 +196,13 @@ impl<'o> Writer<'o> {
                     info!(name = %found.name_any(), "a BackupBucket is gone from its store");
                 }
             }
-            Some(BucketEnd::Retire) => {
-                let preconditions =
-                    Preconditions { uid: found.uid(), resource_version: found.resource_version() };
-                let params = DeleteParams::default().preconditions(preconditions);
-                let name = found.name_any();
-                match timeout(WRITE, to.api.delete(&name, &params)).await {
-                    Ok(Ok(_)) => round.acted.lock().retired.push(one.bucket),
-                    answer => {
-                        let error = answer.ok().and_then(Result::err).as_ref().map(|error| chain(error));
-                        warn!(%name, error, "an idle BackupBucket could not be deleted");
-                        round.fail();
-                    }
+            Some(BucketEnd::Retire) => match delete(&to.api, Write::on(&found)).await.written() {
+                Ok(()) => round.acted.lock().retired.push(one.bucket),
+                Err(error) => {
+                    warn!(name = %found.name_any(), error = chain(&error), "an idle BackupBucket could not be deleted");
+                    round.fail();
                 }
-            }
+            },
             None => {}
         }
     }
@@ -298,23 +288,20 @@ impl<'o> Writer<'o> {
             false => without(&**found, CREDENTIALS_FINALIZER),
         };
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut patch = json!({"metadata": {"finalizers": finalizers}});
-        on_version(&mut patch, &**found);
-        let written = timeout(WRITE, api.patch_metadata(name, &params(), &Patch::Merge(patch))).await;
+        let patch = json!({"metadata": {"finalizers": finalizers}});
+        let written = patch_metadata(&api, Write::on(&**found), patch).await;
         if let Some(written) = self.judge::<Secret, _>(round, name, written) {
             self.objects.note(|state| &mut state.secrets, written);
         }
     }
 
     /// Writes metadata and spec. `None`: look again.
-    async fn patch<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, mut patch: Value) -> Option<K>
+    async fn patch<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, patch: Value) -> Option<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        on_version(&mut patch, found);
-        let name = found.name_any();
-        let written = timeout(WRITE, to.api.patch(&name, &params(), &Patch::Merge(patch))).await;
-        let written = self.judge::<K, _>(round, &name, written)?;
+        let written = crate::write::patch(&to.api, Write::on(found), patch).await;
+        let written = self.judge::<K, _>(round, &found.name_any(), written)?;
         self.objects.note(to.part, written.clone());
         Some(written)
     }
@@ -324,11 +311,8 @@ impl<'o> Writer<'o> {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let mut patch = json!({"status": change});
-        on_version(&mut patch, found);
-        let name = found.name_any();
-        let written = timeout(WRITE, to.api.patch_status(&name, &params(), &Patch::Merge(patch))).await;
-        let written = self.judge::<K, _>(round, &name, written)?;
+        let written = patch_status(&to.api, Write::on(found), json!({"status": change})).await;
+        let written = self.judge::<K, _>(round, &found.name_any(), written)?;
         self.objects.note(to.part, written.clone());
         Some(written)
     }
@@ -337,23 +321,21 @@ impl<'o> Writer<'o> {
         &self,
         round: &Round<'_>,
         name: &str,
-        written: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>,
+        answer: Answer<T>,
     ) -> Option<T> {
         let kind = K::kind(&());
-        match written {
-            Ok(Ok(written)) => return Some(written),
-            Ok(Err(error)) if is_conflict(&error) => {
+        match answer {
+            Answer::Written(written) => return Some(written),
+            Answer::Conflict(_) => {
                 self.metrics.conflicts.inc();
             }
-            Ok(Err(error)) if is_not_found(&error) => {}
-            Ok(Err(error)) => warn!(%kind, %name, error = chain(&error), "a decision could not be written"),
-            Err(_) => warn!(%kind, %name, "writing a decision took too long"),
+            Answer::Gone(_) => {}
+            Answer::Refused(error) => {
+                warn!(%kind, %name, error = chain(&error), "a decision could not be written");
+            }
+            Answer::TimedOut => warn!(%kind, %name, "writing a decision took too long"),
         }
         round.fail();
         None
     }
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }

@@ -3,22 +3,23 @@
 
 use std::time::Instant;
 
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
 use berth_core::garden::migration::claim::{RENEW, Step, is_held, step};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::client::is_conflict;
 use crate::pace::{counted, paced, passed};
 use crate::text::chain;
+use crate::write::{Answer, Pauses, Write, patch};
 
-/// How often a write that takes the mark away is tried where somebody else was faster.
-const RELEASES: usize = 10;
+/// How often a write that takes the mark away is tried where somebody else was faster: for six seconds, because the mark says nothing
+/// any more after [`berth_core::garden::migration::claim::DEAD`].
+const RELEASES: usize = 6;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -54,6 +55,7 @@ impl Claim {
         tell: &impl Fn(&str),
     ) -> Result<Self, ClaimError> {
         let mut first: Option<(String, Instant)> = None;
+        let mut pauses = Pauses::default();
         loop {
             let since = now();
             let found = get(&api, location).await?;
@@ -78,6 +80,7 @@ impl Claim {
                         let last = Mutex::new(Last { mark, since });
                         return Ok(Self { api, location: location.to_owned(), run: run.to_owned(), last });
                     }
+                    sleep(paced(pauses.pause())).await;
                 }
             }
         }
@@ -100,6 +103,7 @@ impl Claim {
 
     /// Says so again; fails when somebody else has it, or took it away.
     pub async fn renew(&self) -> Result<(), ClaimError> {
+        let mut pauses = Pauses::default();
         loop {
             let since = now();
             let found = get(&self.api, &self.location).await?;
@@ -114,6 +118,7 @@ impl Claim {
                 *self.last.lock() = Last { mark, since };
                 return Ok(());
             }
+            sleep(paced(pauses.pause())).await;
         }
     }
 
@@ -135,7 +140,11 @@ impl Claim {
 
     /// So that the next one need not wait. If that fails, it waits. A location is written by whoever looks at its store, too.
     pub async fn release(self) {
-        for _ in 0..RELEASES {
+        let mut pauses = Pauses::default();
+        for attempt in 0..RELEASES {
+            if attempt > 0 {
+                sleep(paced(pauses.pause())).await;
+            }
             let Ok(found) = get(&self.api, &self.location).await else { return };
             let is_ours = found.annotations().get(keys::MIGRATED_BY) == Some(&self.last.lock().mark);
             if !is_ours || !matches!(write(&self.api, &found, None).await, Ok(false)) {
@@ -167,14 +176,15 @@ async fn write(
     found: &BackupStorageLocation,
     mark: Option<&str>,
 ) -> Result<bool, ClaimError> {
-    let change = json!({"metadata": {
-        "resourceVersion": found.resource_version(),
-        "annotations": {keys::MIGRATED_BY: mark},
-    }});
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    match api.patch(&found.name_any(), &params, &Patch::Merge(&change)).await {
-        Ok(_) => Ok(true),
-        Err(error) if is_conflict(&error) => Ok(false),
-        Err(error) => Err(ClaimError::Api(found.name_any(), Box::new(error))),
+    let change = json!({"metadata": {"annotations": {keys::MIGRATED_BY: mark}}});
+    match patch(api, Write::on(found).uid(None), change).await {
+        Answer::Conflict(_) => Ok(false),
+        answer => match answer.written() {
+            Ok(_) => Ok(true),
+            Err(error) => Err(ClaimError::Api(found.name_any(), Box::new(error))),
+        },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use berth_api::garden::carried::{hub_uid, is_ours};
-use berth_api::keys::{self, FIELD_MANAGER};
+use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::error::{MigrationError, api_error};
 use super::{LOOK, Migration};
+use crate::write::{self, Write};
 
 /// Value of the annotation by which a location is held for this.
 pub(super) const HELD_FOR: &str = "migration";
@@ -46,7 +47,7 @@ impl Migration {
                 },
                 "status": {"lastValidationTime": null},
             });
-            self.patch(&lead).await?;
+            self.patch(lead).await?;
         }
         let began = Instant::now();
         loop {
@@ -62,7 +63,7 @@ impl Migration {
             }
             sleep(LOOK).await;
         }
-        self.patch(&json!({"spec": {"accessMode": AccessMode::ReadWrite}})).await?;
+        self.patch(json!({"spec": {"accessMode": AccessMode::ReadWrite}})).await?;
         self.annotate_hold(None).await
     }
 
@@ -105,13 +106,12 @@ impl Migration {
         if found.is_some_and(|found| found != HELD_FOR) {
             return Ok(());
         }
-        self.patch(&json!({"metadata": {"annotations": {keys::HOLD: value}}})).await
+        self.patch(json!({"metadata": {"annotations": {keys::HOLD: value}}})).await
     }
 
-    pub(super) async fn patch(&self, change: &Value) -> Result<(), MigrationError> {
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = self.locations().patch(&self.from, &params, &Patch::Merge(change)).await;
-        patched.map(|_| ()).map_err(api_error("change the storage location"))
+    pub(super) async fn patch(&self, change: Value) -> Result<(), MigrationError> {
+        let patched = write::patch(&self.locations(), Write::to(&self.from), change).await;
+        patched.written().map(drop).map_err(api_error("change the storage location"))
     }
 }
 

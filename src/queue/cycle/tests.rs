@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::Settings;
-use super::super::store::mirror_queue;
+use super::super::cache::reflect_queue;
 use super::super::writer::Keeping;
 use super::*;
 use crate::events::Events;
 use crate::leader::Notes;
 use crate::metrics::QueueMetrics;
-use crate::mirror::Change;
+use crate::watch::WatchEvent;
 
 const LOCATIONS: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations";
 const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/backups";
@@ -37,7 +37,7 @@ fn of_its_own(name: &str, version: &str, phase: &str) -> Value {
 }
 
 struct Queue {
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     metrics: QueueMetrics,
     cycle: Cycle,
     _stopped: watch::Sender<Option<Stopped>>,
@@ -45,7 +45,7 @@ struct Queue {
 
 impl Queue {
     fn new(api: &Scripted, slots: usize) -> Self {
-        let store = Arc::new(Store::new(Settings { slots, ..Settings::default() }));
+        let store = Arc::new(BackupCache::new(Settings { slots, ..Settings::default() }));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
@@ -60,8 +60,8 @@ impl Queue {
 
     fn showing(self, backups: &[Value]) -> Self {
         let read = |one: &Value| serde_json::from_value(one.clone()).unwrap();
-        self.store.observe_location(Change::All(Vec::new()));
-        self.store.observe(Change::All(backups.iter().map(read).collect()));
+        self.store.observe_location(WatchEvent::Replaced(Vec::new()));
+        self.store.observe(WatchEvent::Replaced(backups.iter().map(read).collect()));
         self
     }
 
@@ -109,7 +109,7 @@ async fn after_a_list_anew_it_goes_on_with_what_that_shows() {
     let client = api.client("velero");
     tokio::select! {
         () = cycle.run(CancellationToken::new()) => unreachable!("nobody has stopped it"),
-        () = mirror_queue(&client, "velero", &store) => unreachable!("a mirror ended"),
+        () = reflect_queue(&client, "velero", &store) => unreachable!("a watch ended"),
         () = api.played() => {}
     }
     let versions: Vec<_> =

@@ -3,7 +3,7 @@ use prometheus_client::registry::Registry;
 
 use super::super::Settings;
 use super::*;
-use crate::mirror::Change;
+use crate::watch::WatchEvent;
 
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/backups.velero.io";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/berth";
@@ -24,7 +24,7 @@ fn gate(api: &Scripted, executor: Executor) -> Gate {
         client: api.client("velero"),
         namespace: "velero".to_owned(),
         executor,
-        store: Arc::new(Store::new(Settings::default())),
+        store: Arc::new(BackupCache::new(Settings::default())),
         metrics: QueueMetrics::new(&mut Registry::default()),
         stopped: Arc::default(),
         notes: Notes::default(),
@@ -172,7 +172,7 @@ async fn a_backup_that_velero_does_not_see_is_touched_after_half_a_minute_and_ag
     let api =
         beside_velero().next(patch(BACKUP).answers(ready.clone())).next(patch(BACKUP).answers(ready.clone()));
     let gate = gate(&api, Executor::Velero);
-    gate.store.observe(Change::All(vec![serde_json::from_value(ready).unwrap()]));
+    gate.store.observe(WatchEvent::Replaced(vec![serde_json::from_value(ready).unwrap()]));
     let begun = Instant::now();
     let first = async {
         while api.asked().iter().all(|one| !one.starts_with("PATCH")) {
@@ -210,7 +210,7 @@ async fn an_api_server_that_takes_no_write_keeps_nobody_from_seeing_who_is_alone
     let api = beside_velero().always(patch(BACKUP).never_answers()).always(patch(OTHER).never_answers());
     let gate = gate(&api, Executor::Velero);
     let backups = ["one", "two"].map(|name| serde_json::from_value::<Backup>(ready(name)).unwrap());
-    gate.store.observe(Change::All(backups.into()));
+    gate.store.observe(WatchEvent::Replaced(backups.into()));
     assert_eq!(kept(gate, 46).await, None);
     // Six times until half a minute is over, then after the time-out and a pause.
     assert_eq!(asked(&api, &format!("GET {WEBHOOKS}")), 8);

@@ -1,3 +1,4 @@
+use berth_api::keys::FIELD_MANAGER;
 use berth_test_scripted::{Scripted, get, patch};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -5,7 +6,7 @@ use tokio::time::Instant;
 
 use super::super::Settings;
 use super::*;
-use crate::mirror::Change;
+use crate::watch::WatchEvent;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 
@@ -18,7 +19,7 @@ fn backup(version: &str, phase: &str) -> Value {
 }
 
 struct Queue {
-    store: Arc<Store>,
+    store: Arc<BackupCache>,
     writer: Writer,
     metrics: QueueMetrics,
 }
@@ -26,8 +27,8 @@ struct Queue {
 impl Queue {
     /// The watch has shown version 7.
     fn new(api: &Scripted, phase: &str) -> Self {
-        let store = Arc::new(Store::new(Settings::default()));
-        store.observe(Change::All(vec![serde_json::from_value(backup("7", phase)).unwrap()]));
+        let store = Arc::new(BackupCache::new(Settings::default()));
+        store.observe(WatchEvent::Replaced(vec![serde_json::from_value(backup("7", phase)).unwrap()]));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());

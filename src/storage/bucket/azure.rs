@@ -5,12 +5,14 @@ use std::fmt;
 
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
+use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, header};
 use k8s_openapi::api::core::v1::Secret;
 use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
+use serde_json::Value;
 
 use super::line::{
     Answer, ENCODED_IN_KEY, Line, Request, add_query, address, lacks, name, text, word, wrong,
@@ -42,6 +44,8 @@ struct Call<'a> {
     key: Option<&'a str>,
     query: &'a [(&'a str, &'a str)],
     headers: &'a [(&'static str, &'static str)],
+    /// JSON, or nothing.
+    body: &'a str,
 }
 
 impl Azure {
@@ -165,19 +169,19 @@ impl Azure {
         let key = Some(version.key.as_str());
         let of_that = |(name, value)| [(name, value)];
         let with_snapshots = [("x-ms-delete-snapshots", "include")];
-        let whole = Call { key, headers: &with_snapshots, query: &[] };
+        let whole = Call { key, headers: &with_snapshots, ..Call::default() };
         match blobs::Which::of(version) {
             blobs::Which::Only => self.gone(whole).await,
             blobs::Which::Snapshot(time) => {
-                self.gone(Call { key, query: &of_that(("snapshot", time)), headers: &[] }).await
+                self.gone(Call { key, query: &of_that(("snapshot", time)), ..Call::default() }).await
             }
             blobs::Which::Version(id) => {
-                self.gone(Call { key, query: &of_that(("versionid", id)), headers: &[] }).await
+                self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
             }
             // The current version cannot be removed by its name. Without one, it becomes an earlier one.
             blobs::Which::Current(id) => {
                 self.gone(whole).await?;
-                self.gone(Call { key, query: &of_that(("versionid", id)), headers: &[] }).await
+                self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
             }
         }
     }
@@ -189,6 +193,21 @@ impl Azure {
         }
     }
 
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        match self.send(Method::GET, Call { key: Some(key), ..Call::default() }).await {
+            Ok(answer) => Ok(Some(answer.body)),
+            Err(error) if error.word == "BlobNotFound" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        let headers = [("x-ms-blob-type", "BlockBlob"), ("if-none-match", "*")];
+        let body = object.to_string();
+        let call = Call { key: Some(key), headers: &headers, body: &body, ..Call::default() };
+        self.send(Method::PUT, call).await.map(|_| ())
+    }
+
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         let key = Some(version.key.as_str());
         let query = match blobs::Which::of(version) {
@@ -196,7 +215,7 @@ impl Azure {
             blobs::Which::Snapshot(time) => vec![("snapshot", time)],
             blobs::Which::Version(id) | blobs::Which::Current(id) => vec![("versionid", id)],
         };
-        let answer = match self.send(Method::HEAD, Call { key, query: &query, headers: &[] }).await {
+        let answer = match self.send(Method::HEAD, Call { key, query: &query, ..Call::default() }).await {
             Err(error) if error.word == "BlobNotFound" => return Ok(Hold::None),
             answer => answer?,
         };
@@ -249,7 +268,16 @@ impl Azure {
         for (name, value) in call.headers {
             builder = builder.header(*name, HeaderValue::from_static(value));
         }
-        let mut request = builder.body(HttpRequestBody::empty()).map_err(wrong)?;
+        let body = if call.body.is_empty() {
+            HttpRequestBody::empty()
+        } else {
+            // Both are signed.
+            builder = builder
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::CONTENT_LENGTH, call.body.len());
+            HttpRequestBody::from(call.body.to_owned())
+        };
+        let mut request = builder.body(body).map_err(wrong)?;
         AzureAuthorizer::new(&self.credential, &self.account).try_authorize(&mut request).map_err(wrong)?;
         Ok(request)
     }
@@ -344,8 +372,8 @@ mod tests {
     fn a_key_cannot_leave_its_container() {
         let azure = open("c", Some("http://s/acc1"), &[]).unwrap();
         let uri = |key| {
-            let call =
-                Call { key: Some(key), query: &[("versionid", "2026-11-22T08:00:00.1Z")], headers: &[] };
+            let query = [("versionid", "2026-11-22T08:00:00.1Z")];
+            let call = Call { key: Some(key), query: &query, headers: &[], body: "" };
             azure.request(&Method::DELETE, call).map(|request| request.uri().to_string())
         };
         let wanted = "http://s/acc1/c/e/%C3%A4%20%3F%23%25%26%2B.txt?versionid=2026-11-22T08%3A00%3A00.1Z";

@@ -3,14 +3,20 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::fs::{self, FileType};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
+use bytes::Bytes;
+use serde_json::Value;
 
 use super::{Created, Marker, Page, Removal, Result, Roots, StoreError, Version};
+
+/// More is read of no object.
+const LARGEST: u64 = 64 * 1024;
 
 #[derive(Clone)]
 pub struct Folder {
@@ -96,6 +102,59 @@ impl Folder {
                 }
             }
             Ok(removal)
+        })
+        .await
+    }
+
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        let key = key.to_owned();
+        self.blocking(move |path| {
+            fs::metadata(path)?;
+            let file = path.join(&key);
+            match fs::symlink_metadata(&file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                // What is no file may never end, or is somewhere else.
+                found => {
+                    if !found?.is_file() {
+                        return Err(io::Error::other(format!("{key} is no file")));
+                    }
+                }
+            }
+            let mut bytes = Vec::new();
+            fs::File::open(&file)?.take(LARGEST).read_to_end(&mut bytes)?;
+            Ok(Some(bytes.into()))
+        })
+        .await
+    }
+
+    /// Written beside and then given its name, which fails where something has it: so it is whole or not there.
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        let (key, text) = (key.to_owned(), object.to_string());
+        self.blocking(move |path| {
+            fs::metadata(path)?;
+            let mut folder = path.to_path_buf();
+            let folders = key.rsplit_once('/').map_or("", |(folders, _)| folders);
+            for segment in folders.split('/').filter(|segment| !segment.is_empty()) {
+                folder.push(segment);
+                match fs::create_dir(&folder) {
+                    // Not a link to one.
+                    Err(error)
+                        if error.kind() == ErrorKind::AlreadyExists
+                            && fs::symlink_metadata(&folder)?.is_dir() => {}
+                    made => made?,
+                }
+            }
+            let draft =
+                path.join(format!("{key}.{}-{}", jiff::Timestamp::now().as_nanosecond(), next_draft()));
+            let mut file = fs::File::create_new(&draft)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            let linked = place(&draft, &path.join(&key));
+            match fs::remove_file(&draft) {
+                // It has its name.
+                Err(error) if error.kind() == ErrorKind::NotFound => linked,
+                removed => linked.and(removed),
+            }
         })
         .await
     }
@@ -201,6 +260,29 @@ impl Walk<'_> {
     }
 }
 
+/// Gives a draft its name, where nothing has it. Some file systems know no second names; there it is looked, and then renamed.
+fn place(draft: &Path, name: &Path) -> io::Result<()> {
+    match fs::hard_link(draft, name) {
+        // Each says it its way: "not supported", "not permitted", "too many links".
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => rename(draft, name),
+        linked => linked,
+    }
+}
+
+fn rename(draft: &Path, name: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(name) {
+        Ok(_) => Err(ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == ErrorKind::NotFound => fs::rename(draft, name),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of two drafts of one moment, each has a number of its own.
+fn next_draft() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, AtomicOrdering::Relaxed)
+}
+
 /// Nothing of what is no folder, or a link to one.
 fn list(folder: &Path) -> io::Result<Option<fs::ReadDir>> {
     let found = fs::symlink_metadata(folder)
@@ -232,103 +314,4 @@ fn prune(folder: &Path, keep: bool) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn store() -> (tempfile::TempDir, Folder) {
-        let root = tempfile::tempdir().unwrap();
-        let config = StoreConfig { path: Some(root.path().display().to_string()), ..StoreConfig::default() };
-        let roots = Roots::from(vec![root.path().to_owned()]);
-        let folder = Folder::open("bucket", &config, &roots).unwrap();
-        (root, folder)
-    }
-
-    fn put(root: &tempfile::TempDir, keys: &[&str]) {
-        for key in keys {
-            let path = root.path().join("bucket").join(key);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, key).unwrap();
-        }
-    }
-
-    async fn pages(folder: &Folder, prefix: &str, most: usize) -> Vec<Vec<String>> {
-        let (mut after, mut all) = (None, Vec::new());
-        loop {
-            let page = folder.page(prefix, after.as_ref(), most).await.unwrap();
-            all.push(page.versions.into_iter().map(|version| version.key).collect());
-            after = page.next;
-            if after.is_none() {
-                return all;
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_folder_is_made_once_and_removed_when_empty() {
-        let (root, folder) = store();
-        assert_eq!(folder.page("", None, 1).await.unwrap_err().fault, Fault::NoSuchBucket);
-        assert_eq!(folder.create().await, Ok(Created::New));
-        assert_eq!(folder.create().await, Ok(Created::Already));
-        put(&root, &["a/b"]);
-        assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NotEmpty);
-        fs::remove_dir_all(root.path().join("bucket/a")).unwrap();
-        assert_eq!(folder.delete().await, Ok(()));
-        assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NoSuchBucket);
-    }
-
-    #[tokio::test]
-    async fn pages_follow_one_another_whatever_was_removed_meanwhile() {
-        let (root, folder) = store();
-        put(&root, &["e/a", "e/b/1", "e/b/2", "e/b-c", "e/d/x/y", "e12/z", "f"]);
-        assert_eq!(
-            pages(&folder, "e/", 2).await,
-            [vec!["e/a", "e/b/1"], vec!["e/b/2", "e/b-c"], vec!["e/d/x/y"]]
-        );
-        assert_eq!(pages(&folder, "", 100).await.concat().len(), 7);
-        assert_eq!(pages(&folder, "none/", 2).await, [Vec::<String>::new()]);
-        let first = folder.page("e/", None, 2).await.unwrap();
-        let after = first.next.clone();
-        assert_eq!(folder.remove(first.versions).await.unwrap().removed.len(), 2);
-        assert_eq!(folder.page("e/", after.as_ref(), 1).await.unwrap().versions[0].key, "e/b/2");
-    }
-
-    #[tokio::test]
-    async fn links_are_removed_and_not_followed() {
-        let (root, folder) = store();
-        put(&root, &["e/a"]);
-        let outside = root.path().join("outside");
-        let entry = root.path().join("bucket/linked");
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("precious"), "x").unwrap();
-        std::os::unix::fs::symlink(&outside, root.path().join("bucket/e/link")).unwrap();
-        std::os::unix::fs::symlink(&outside, &entry).unwrap();
-        assert_eq!(folder.page("linked/", None, 10).await, Ok(Page::default()));
-        folder.remove_empty("linked/").await.unwrap();
-        fs::remove_file(&entry).unwrap();
-        let page = folder.page("e/", None, 10).await.unwrap();
-        assert_eq!(page.versions.iter().map(|v| v.key.as_str()).collect::<Vec<_>>(), ["e/a", "e/link"]);
-        folder.remove(page.versions).await.unwrap();
-        folder.remove_empty("e/").await.unwrap();
-        assert!(outside.join("precious").exists() && !root.path().join("bucket/e").exists());
-        assert!(root.path().join("bucket").exists());
-    }
-
-    #[test]
-    fn settings_that_make_no_folder_are_refused() {
-        let config =
-            |path: Option<&str>| StoreConfig { path: path.map(str::to_owned), ..StoreConfig::default() };
-        let roots = Roots::from(vec!["/x".into()]);
-        for (name, path) in [
-            ("b", None),
-            ("b", Some("relative")),
-            ("", Some("/x")),
-            ("..", Some("/x")),
-            ("a/b", Some("/x")),
-            ("b", Some("/y")),
-            ("b", Some("/x/../y")),
-        ] {
-            let opened = Folder::open(name, &config(path), &roots);
-            assert!(opened.is_err_and(|e| e.fault == Fault::Configuration), "{name} {path:?}");
-        }
-    }
-}
+mod tests;

@@ -281,6 +281,26 @@ impl Google {
         }
     }
 
+    /// What it is comes first: where contents are asked for, that an object is not there is said in no words of Google's.
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        let live = Version { key: key.to_owned(), ..Version::default() };
+        match self.of_version(Method::GET, &live).await {
+            Err(error) if error.word == "notFound" => return Ok(None),
+            found => found?,
+        };
+        let path = format!("{}/o/{}", self.path(), utf8_percent_encode(key, &ENCODED));
+        let call = Call { path: &path, query: &[("alt", "media")], key: Some(key), body: None };
+        Ok(Some(self.send(Method::GET, call).await?.body))
+    }
+
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        let path = format!("/upload{}/o", self.path());
+        // No generation of it: there is none.
+        let query = [("uploadType", "media"), ("name", key), ("ifGenerationMatch", "0")];
+        let call = Call { path: &path, query: &query, key: Some(key), body: Some(object) };
+        self.send(Method::POST, call).await.map(|_| ())
+    }
+
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         match self.of_version(Method::GET, version).await {
             Ok(answer) => Ok(generations::hold(&self.read(&answer.body)?)),

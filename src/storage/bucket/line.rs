@@ -98,7 +98,10 @@ impl Line {
 
 /// A store's word for a setting, a version, an upload that is not there: an answer, and the same a moment later.
 fn says_absent(word: &str) -> bool {
-    word.starts_with("NoSuch") || word.ends_with("NotFoundError")
+    word.starts_with("NoSuch")
+        || word.ends_with("NotFoundError")
+        // Azure's and Google's words for an object.
+        || matches!(word, "BlobNotFound" | "notFound")
 }
 
 pub fn options(url: &str, config: &StoreConfig) -> Result<ClientOptions> {
@@ -169,6 +172,8 @@ mod tests {
             "NoSuchKey",
             "ServerSideEncryptionConfigurationNotFoundError",
             "ObjectLockConfigurationNotFoundError",
+            "BlobNotFound",
+            "notFound",
         ] {
             assert!(says_absent(word), "{word}");
         }

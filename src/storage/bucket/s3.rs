@@ -10,7 +10,7 @@ use berth_core::garden::lock::{Change, Lock, Mode, change};
 use bytes::Bytes;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::signed::{Call, Endpoint, Keys, partition};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, xml};
@@ -254,6 +254,30 @@ impl S3 {
             Err(error) if error.word != "NoSuchUpload" => Err(error),
             _ => Ok(()),
         }
+    }
+
+    pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
+        match self.endpoint.send(Call { key: Some(key), ..Call::default() }).await {
+            Ok(body) => Ok(Some(body)),
+            Err(error) if error.word == "NoSuchKey" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
+        let put = |headers: &'static [(&'static str, &'static str)]| Call {
+            method: Method::PUT,
+            key: Some(key),
+            headers,
+            body: object.to_string(),
+            ..Call::default()
+        };
+        match self.endpoint.send(put(&[("if-none-match", "*")])).await {
+            // Some stores know no conditions. Whoever calls this has looked.
+            Err(error) if error.fault == Fault::NotImplemented => self.endpoint.send(put(&[])).await?,
+            answer => answer?,
+        };
+        Ok(())
     }
 
     pub async fn hold(&self, version: &Version) -> Result<Hold> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys::{PLACED_IN, WRITER};
+use berth_api::keys::{OWN_DIRECTORY, PLACED_IN, WRITER};
 use berth_api::{extensions, garden};
 use berth_core::garden::view::{Bucket, Entry, Extension};
 use berth_core::garden::{Profile, Seed, check};
@@ -237,6 +237,7 @@ fn that_an_entry_has_a_place_is_the_hubs_word(kubectl: &Kubectl) {
     let forged = [
         (annotated(plain.clone(), PLACED_IN, "b"), format!("metadata.annotations[{PLACED_IN}]: ")),
         (annotated(plain.clone(), WRITER, "s"), format!("metadata.annotations[{WRITER}]: ")),
+        (annotated(plain.clone(), OWN_DIRECTORY, "mine"), format!("metadata.annotations[{OWN_DIRECTORY}]: ")),
         (finalized.clone(), "metadata.finalizers: ".to_owned()),
     ];
     // Created, and then as a change of one that is there.

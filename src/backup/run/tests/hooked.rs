@@ -17,8 +17,8 @@ use crate::backup::frozen::Frozen;
 use crate::backup::ledger::Ledger;
 use crate::backup::progress::{PROGRESS, keep_record};
 use crate::events::Events;
-use crate::mirror::Change;
-use crate::queue::{Settings, Store};
+use crate::queue::{BackupCache, Settings};
+use crate::watch::WatchEvent;
 
 mod block;
 
@@ -213,14 +213,14 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
         played.note("two".to_owned());
         backup("9", "Completed")
     }));
-    let store = Arc::new(Store::new(Settings { slots: 2, ..Settings::default() }));
+    let store = Arc::new(BackupCache::new(Settings { slots: 2, ..Settings::default() }));
     let ready = |name: &str| {
         let mut ready = backup("7", "ReadyToStart");
         ready["metadata"]["name"] = json!(name);
         ready["metadata"]["uid"] = json!(if name == "one" { "u" } else { "v" });
         serde_json::from_value::<Backup>(ready).unwrap()
     };
-    store.observe(Change::All(vec![ready("one")]));
+    store.observe(WatchEvent::Replaced(vec![ready("one")]));
     let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
     let executor = Executor {
         engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder, AfterInterruption::Fail) },
@@ -232,8 +232,8 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
     let story = async {
         never.asked().await;
         hooked.begins().await;
-        store.observe(Change::Deleted("one".to_owned()));
-        store.observe(Change::Applied(ready("two")));
+        store.observe(WatchEvent::Deleted("one".to_owned()));
+        store.observe(WatchEvent::Applied(ready("two")));
         while !hooked.played.happened().iter().any(|line| line == "two") {
             tokio::task::yield_now().await;
         }

@@ -9,15 +9,6 @@ use serde_json::{Value, json};
 
 use super::Round;
 
-/// The write is refused unless the object is still what was decided on.
-pub(super) fn on_version(patch: &mut Value, found: &impl ResourceExt) {
-    if let Some(patch) = patch.as_object_mut() {
-        let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
-        metadata["resourceVersion"] = json!(found.resource_version());
-        metadata["uid"] = json!(found.uid());
-    }
-}
-
 pub(super) fn with(found: &impl ResourceExt, finalizer: &str) -> Vec<String> {
     let mut finalizers = without(found, finalizer);
     finalizers.push(finalizer.to_owned());

@@ -94,7 +94,11 @@ impl<'v> Walk<'v> {
                 was_made: was_made(entry) || migration(entry).is_some(),
             },
         };
-        let is_current = entry.observed_generation.is_some() && entry.observed_generation == entry.generation;
+        // Of what was never made no generation is ever observed: whoever lets it go says no more than that.
+        let is_current = match entry.observed_generation {
+            Some(_) => entry.observed_generation == entry.generation,
+            None => !was_made(entry),
+        };
         let answer = match migration(entry) {
             Some(found) if is_current && found.state == OperationState::Succeeded => Answer::LetGo,
             None if is_current => Answer::Deaf,

@@ -146,6 +146,24 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     assert!(world.why(entry).contains("is to write no more first"), "{}", world.why(entry));
 }
 
+/// It was refused its directory, say; and was to go where it could not, so that its cluster was asked. That this one lets go of
+/// nothing must not pass for having made it.
+#[test]
+fn what_was_never_made_goes_on_and_is_not_taken_for_made() {
+    let (mut world, entry) = settled();
+    name_another(&mut world, entry, "two");
+    let found = &mut world.view.entries[entry];
+    (found.observed_generation, found.writer) = (None, None);
+    found.status.operation = Some(Operation {
+        kind: OperationKind::Migrate,
+        state: OperationState::Succeeded,
+        description: String::new(),
+    });
+    decide(&mut world);
+    assert_eq!(holder(&world, entry), Some("two"));
+    assert_eq!(world.view.entries[entry].writer, None);
+}
+
 /// Nobody fights over a status with one that does not know what it is asked.
 #[test]
 fn controllers_of_an_earlier_version_are_not_talked_over() {

@@ -1,5 +1,5 @@
-//! Backups, mirrored: those that wait or run, and how long the others took. Rebuilt from one list whenever the
-//! watch starts; nothing else is ever remembered.
+//! The watch cache of Backups: those that wait or run, and how long the others took. It is rebuilt from one list
+//! whenever the watch starts; nothing else is remembered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -12,23 +12,31 @@ use berth_core::queue::{
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::runtime::watcher;
-use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 
 use super::seen::{Item, Seen};
-use crate::mirror::{Change, mirror, of_namespace};
+use crate::cache::{Cache, Indexer, Shared};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
+use crate::watch::{WatchEvent, of_namespace, reflect};
 
 #[derive(Default)]
 struct State {
-    items: HashMap<String, Item>,
-    /// Of the items.
-    index: Index,
+    /// Those that wait or run, by name.
+    backups: Cache<String, Item, Index>,
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, Run>,
-    synced: bool,
     marks: Marks,
+}
+
+impl Indexer<Item> for Index {
+    fn insert(&mut self, item: &Item) {
+        Self::insert(self, &item.entry);
+    }
+
+    fn remove(&mut self, item: &Item) {
+        Self::remove(self, &item.entry);
+    }
 }
 
 /// Time marks of the Backups seen last, ended ones included.
@@ -62,24 +70,22 @@ pub struct Settings {
     pub order: Order,
 }
 
-/// Readers take a snapshot; [`Store::changed`] wakes whoever acts on it.
-pub struct Store {
+/// Readers take a snapshot; [`BackupCache::changed`] wakes the loops that act on it.
+pub struct BackupCache {
     settings: Settings,
-    state: RwLock<State>,
+    state: Shared<State>,
     locations: watch::Sender<Option<Arc<Vec<Location>>>>,
-    changes: watch::Sender<u64>,
     relist: Notify,
     /// What the API server refuses to write. Of the leader alone.
     pub refusals: Refusals,
 }
 
-impl Store {
+impl BackupCache {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            state: RwLock::default(),
+            state: Shared::default(),
             locations: watch::Sender::new(None),
-            changes: watch::Sender::new(0),
             relist: Notify::new(),
             refusals: Refusals::default(),
         }
@@ -89,89 +95,63 @@ impl Store {
         &self.settings
     }
 
-    /// Asks whoever feeds this store to list anew.
+    /// Asks [`reflect_queue`] to list all Backups again.
     pub fn ask_for_relist(&self) {
         self.relist.notify_one();
     }
 
-    /// Resolves when somebody has asked.
+    /// Resolves when a new list was asked for.
     pub async fn relist_asked(&self) {
         self.relist.notified().await;
     }
 
     /// Takes in a watch event.
-    pub fn observe(&self, change: Change<Backup>) {
+    pub fn observe(&self, event: WatchEvent<Backup>) {
         let order = &self.settings.order;
-        self.observe_seen(match change {
-            Change::All(backups) => Change::All(backups.iter().map(|b| Seen::of(b, order)).collect()),
-            Change::Applied(backup) => Change::Applied(Seen::of(&backup, order)),
-            Change::Deleted(name) => Change::Deleted(name),
+        self.observe_seen(match event {
+            WatchEvent::Replaced(backups) => {
+                WatchEvent::Replaced(backups.iter().map(|b| Seen::of(b, order)).collect())
+            }
+            WatchEvent::Applied(backup) => WatchEvent::Applied(Seen::of(&backup, order)),
+            WatchEvent::Deleted(name) => WatchEvent::Deleted(name),
         });
     }
 
-    /// What a Backup says is read before the lock is taken: whoever creates one decides how long that takes.
-    fn observe_seen(&self, change: Change<Seen>) {
-        {
-            let mut state = self.state.write();
-            match change {
-                Change::All(all) => {
-                    let items = std::mem::take(&mut state.items);
-                    state.index = Index::default();
-                    state.ended.clear();
-                    for seen in all {
-                        // An answer to a write of our own may be newer than the list.
-                        let known = items.get(&seen.name).filter(|known| seen.is_older_than(known));
-                        let seen = match known {
-                            Some(known) => Seen { item: Some(known.clone()), ..seen },
-                            None => seen,
-                        };
-                        state.apply(seen);
-                    }
-                    state.synced = true;
-                }
-                Change::Applied(seen) => state.apply(seen),
-                Change::Deleted(name) => {
-                    state.remove(&name);
-                    state.ended.remove(&name);
-                }
+    /// What a Backup says is read before the lock is taken, because its creator decides how long that takes.
+    fn observe_seen(&self, event: WatchEvent<Seen>) {
+        self.state.write(|state| match event {
+            WatchEvent::Replaced(all) => state.relist(all),
+            WatchEvent::Applied(seen) => state.apply(seen),
+            WatchEvent::Deleted(name) => {
+                state.backups.remove(&name);
+                state.ended.remove(&name);
             }
-        }
-        self.changes.send_modify(|count| *count += 1);
+        });
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later. Not so of a Backup whose end
-    /// it has shown meanwhile: nothing would ever tell us again that it is gone.
+    /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn observe_write(&self, backup: &Backup) {
         let seen = Seen::of(backup, &self.settings.order);
-        let mut state = self.state.write();
-        let known = state.items.get(&seen.name);
-        if known.is_some_and(|known| known.entry.uid == seen.uid) {
-            state.apply(seen);
-            drop(state);
-            self.changes.send_modify(|count| *count += 1);
+        if self.state.write_silently(|state| state.assume(seen)) {
+            self.state.wake();
         }
     }
 
     /// The API server says that it is gone, whatever the watch has shown so far.
     pub fn forget(&self, name: &str, uid: &str) {
-        let mut state = self.state.write();
-        if state.items.get(name).is_some_and(|item| item.entry.uid == uid) {
-            state.remove(name);
-        }
+        self.state.write_silently(|state| state.backups.forget(name, uid));
     }
 
     pub fn is_synced(&self) -> bool {
-        self.state.read().synced && self.locations.borrow().is_some()
+        self.state.read().backups.is_synced() && self.locations.borrow().is_some()
     }
 
     /// Wakes on every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
-        let mut changes = self.changes.subscribe();
-        changes.mark_unchanged();
-        changes
+        self.state.changed()
     }
 
-    pub fn observe_location(&self, change: Change<BackupStorageLocation>) {
+    pub fn observe_location(&self, event: WatchEvent<BackupStorageLocation>) {
         self.locations.send_modify(|known| {
             let mut locations = known.as_deref().cloned().unwrap_or_default();
             let (before, now) = (locations.clone(), Timestamp::now());
@@ -180,19 +160,19 @@ impl Store {
                 let before = before.iter().find(|before| before.name == location.name);
                 location.seen_after(before, now)
             };
-            match change {
-                Change::All(all) => locations = all.iter().map(seen).collect(),
-                Change::Applied(location) => {
+            match event {
+                WatchEvent::Replaced(all) => locations = all.iter().map(seen).collect(),
+                WatchEvent::Applied(location) => {
                     let location = seen(&location);
                     locations.retain(|other| other.name != location.name);
                     locations.push(location);
                 }
-                Change::Deleted(name) => locations.retain(|other| other.name != name),
+                WatchEvent::Deleted(name) => locations.retain(|other| other.name != name),
             }
             locations.sort_by(|a, b| a.name.cmp(&b.name));
             *known = Some(Arc::new(locations));
         });
-        self.changes.send_modify(|count| *count += 1);
+        self.state.wake();
     }
 
     /// By name. Empty until they have been listed.
@@ -200,11 +180,11 @@ impl Store {
         self.locations.borrow().clone().unwrap_or_default()
     }
 
-    /// Resolves at the next change of [`Store::locations`].
+    /// Resolves at the next change of [`BackupCache::locations`].
     pub fn locations_changed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.locations.subscribe();
         async move {
-            // The sender lives as long as the store.
+            // The sender lives as long as the cache.
             let _ = changes.changed().await;
         }
     }
@@ -221,12 +201,13 @@ impl Store {
         let mut view = self.frame(None, now);
         {
             let state = self.state.read();
-            if state.items.len() <= few {
+            let count = state.backups.values().len();
+            if count <= few {
                 view.backups = state.standing(&view);
                 return view;
             }
-            view.backups = state.index.facing(&view, newcomer, now);
-            view.others = state.items.len().saturating_sub(view.backups.len());
+            view.backups = state.backups.index().facing(&view, newcomer, now);
+            view.others = count.saturating_sub(view.backups.len());
         }
         // Without the lock: comparing may take long.
         if depends_on_all(&view, newcomer) { self.view(None, now) } else { view }
@@ -261,7 +242,7 @@ impl Store {
     }
 
     pub fn get(&self, name: &str) -> Option<Item> {
-        self.state.read().items.get(name).cloned()
+        self.state.read().backups.get(name).cloned()
     }
 
     /// Has a Backup with this time mark been seen, whatever became of it?
@@ -270,28 +251,28 @@ impl Store {
     }
 
     pub fn in_phase(&self, phase: Phase) -> Vec<Item> {
-        self.state.read().items.values().filter(|item| item.entry.phase == phase).cloned().collect()
+        self.state.read().backups.values().filter(|item| item.entry.phase == phase).cloned().collect()
     }
 }
 
-/// Feeds the store for ever: Backups and storage locations. Lists everything anew when asked to.
-pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
+/// Feeds the cache for ever: Backups and storage locations. Lists all Backups again when asked to.
+pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache) {
     let everything = watcher::Config::default;
-    let locations = mirror(
+    let locations = reflect(
         of_namespace(client, namespace),
         everything(),
         |location: BackupStorageLocation| location,
-        |change| store.observe_location(change),
+        |event| cache.observe_location(event),
     );
-    let order = &store.settings.order;
+    let order = &cache.settings.order;
     let backups = async {
         loop {
             let backups = of_namespace(client, namespace);
             let seen = |backup: Backup| Seen::of(&backup, order);
-            let watching = mirror(backups, everything(), seen, |change| store.observe_seen(change));
+            let watching = reflect(backups, everything(), seen, |event| cache.observe_seen(event));
             tokio::select! {
                 () = watching => {}
-                () = store.relist_asked() => {}
+                () = cache.relist_asked() => {}
             }
         }
     };
@@ -300,20 +281,8 @@ pub async fn mirror_queue(client: &Client, namespace: &str, store: &Store) {
 
 impl State {
     fn standing(&self, view: &View) -> Vec<Arc<Entry>> {
-        let entries = self.items.values().map(|item| &item.entry);
+        let entries = self.backups.values().map(|item| &item.entry);
         entries.filter(|entry| !view.is_stuck(entry)).cloned().collect()
-    }
-
-    fn insert(&mut self, name: String, item: Item) {
-        self.remove(&name);
-        self.index.insert(&item.entry);
-        self.items.insert(name, item);
-    }
-
-    fn remove(&mut self, name: &str) {
-        if let Some(known) = self.items.remove(name) {
-            self.index.remove(&known.entry);
-        }
     }
 
     /// What each tenant used, runs that go on included.
@@ -325,7 +294,7 @@ impl State {
         };
         let ended =
             self.ended.values().filter_map(move |run| Some(used(run.tenant.as_ref()?, run.took, run.ended)));
-        let in_progress = self.items.values().filter(|item| item.entry.phase == Phase::InProgress);
+        let in_progress = self.backups.values().filter(|item| item.entry.phase == Phase::InProgress);
         let running = in_progress.filter_map(move |item| {
             let took = now.duration_since(item.entry.started_at?);
             Some(used(item.entry.tenant.as_ref()?, took, now))
@@ -333,23 +302,43 @@ impl State {
         ended.chain(running)
     }
 
+    fn relist(&mut self, all: Vec<Seen>) {
+        self.ended.clear();
+        let mut ends = Vec::with_capacity(all.len());
+        self.backups.relist(all.into_iter().map(|seen| {
+            ends.push((seen.name.clone(), seen.mark, seen.run));
+            (seen.name, seen.observed)
+        }));
+        for (name, mark, run) in ends {
+            self.note(name, mark, run);
+        }
+    }
+
     fn apply(&mut self, seen: Seen) {
-        if let Some(mark) = seen.mark {
+        let Seen { name, observed, mark, run } = seen;
+        self.backups.apply(name.clone(), observed);
+        self.note(name, mark, run);
+    }
+
+    /// `false`: that Backup is not known any more.
+    fn assume(&mut self, seen: Seen) -> bool {
+        let Seen { name, observed, mark, run } = seen;
+        let is_known = self.backups.assume_known(name.clone(), observed);
+        if is_known {
+            self.note(name, mark, run);
+        }
+        is_known
+    }
+
+    /// Keeps what outlives a Backup in the cache. A run is kept only once the cache has let its Backup go.
+    fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<Run>) {
+        if let Some(mark) = mark {
             self.marks.note(mark);
         }
-        if self.items.get(&seen.name).is_some_and(|known| seen.is_older_than(known)) {
-            return;
-        }
-        match seen.item {
-            Some(item) => {
-                self.insert(seen.name, item);
-            }
-            None => {
-                self.remove(&seen.name);
-                if let Some(run) = seen.run {
-                    self.ended.insert(seen.name, run);
-                }
-            }
+        if let Some(run) = run
+            && self.backups.get(&name).is_none()
+        {
+            self.ended.insert(name, run);
         }
     }
 }

@@ -12,24 +12,24 @@ fn map(name: &str, version: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": version}})
 }
 
-/// What whoever mirrors is told, while `story` goes on.
+/// The events of a watch, while `story` goes on.
 async fn told(api: &Scripted, story: impl Future<Output = ()>) -> Vec<String> {
     let told = Mutex::new(Vec::new());
     let maps = of_namespace::<ConfigMap>(&api.client("ns"), "ns");
-    let mirroring = mirror(
+    let reflecting = reflect(
         maps,
         watcher::Config::default(),
         |map| map.name_any(),
         |change| {
             told.lock().push(match change {
-                Change::All(names) => format!("all: {}", names.join(" ")),
-                Change::Applied(name) => format!("applied: {name}"),
-                Change::Deleted(name) => format!("deleted: {name}"),
+                WatchEvent::Replaced(names) => format!("all: {}", names.join(" ")),
+                WatchEvent::Applied(name) => format!("applied: {name}"),
+                WatchEvent::Deleted(name) => format!("deleted: {name}"),
             });
         },
     );
     tokio::select! {
-        () = mirroring => unreachable!("a mirror ended"),
+        () = reflecting => unreachable!("a watch ended"),
         () = story => {}
     }
     told.into_inner()
@@ -158,4 +158,17 @@ async fn a_kind_that_is_not_known_is_asked_for_once_a_second() {
     let api = Scripted::new().always(get(MAPS).refuses(404));
     told(&api, sleep(Duration::from_millis(9_500))).await;
     assert_eq!(api.asked().len(), 10);
+}
+
+#[test]
+fn a_map_is_brought_up_to_date_by_the_events_of_a_watch() {
+    let mut map = BTreeMap::from([("gone", 1)]);
+    for (event, expected) in [
+        (WatchEvent::Replaced(vec![("one", 1), ("two", 2)]), vec![("one", 1), ("two", 2)]),
+        (WatchEvent::Applied(("one", 3)), vec![("one", 3), ("two", 2)]),
+        (WatchEvent::Deleted("two"), vec![("one", 3)]),
+    ] {
+        event.apply_to(&mut map);
+        assert_eq!(Vec::from_iter(map.clone()), expected);
+    }
 }

@@ -15,37 +15,37 @@ fn backup(version: u64, phase: &str) -> Backup {
     serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-fn phase(store: &Store) -> Option<Phase> {
+fn phase(store: &BackupCache) -> Option<Phase> {
     store.get("b").map(|item| item.entry.phase)
 }
 
 #[test]
 fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
-    let store = Store::new(Settings::default());
-    store.observe(Change::All(vec![backup(1, "Queued")]));
+    let store = BackupCache::new(Settings::default());
+    store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
     assert_eq!(phase(&store), Some(Phase::ReadyToStart));
-    store.observe(Change::Applied(backup(3, "Completed")));
+    store.observe(WatchEvent::Applied(backup(3, "Completed")));
     store.observe_write(&backup(2, "ReadyToStart"));
     assert_eq!(phase(&store), None, "its slot would be gone for ever");
 }
 
 #[test]
 fn a_list_does_not_undo_an_answer_that_is_newer() {
-    let store = Store::new(Settings::default());
-    store.observe(Change::All(vec![backup(1, "Queued")]));
+    let store = BackupCache::new(Settings::default());
+    store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
-    store.observe(Change::All(vec![backup(1, "Queued")]));
+    store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
-    store.observe(Change::All(Vec::new()));
+    store.observe(WatchEvent::Replaced(Vec::new()));
     assert_eq!(phase(&store), None);
 }
 
 #[test]
 fn what_cannot_be_written_holds_no_slot_whether_or_not_it_had_begun() {
     for running in ["ReadyToStart", "InProgress"] {
-        let store = Store::new(Settings::default());
-        store.observe(Change::All(vec![backup(1, running)]));
+        let store = BackupCache::new(Settings::default());
+        store.observe(WatchEvent::Replaced(vec![backup(1, running)]));
         let shown = || store.view(None, Timestamp::now()).backups.len();
         for left in [1, 1, 0] {
             store.refusals.refused("u");
@@ -72,10 +72,10 @@ fn arrived(i: u64, phase: &str, namespace: &str) -> Backup {
 
 #[test]
 fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
-    let store = Store::new(Settings { slots: 1, ..Settings::default() });
+    let store = BackupCache::new(Settings { slots: 1, ..Settings::default() });
     let mut backups = vec![arrived(0, "InProgress", "runs")];
     backups.extend((1..100).map(|i| arrived(i, "Queued", "busy")));
-    store.observe(Change::All(backups));
+    store.observe(WatchEvent::Replaced(backups));
     let namespaces = NamespaceSet::literal(Glob::parse("free"));
     let newcomer = Entry { phase: Phase::Queued, namespaces, ..Entry::default() };
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(200);
@@ -90,9 +90,9 @@ fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
     assert_eq!(store.view_facing(&newcomer, now, 100).backups.len(), 100);
     let view = store.view_facing(&newcomer, now, 0);
     assert!(store.expectations(&view, now, 32).is_empty(), "they are not all that there are");
-    store.observe(Change::Deleted("b99".to_owned()));
-    store.observe(Change::Applied(arrived(98, "Completed", "busy")));
+    store.observe(WatchEvent::Deleted("b99".to_owned()));
+    store.observe(WatchEvent::Applied(arrived(98, "Completed", "busy")));
     assert_eq!(seen(0), ("b0 b97".to_owned(), 96));
-    store.observe(Change::Deleted("b0".to_owned()));
+    store.observe(WatchEvent::Deleted("b0".to_owned()));
     assert_eq!(store.view_facing(&newcomer, now, 0).backups.len(), 97, "b1 may take the slot, or not");
 }

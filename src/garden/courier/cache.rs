@@ -1,6 +1,5 @@
-//! What is known of one kind: what the watch shows, and what our own writes were answered with.
+//! The watch cache of the objects of one kind, of the hub or of the member cluster.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -8,37 +7,30 @@ use kube::api::Api;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
-use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::mirror::{Change, is_older, mirror_everywhere};
+use crate::cache::{Cache, Shared};
+use crate::watch::reflect_by;
 
 /// Name, and namespace, which is empty for cluster-scoped kinds: all of one name stand together.
 type Key = (String, String);
 
-struct State<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    is_listed: bool,
+pub struct ObjectCache<K> {
+    objects: Shared<Cache<Key, Arc<K>>>,
 }
 
-pub struct Known<K> {
-    state: RwLock<State<K>>,
-    changes: Arc<watch::Sender<u64>>,
-}
-
-impl<K> Known<K>
+impl<K> ObjectCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     /// `changes` counts what happens to any of several kinds.
     pub fn new(changes: &Arc<watch::Sender<u64>>) -> Self {
-        let state = State { objects: BTreeMap::new(), is_listed: false };
-        Self { state: RwLock::new(state), changes: Arc::clone(changes) }
+        Self { objects: Shared::new(Cache::default(), changes) }
     }
 
-    pub fn is_listed(&self) -> bool {
-        self.state.read().is_listed
+    pub fn is_synced(&self) -> bool {
+        self.objects.read().is_synced()
     }
 
     /// The only one of that name; of several the first.
@@ -48,64 +40,30 @@ where
 
     /// Of all namespaces.
     pub fn named(&self, name: &str) -> Vec<Arc<K>> {
-        let state = self.state.read();
-        let from = state.objects.range((name.to_owned(), String::new())..);
+        let objects = self.objects.read();
+        let from = objects.range((name.to_owned(), String::new())..);
         from.take_while(|((found, _), _)| found == name).map(|(_, object)| Arc::clone(object)).collect()
     }
 
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.state.read().objects.values().cloned().collect()
+        self.objects.read().values().cloned().collect()
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later. Of one that was its last, nothing is
-    /// left; the watch may have said so before.
+    /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn note(&self, object: K) {
-        let mut state = self.state.write();
-        if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
-            state.objects.remove(&key(&object));
-        } else {
-            state.put(object);
-        }
+        self.objects.write_silently(|objects| objects.assume(key(&object), Arc::new(object)));
     }
 
     /// For ever.
     pub async fn follow(&self, api: Api<DeserializeGuard<K>>, config: watcher::Config) {
         let keep = |mut object: K| {
             object.meta_mut().managed_fields = None;
-            object
+            (key(&object), Arc::new(object))
         };
-        mirror_everywhere(api, config, keep, |change| {
-            let mut state = self.state.write();
-            match change {
-                Change::All(all) => {
-                    let all = all.into_iter().map(|object| (key(&object), state.newer(object)));
-                    state.objects = all.collect();
-                    state.is_listed = true;
-                }
-                Change::Applied(object) => state.put(object),
-                Change::Deleted((namespace, name)) => drop(state.objects.remove(&(name, namespace))),
-            }
-            drop(state);
-            self.changes.send_modify(|count| *count += 1);
+        reflect_by(api, config, key, keep, |event| {
+            self.objects.write(|objects| objects.observe(event));
         })
         .await;
-    }
-}
-
-impl<K: Resource<DynamicType = ()>> State<K> {
-    fn put(&mut self, object: K) {
-        let key = key(&object);
-        let object = self.newer(object);
-        self.objects.insert(key, object);
-    }
-
-    fn newer(&self, object: K) -> Arc<K> {
-        let before = self.objects.get(&key(&object)).filter(|known| known.uid() == object.uid());
-        let version = |object: &K| object.resource_version().unwrap_or_default();
-        match before {
-            Some(before) if is_older(&version(&object), &version(before)) => Arc::clone(before),
-            _ => Arc::new(object),
-        }
     }
 }
 
@@ -132,7 +90,7 @@ mod tests {
 
     #[test]
     fn objects_of_one_name_are_told_apart_by_their_namespace() {
-        let known = Known::new(&Arc::default());
+        let known = ObjectCache::new(&Arc::default());
         for (namespace, name) in [("b", "one"), ("a", "one"), ("a", "on"), ("a", "one-more")] {
             known.note(entry(namespace, name, &[]));
         }
@@ -144,7 +102,7 @@ mod tests {
 
     #[test]
     fn of_a_last_write_nothing_is_left() {
-        let known = Known::new(&Arc::default());
+        let known = ObjectCache::new(&Arc::default());
         let mut going = entry("a", "one", &[GARDEN_FINALIZER]);
         going.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         known.note(going.clone());

@@ -11,11 +11,11 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::Api;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
-use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use super::configuration::Configuration;
-use crate::mirror::{Change, mirror, of_namespace};
+use crate::cache::Shared;
+use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// Label of every node-agent's pod, which Velero itself uses to find them.
 pub(super) const AGENTS: &str = "role=node-agent";
@@ -151,21 +151,17 @@ impl State {
     }
 }
 
-/// Filled by [`Fleet::follow`], shared by all readers.
+/// Filled by [`NodeCache::follow`], shared by all readers. It needs no [`crate::cache::Cache`],
+/// because berth never writes these objects, the nodes are an index of core, and the state of a
+/// node depends on all agents on it.
 #[derive(Default)]
-pub struct Fleet {
-    state: RwLock<State>,
-    changes: watch::Sender<u64>,
+pub struct NodeCache {
+    state: Shared<State>,
 }
 
-impl Fleet {
+impl NodeCache {
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read())
-    }
-
-    fn write(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.write());
-        self.changes.send_modify(|count| *count += 1);
     }
 
     pub fn is_synced(&self) -> bool {
@@ -175,13 +171,11 @@ impl Fleet {
 
     /// Notifies of every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
-        let mut changes = self.changes.subscribe();
-        changes.mark_unchanged();
-        changes
+        self.state.changed()
     }
 
     pub(super) fn configure(&self, configuration: Configuration) {
-        self.write(|state| {
+        self.state.write(|state| {
             state.configuration = configuration;
             state.synced.configuration = true;
         });
@@ -191,37 +185,33 @@ impl Fleet {
     /// Never returns.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let everything = watcher::Config::default;
-        let nodes = mirror(Api::all(client.clone()), everything(), node, |change| {
-            self.write(|state| {
-                match change {
-                    Change::All(all) => {
+        let nodes = reflect(Api::all(client.clone()), everything(), node, |event| {
+            self.state.write(|state| {
+                match event {
+                    WatchEvent::Replaced(all) => {
                         state.put_nodes(all);
                         state.synced.nodes = true;
                     }
-                    Change::Applied(node) => state.nodes.put(node),
-                    Change::Deleted(name) => state.nodes.remove(&name),
+                    WatchEvent::Applied(node) => state.nodes.put(node),
+                    WatchEvent::Deleted(name) => state.nodes.remove(&name),
                 };
             });
         });
-        let agents = mirror(of_namespace(client, namespace), everything().labels(AGENTS), agent, |change| {
-            self.write(|state| match change {
-                Change::All(all) => {
+        let agents = reflect(of_namespace(client, namespace), everything().labels(AGENTS), agent, |event| {
+            self.state.write(|state| match event {
+                WatchEvent::Replaced(all) => {
                     state.put_agents(all.into_iter().flatten());
                     state.synced.agents = true;
                 }
-                Change::Applied(Some(agent)) => state.put_agent(agent),
-                Change::Applied(None) => {}
-                Change::Deleted(pod) => state.remove_agent(&pod),
+                WatchEvent::Applied(Some(agent)) => state.put_agent(agent),
+                WatchEvent::Applied(None) => {}
+                WatchEvent::Deleted(pod) => state.remove_agent(&pod),
             });
         });
-        let classes = mirror(Api::all(client.clone()), everything(), class, |change| {
-            self.write(|state| match change {
-                Change::All(all) => {
-                    state.classes = all.into_iter().collect();
-                    state.synced.classes = true;
-                }
-                Change::Applied((name, class)) => drop(state.classes.insert(name, class)),
-                Change::Deleted(name) => drop(state.classes.remove(&name)),
+        let classes = reflect(Api::all(client.clone()), everything(), class, |event| {
+            self.state.write(|state| {
+                state.synced.classes |= matches!(event, WatchEvent::Replaced(_));
+                event.apply_to(&mut state.classes);
             });
         });
         tokio::join!(nodes, agents, classes);

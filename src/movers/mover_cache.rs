@@ -1,6 +1,6 @@
-//! A cache of the data movers of all four kinds and their pods, for the leader.
+//! The watch cache of the data movers of all four kinds, and of their pods. For the leader.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
-use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::mirror::{Change, is_older, list, mirror, of_namespace};
+use crate::cache::{Cache, Shared, Versioned};
+use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
 /// A data mover, and the resourceVersion that was seen.
 #[derive(Clone, Debug)]
@@ -29,17 +29,25 @@ pub struct Item {
     pub target_pod: Option<PodReference>,
 }
 
+impl Versioned for Item {
+    fn uid(&self) -> &str {
+        &self.mover.uid
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
 impl Item {
-    fn of<K: DataMover>(object: &K) -> Self {
-        Self {
+    /// By name.
+    fn of<K: DataMover>(object: &K) -> (String, Self) {
+        let item = Self {
             mover: Arc::new(object.mover()),
             resource_version: object.meta().resource_version.clone().unwrap_or_default(),
             target_pod: object.target_pod(),
-        }
-    }
-
-    fn key(&self) -> Key {
-        (self.mover.kind, self.mover.name.clone())
+        };
+        (item.mover.name.clone(), item)
     }
 
     /// The pod whose node it needs, while that node is not known and it has not begun.
@@ -56,14 +64,12 @@ impl Item {
     }
 }
 
-type Key = (MoverKind, String);
-
 #[derive(Default)]
 struct State {
-    items: HashMap<Key, Item>,
+    /// By name.
+    movers: HashMap<MoverKind, Cache<String, Item>>,
     /// By name of the pod, each with the UID of its data mover.
     pods: HashMap<String, (String, MoverPod)>,
-    listed: HashSet<MoverKind>,
     pods_listed: bool,
 }
 
@@ -72,41 +78,31 @@ impl State {
     fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<(String, MoverPod)>)>) {
         self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
     }
-
-    /// Keeps what an answer to a write of our own brought if it is newer than the watch, because a
-    /// place that was granted must not seem free.
-    fn newer(&self, key: &Key, item: Item) -> Item {
-        match self.items.get(key).filter(|known| known.mover.uid == item.mover.uid) {
-            Some(known) if is_older(&item.resource_version, &known.resource_version) => known.clone(),
-            _ => item,
-        }
-    }
 }
 
-/// Filled by [`Movers::follow`].
+/// Filled by [`MoverCache::follow`].
 #[derive(Default)]
-pub struct Movers {
-    state: RwLock<State>,
-    changes: watch::Sender<u64>,
+pub struct MoverCache {
+    state: Shared<State>,
 }
 
-impl Movers {
+impl MoverCache {
     pub fn is_synced(&self) -> bool {
         let state = self.state.read();
-        state.pods_listed && state.listed.len() == MoverKind::ALL.len()
+        let is_synced = |kind: &MoverKind| state.movers.get(kind).is_some_and(|cache| cache.is_synced());
+        state.pods_listed && MoverKind::ALL.iter().all(is_synced)
     }
 
     /// Notifies of every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
-        let mut changes = self.changes.subscribe();
-        changes.mark_unchanged();
-        changes
+        self.state.changed()
     }
 
     /// All data movers that have not ended, each with its pod.
     pub fn frozen(&self) -> Vec<Item> {
         let state = self.state.read();
-        let going = state.items.values().filter(|item| !item.mover.phase.is_final());
+        let movers = state.movers.values().flat_map(|cache| cache.values());
+        let going = movers.filter(|item| !item.mover.phase.is_final());
         going
             .map(|item| {
                 // A data mover of another kind may have the same name, and so may an earlier one.
@@ -120,15 +116,15 @@ impl Movers {
 
     /// Watches. Never returns. The lists are no older than this call.
     pub async fn follow(&self, client: &Client, namespace: &str) {
-        let pods = mirror(of_namespace(client, namespace), watcher::Config::default(), pod, |change| {
-            self.write(|state| match change {
-                Change::All(all) => {
+        let pods = reflect(of_namespace(client, namespace), watcher::Config::default(), pod, |event| {
+            self.state.write(|state| match event {
+                WatchEvent::Replaced(all) => {
                     state.put_pods(all);
                     state.pods_listed = true;
                 }
-                Change::Applied((name, Some(pod))) => drop(state.pods.insert(name, pod)),
-                Change::Applied((_, None)) => {}
-                Change::Deleted(name) => drop(state.pods.remove(&name)),
+                WatchEvent::Applied((name, Some(pod))) => drop(state.pods.insert(name, pod)),
+                WatchEvent::Applied((_, None)) => {}
+                WatchEvent::Deleted(name) => drop(state.pods.remove(&name)),
             });
         });
         tokio::join!(
@@ -140,7 +136,7 @@ impl Movers {
         );
     }
 
-    /// Lists once, in place of [`Movers::follow`].
+    /// Lists once, in place of [`MoverCache::follow`].
     ///
     /// # Errors
     /// The objects cannot be listed.
@@ -154,7 +150,7 @@ impl Movers {
             self.look_at::<PodVolumeRestore>(client, namespace),
             pods,
         )?;
-        self.write(|state| state.put_pods(pods.into_iter().map(pod)));
+        self.state.write(|state| state.put_pods(pods.into_iter().map(pod)));
         Ok(())
     }
 
@@ -165,7 +161,7 @@ impl Movers {
     {
         let found: Vec<K> = list(of_namespace(client, namespace), &ListParams::default()).await?;
         let items = found.iter().map(Item::of);
-        self.write(|state| state.items.extend(items.map(|item| (item.key(), item))));
+        self.state.write(|state| state.movers.entry(K::KIND).or_default().relist(items));
         Ok(())
     }
 
@@ -175,41 +171,25 @@ impl Movers {
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let keep = |object: K| Item::of(&object);
-        mirror(of_namespace(client, namespace), watcher::Config::default(), keep, |change| {
-            self.write(|state| match change {
-                Change::All(all) => {
-                    let listed: Vec<_> = all.into_iter().map(|item| (item.key(), item)).collect();
-                    let kept = listed.into_iter().map(|(key, item)| (key.clone(), state.newer(&key, item)));
-                    let kept: Vec<_> = kept.collect();
-                    state.items.retain(|(kind, _), _| *kind != K::KIND);
-                    state.items.extend(kept);
-                    state.listed.insert(K::KIND);
-                }
-                Change::Applied(item) => {
-                    let key = item.key();
-                    let item = state.newer(&key, item);
-                    state.items.insert(key, item);
-                }
-                Change::Deleted(name) => drop(state.items.remove(&(K::KIND, name))),
-            });
+        reflect(of_namespace(client, namespace), watcher::Config::default(), keep, |event| {
+            self.state.write(|state| state.movers.entry(K::KIND).or_default().observe(event));
         })
         .await;
     }
 
-    fn write(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.write());
-        self.changes.send_modify(|count| *count += 1);
-    }
-
-    /// Processes the answer to a grant of our own, which the watch shows only later.
-    pub fn note_granted(&self, mover: &Mover, granted: bool, resource_version: String) {
-        let mut state = self.state.write();
-        let known = state.items.get_mut(&(mover.kind, mover.name.clone()));
-        let Some(known) = known.filter(|known| known.mover.uid == mover.uid) else { return };
-        if known.mover.phase == MoverPhase::New && is_older(&known.resource_version, &resource_version) {
-            known.mover = Arc::new(Mover { granted, ..(*known.mover).clone() });
-            known.resource_version = resource_version;
-        }
+    /// Processes the answer to a grant of our own, which the watch shows only later, because a
+    /// place that was granted must not seem free. A data mover that has begun meanwhile stays as
+    /// the watch shows it.
+    pub fn assume_granted(&self, mover: &Mover, granted: bool, resource_version: String) {
+        self.state.write_silently(|state| {
+            let Some(cache) = state.movers.get_mut(&mover.kind) else { return };
+            let is_same =
+                |known: &&Item| known.mover.uid == mover.uid && known.mover.phase == MoverPhase::New;
+            let Some(known) = cache.get(&mover.name).filter(is_same) else { return };
+            let mover = Arc::new(Mover { granted, ..(*known.mover).clone() });
+            let assumed = Item { mover, resource_version, target_pod: known.target_pod.clone() };
+            cache.assume(assumed.mover.name.clone(), assumed);
+        });
     }
 }
 

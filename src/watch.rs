@@ -1,6 +1,7 @@
-//! Watch events of one kind, fed to whoever mirrors it. An object that cannot be read is skipped with a
-//! warning: one bad object must not blind us for the others.
+//! Watch events of one kind, from kube's watcher to a cache ([`crate::cache`]). An object that cannot be read is
+//! skipped with a warning, because one bad object must not hide the others.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -18,13 +19,25 @@ use tracing::{debug, warn};
 use crate::client::is_not_found;
 use crate::text::chain;
 
-/// What happened to the mirrored set.
-pub enum Change<T, I = String> {
-    /// The whole set, after a (re)start of the watch.
-    All(Vec<T>),
+/// What a list or a watch shows of the objects of one kind.
+pub enum WatchEvent<T, I = String> {
+    /// All of them, after a (re)start of the watch.
+    Replaced(Vec<T>),
     Applied(T),
     /// By name; of all namespaces, by [`Key`].
     Deleted(I),
+}
+
+impl<I: Ord, V> WatchEvent<(I, V), I> {
+    /// Brings a map up to date. That is enough for objects that this process never writes, because what it knows of
+    /// them is never newer than what the watch shows. For the others there is [`crate::cache::Cache`].
+    pub fn apply_to(self, map: &mut BTreeMap<I, V>) {
+        match self {
+            Self::Replaced(all) => *map = all.into_iter().collect(),
+            Self::Applied((key, value)) => drop(map.insert(key, value)),
+            Self::Deleted(key) => drop(map.remove(&key)),
+        }
+    }
 }
 
 /// Namespace, which is empty for cluster-scoped kinds, and name.
@@ -65,7 +78,7 @@ impl Backoff for Pause {
     }
 }
 
-/// Objects of a namespace, to be mirrored.
+/// Objects of a namespace, to be watched.
 pub fn of_namespace<K>(client: &Client, namespace: &str) -> Api<DeserializeGuard<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -75,36 +88,37 @@ where
 
 /// Watches for ever; reconnects with back-off. What `keep` makes of an object is all that is held of it. A kind that the
 /// API server does not know has no objects.
-pub async fn mirror<K, T>(
+pub async fn reflect<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
-    observe: impl FnMut(Change<T>),
+    observe: impl FnMut(WatchEvent<T>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    mirror_by(api, config, DeserializeGuard::name_any, keep, observe).await;
+    reflect_by(api, config, DeserializeGuard::name_any, keep, observe).await;
 }
 
-/// [`mirror`] of objects whose names say nothing without their namespaces.
-pub async fn mirror_everywhere<K, T>(
+/// [`reflect`] for objects that are told apart by namespace and name.
+pub async fn reflect_everywhere<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
-    observe: impl FnMut(Change<T, Key>),
+    observe: impl FnMut(WatchEvent<T, Key>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let key = |object: &DeserializeGuard<K>| (object.namespace().unwrap_or_default(), object.name_any());
-    mirror_by(api, config, key, keep, observe).await;
+    reflect_by(api, config, key, keep, observe).await;
 }
 
-async fn mirror_by<K, T, I>(
+/// [`reflect`] for objects that are told apart by what `key` makes of them.
+pub async fn reflect_by<K, T, I>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     key: impl Fn(&DeserializeGuard<K>) -> I,
     keep: impl Fn(K) -> T,
-    mut observe: impl FnMut(Change<T, I>),
+    mut observe: impl FnMut(WatchEvent<T, I>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -126,16 +140,16 @@ async fn mirror_by<K, T, I>(
         match event {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
-            Ok(watcher::Event::InitDone) => observe(Change::All(std::mem::take(&mut listed))),
+            Ok(watcher::Event::InitDone) => observe(WatchEvent::Replaced(std::mem::take(&mut listed))),
             Ok(watcher::Event::Apply(object)) => {
                 let key = key(&object);
                 // What can no longer be read is no longer known either.
-                observe(read(object).map_or(Change::Deleted(key), Change::Applied));
+                observe(read(object).map_or(WatchEvent::Deleted(key), WatchEvent::Applied));
             }
-            Ok(watcher::Event::Delete(object)) => observe(Change::Deleted(key(&object))),
+            Ok(watcher::Event::Delete(object)) => observe(WatchEvent::Deleted(key(&object))),
             Err(watcher::Error::InitialListFailed(error)) if is_not_found(&error) => {
                 debug!(%kind, "there is no such kind here");
-                observe(Change::All(Vec::new()));
+                observe(WatchEvent::Replaced(Vec::new()));
                 sleep(ABSENT).await;
             }
             Err(error) => {
@@ -156,7 +170,7 @@ fn read<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<K> 
     None
 }
 
-/// One look at what [`mirror`] would show, for somebody who waits for it.
+/// One list of what [`reflect`] would show, for a caller that waits for it.
 ///
 /// # Errors
 /// When they cannot be listed. Of a kind that the API server does not know there are none.

@@ -1,0 +1,195 @@
+//! The mark of a directory's owner, in the store. `berth_core::garden::owner` says what comes of it.
+
+use berth_api::extensions::BackupEntry;
+use berth_api::garden::carried;
+use berth_api::keys;
+use berth_core::garden::fault::Fault;
+use berth_core::garden::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
+use berth_core::garden::scope::{SOURCE, Scope};
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::outcome::Record;
+use super::task::Extension as _;
+use crate::storage::bucket::{Bucket, Result, StoreError, Version};
+
+/// Beside what else berth notes of an entry: it goes with that, when the data is gone.
+const FILE: &str = "owner.json";
+/// Larger than any mark.
+const LARGEST: usize = 4 * 1024;
+/// What the name of an object may have (source: RFC 1123's subdomains).
+const NAME: usize = 253;
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    entry: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    uid: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<String>,
+}
+
+impl Wire {
+    /// Nothing but names, as Kubernetes has them.
+    fn is_plain(&self) -> bool {
+        let mut all = [&self.entry, &self.uid].into_iter().chain(&self.namespace).chain(&self.seed);
+        all.all(|text| text.len() <= NAME && text.chars().all(|c| c.is_ascii_graphic()))
+    }
+}
+
+impl From<Wire> for Owner {
+    fn from(Wire { entry, namespace, uid, seed }: Wire) -> Self {
+        Self { entry, namespace, uid, seed }
+    }
+}
+
+impl From<Owner> for Wire {
+    fn from(Owner { entry, namespace, uid, seed }: Owner) -> Self {
+        Self { entry, namespace, uid, seed }
+    }
+}
+
+/// What an object says of its directory.
+pub struct Claim {
+    us: Owner,
+    /// Key of the mark.
+    mark: String,
+    /// It comes from another cluster, with its data; or it is the source of a copy, and names the data of the original.
+    is_restored: bool,
+    /// It was its own before there were marks, or somebody says so.
+    was_set_up: bool,
+    way_out: String,
+    /// Its hub may still say in which namespace it is.
+    is_incomplete: bool,
+}
+
+impl Claim {
+    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its data. What was made for a hub is
+    /// that hub's for good: its label of the Seed is taken off where the hub is gone.
+    pub fn of(object: &BackupEntry, record: &Record, scope: &Scope, is_restored: bool) -> Option<Self> {
+        let (name, metadata) = (object.name_any(), &object.metadata);
+        let entry = scope.prefix().trim_end_matches('/').to_owned();
+        let said = |key: &str| object.annotation(key).map(str::to_owned);
+        let namespace = said(keys::HUB_NAMESPACE);
+        let is_hubs = carried::is_of_a_hub(metadata);
+        // An older version made the object, and did not say for which namespace.
+        let is_incomplete = is_hubs && namespace.is_none();
+        let us = if is_hubs {
+            Owner {
+                entry,
+                namespace: Some(namespace.unwrap_or_default()),
+                uid: carried::hub_uid(metadata).unwrap_or_default().to_owned(),
+                seed: object.labels().get(keys::CARRIED_FOR).cloned(),
+            }
+        } else {
+            Owner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
+        };
+        let is_said = object.annotation(keys::OWN_DIRECTORY) == Some(name.as_str());
+        // Nothing is counted before it is known whose it is.
+        let is_recorded = record.made == Some(true) || record.found.is_some();
+        let was_set_up = is_said || is_recorded && record.name_taken != Some(true);
+        let is_restored = is_restored || name.starts_with(SOURCE);
+        let mark = format!("{}{FILE}", scope.notes()?.prefix());
+        let way_out = format!("{}={name}", keys::OWN_DIRECTORY);
+        Some(Self { us, mark, is_restored, was_set_up, way_out, is_incomplete })
+    }
+
+    /// Key of the mark.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// Marks the directory, where it is nobody's yet. `Some`: why it is not this one's.
+    ///
+    /// # Errors
+    /// What the store says; [`Fault::Configuration`] where something else has the key of the mark.
+    pub async fn take(&self, bucket: &Bucket, scope: &Scope) -> Result<Option<Refusal>> {
+        match self.judge(bucket, scope).await? {
+            Verdict::Ours => Ok(None),
+            Verdict::Refused(why) => Ok(Some(why)),
+            // It is marked when the namespace is known, so that the mark is right from its first moment.
+            Verdict::Mark if self.is_incomplete => Ok(None),
+            Verdict::Mark => {
+                let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
+                // Somebody may have been faster, and what was written may be another's where a store knows no conditions.
+                match (self.judge(bucket, scope).await?, written) {
+                    (Verdict::Ours, _) => Ok(None),
+                    (Verdict::Refused(why @ Refusal::Anothers(..)), _) => Ok(Some(why)),
+                    (Verdict::Mark | Verdict::Refused(Refusal::Unmarked(..)), Err(error)) => Err(error),
+                    (Verdict::Mark | Verdict::Refused(Refusal::Unmarked(..)), Ok(())) => {
+                        let message = format!("{bucket:?}: {} was written, and is not there", self.mark);
+                        Err(StoreError::new(Fault::Unavailable, message))
+                    }
+                }
+            }
+        }
+    }
+
+    /// What becomes of the directory when its entry is deleted.
+    ///
+    /// # Errors
+    /// As [`Self::take`]; [`Fault::Unavailable`] as long as its hub has not said its namespace, where that decides.
+    pub async fn end(&self, bucket: &Bucket, scope: &Scope) -> Result<End> {
+        let mark = self.read(bucket).await?;
+        let directory = self.directory(bucket, scope, mark.as_ref()).await?;
+        match end(directory, &self.us, self.was_set_up, (&self.mark, &self.way_out)) {
+            End::LeftAlone(Refusal::Anothers(..)) if self.is_incomplete && self.us.seed.is_some() => {
+                let message = format!(
+                    "{bucket:?}: {} names another UID, and the hub has not said the namespace of this entry yet; it is looked again",
+                    self.mark
+                );
+                Err(StoreError::new(Fault::Unavailable, message))
+            }
+            end => Ok(end),
+        }
+    }
+
+    /// All versions of the mark that there are by now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn versions(&self, bucket: &Bucket) -> Result<Vec<Version>> {
+        bucket.versions_of(&self.mark).await
+    }
+
+    async fn judge(&self, bucket: &Bucket, scope: &Scope) -> Result<Verdict> {
+        let mark = self.read(bucket).await?;
+        let directory = self.directory(bucket, scope, mark.as_ref()).await?;
+        let is_known = self.was_set_up || self.is_restored;
+        Ok(judge(directory, &self.us, is_known, (&self.mark, &self.way_out)))
+    }
+
+    async fn directory<'m>(
+        &self,
+        bucket: &Bucket,
+        scope: &Scope,
+        mark: Option<&'m Owner>,
+    ) -> Result<Directory<'m>> {
+        let holds_data = mark.is_some() || bucket.holds(scope.prefix()).await?;
+        Ok(Directory { mark, holds_data })
+    }
+
+    async fn read(&self, bucket: &Bucket) -> Result<Option<Owner>> {
+        let Some(bytes) = bucket.read_object(&self.mark).await? else { return Ok(None) };
+        // Others may write there, too, and what is read is told.
+        let is_short = bytes.len() <= LARGEST;
+        let read = is_short.then(|| serde_json::from_slice::<Wire>(&bytes).ok()).flatten();
+        match read.filter(Wire::is_plain) {
+            Some(wire) => Ok(Some(wire.into())),
+            None => {
+                let message = format!(
+                    "{bucket:?}: {} is no mark that this version of berth can read: nothing below {}/ is touched; use the version that \
+                     wrote it, or look whose the directory is and remove that object",
+                    self.mark, self.us.entry
+                );
+                Err(StoreError::new(Fault::Configuration, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
