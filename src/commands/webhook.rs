@@ -12,11 +12,12 @@ use berth_core::affinity::{Decision, Finding};
 use berth_core::garden;
 use berth_core::garden::check::Credentials;
 use berth_core::location::Location;
-use berth_core::mover::grant::Mover as Granted;
+use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
 use berth_core::violation::tellable;
-use berth_webhooks::known::{KnownGarden, KnownMovers, Mover, MoverPod};
-use berth_webhooks::{Desk, Identities, Known, router, server};
+use berth_webhooks::listers::{GardenListers, MoverListers};
+use berth_webhooks::pod::{MoverRef, PodConstraints};
+use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -64,17 +65,17 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 struct Shared(Arc<Caches>);
 
-impl KnownMovers for Shared {
+impl MoverListers for Shared {
     fn place(
         &self,
-        mover: &Mover<'_>,
-        pod: &MoverPod,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
     ) -> impl Future<Output = Result<Option<Decision>, String>> + Send {
         self.0.placing.decide(mover, pod)
     }
 
-    fn tell(&self, mover: &Mover<'_>, finding: &Finding) {
-        let about = Granted::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
+    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
+        let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
         let about = reference(&self.0.namespace, &about);
         self.0.events.tell_about(What::Placement, about, finding.to_string());
     }
@@ -93,7 +94,7 @@ impl KnownMovers for Shared {
     }
 }
 
-impl KnownGarden for Shared {
+impl GardenListers for Shared {
     fn garden(&self) -> Option<Arc<garden::View>> {
         self.0.garden.view()
     }
@@ -107,7 +108,7 @@ impl KnownGarden for Shared {
     }
 }
 
-impl Known for Shared {
+impl Listers for Shared {
     fn ready(&self) -> bool {
         let knows =
             self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
@@ -218,8 +219,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         executor: or(executor_identities, executor),
         lifecycle: if without_velero { lifecycle_identities } else { or(lifecycle_identities, "velero") },
     };
-    let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
-    desk.register(&mut registry);
+    let state = Arc::new(AdmissionState::new(shared.clone(), identities, Timestamp::now));
+    state.register(&mut registry);
     let counts = Counts::default();
     counts.register(&mut registry);
     // Once a stop is asked for it is not ready at once, and alive to the end.
@@ -263,9 +264,9 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let delay = shutdown_delay.unwrap_or_default();
     let asks_for_certificate = client_ca.is_some();
     let tls = Arc::new(caches.key.server_config(client_ca)?);
-    let intake = Arc::clone(desk.intake());
+    let intake = Arc::clone(state.intake());
     info!(%listen, %namespace, asks_for_certificate, "answering admission reviews");
-    let serving = server::serve(listener, tls, router(desk), intake, stop.cancelled_owned(), delay);
+    let serving = server::serve(listener, tls, router(state), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
         () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),

@@ -81,7 +81,7 @@ fn controller() -> anyhow::Result<Registry> {
 fn webhook() -> Registry {
     let mut registry = Registry::default();
     webhook_events_dropped(&mut registry);
-    berth_webhooks::desk::register_with_values(&mut registry);
+    berth_webhooks::state::register_with_values(&mut registry);
     Counts::default().register(&mut registry);
     registry
 }
