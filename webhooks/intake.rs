@@ -158,7 +158,7 @@ impl Intake {
     }
 
     pub(crate) fn register(&self, admission: &mut Registry) {
-        let help = "Connections refused: too many at once, in all or from one address";
+        let help = "Connections refused because there were too many, in total or from one address";
         admission.register("connections_refused", help, self.refused.clone());
     }
 

@@ -109,7 +109,7 @@ impl AdmissionMetrics {
         admission.register("seconds", "From the body of a review to its answer", self.seconds.clone());
         admission.register(
             "foreign_queue_writes",
-            "Writes refused to another queue: it should be switched off",
+            "Writes of another queue that were refused: switch that queue off",
             self.foreign.clone(),
         );
         admission.register(
@@ -119,7 +119,7 @@ impl AdmissionMetrics {
         );
         admission.register(
             "lines_dropped",
-            "Log lines about answers, dropped: too many at once",
+            "Log lines about answers dropped because there were too many in one second",
             self.lines_dropped.clone(),
         );
     }
