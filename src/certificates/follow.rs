@@ -39,7 +39,8 @@ impl Counts {
         let expires = "When the served certificate expires, in seconds since 1970";
         part.register("not_after_seconds", expires, self.not_after.clone());
         part.register("swapped", "Certificates put into use", self.swapped.clone());
-        let rejected = "Certificates in the Secret that could not be served, so that the previous one was kept";
+        let rejected =
+            "Certificates in the Secret that could not be served, so that the previous one was kept";
         part.register("rejected", rejected, self.rejected.clone());
     }
 }

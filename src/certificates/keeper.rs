@@ -162,7 +162,10 @@ impl Keeper {
 
     /// Waits for as long as the slowest API server takes to read caBundle.
     async fn wait_for_trust(&self, trust: &Trust, authorities: &str) -> anyhow::Result<()> {
-        info!(for_seconds = self.lead_time.as_secs(), "added a new authority to caBundle; waiting before it is used");
+        info!(
+            for_seconds = self.lead_time.as_secs(),
+            "added a new authority to caBundle; waiting before it is used"
+        );
         let mut since = Instant::now();
         while since.elapsed() < self.lead_time {
             sleep(LOOK.min(self.lead_time)).await;

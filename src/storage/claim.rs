@@ -41,7 +41,9 @@ pub enum ClaimError {
         "{0} in the storage location is no claim that this version of berth can read: use another name, or remove it"
     )]
     Unreadable(Path),
-    #[error("{0} in the storage location was claimed by another backup meanwhile: use another name or prefix")]
+    #[error(
+        "{0} in the storage location was claimed by another backup meanwhile: use another name or prefix"
+    )]
     Lost(Path),
 }
 
