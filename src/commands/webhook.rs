@@ -1,4 +1,5 @@
-//! `berth webhook`: any number of replicas, no leader, no state but its watch caches.
+//! `berth webhook`: any number of replicas, without a leader, and without state besides watch
+//! caches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +43,8 @@ use crate::queue::{Settings, Store, definition};
 use crate::settings::Executor;
 use crate::{health, shutdown};
 
-/// More than these are not looked through to tell one of them when it may start: the API server waits for us.
+/// Start times are estimated only for queues up to this length, because the API server waits for
+/// the answer.
 const ESTIMATE_MOST: usize = 32;
 
 struct Caches {
@@ -59,7 +61,8 @@ struct Caches {
     pulse: health::Pulse,
 }
 
-/// Without rights to see nodes, shared buckets and the like Backups are queued all the same, a little later.
+/// After this time a replica becomes ready without the caches of nodes, shared buckets and the
+/// like, so that Backups are queued even if it may not read those.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
@@ -80,7 +83,8 @@ impl MoverListers for Shared {
         self.0.events.tell_about(What::Placement, about, finding.to_string());
     }
 
-    /// As long as somebody grants: a gate that nobody opens would be worse than none.
+    /// Only while a leader grants places, because a gate that nobody opens would be worse than
+    /// none.
     fn are_granted(&self) -> bool {
         self.0.ledger.is_kept()
     }
@@ -156,7 +160,7 @@ impl Listers for Shared {
 
     fn foreign_queue(&self, name: &str, uid: &str, user: &str) {
         let user = tellable(user);
-        warn!(name = %tellable(name), %user, "another queue wants to move a Backup: start Velero with --disable-controllers=backup-queue");
+        warn!(name = %tellable(name), %user, "refused another queue's write to a Backup: start Velero with --disable-controllers=backup-queue");
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
@@ -223,7 +227,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     state.register(&mut registry);
     let counts = Counts::default();
     counts.register(&mut registry);
-    // Once a stop is asked for it is not ready at once, and alive to the end.
+    // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
     health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
