@@ -12,7 +12,7 @@ use berth_core::location::Location;
 use berth_core::queue::{Band, Entry, Order, View};
 use jiff::Timestamp;
 
-use crate::pod::{MoverRef, PodConstraints};
+use crate::placement::{MoverRef, PodConstraints};
 
 /// Read access to what a replica has cached about data movers.
 pub trait MoverListers: Send + Sync + 'static {

@@ -2,8 +2,7 @@
 //! tolerations are added. A pod stays as Velero made it unless it is certain where it may run.
 
 use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
-use berth_core::affinity::{Decision, Term, Toleration};
-use berth_core::mover::MoverKind;
+use berth_core::affinity::Decision;
 use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
@@ -11,31 +10,12 @@ use tracing::info;
 
 use crate::listers::Listers;
 use crate::patch::Edit;
+use crate::placement::{MoverRef, PodConstraints};
 use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
 use crate::state::AdmissionState;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-
-/// The data mover (DataUpload, DataDownload, …) that owns a pod.
-#[derive(Clone, Copy, Debug)]
-pub struct MoverRef<'a> {
-    pub kind: MoverKind,
-    pub name: &'a str,
-    pub uid: &'a str,
-}
-
-/// What the spec of a data mover's pod says about where the pod may run.
-#[derive(Clone, Debug, Default)]
-pub struct PodConstraints {
-    /// Terms of the required node affinity. Empty: the pod has none.
-    pub terms: Vec<Term>,
-    pub tolerations: Vec<Toleration>,
-    /// The `nodeSelector` for `kubernetes.io/hostname`.
-    pub selected_node: Option<String>,
-    /// The node that the pod is bound to already.
-    pub node: Option<String>,
-}
 
 /// Writes node affinity and tolerations into the pod of a data mover.
 ///

@@ -17,7 +17,7 @@ use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
 use berth_core::violation::tellable;
 use berth_webhooks::listers::{GardenListers, MoverListers};
-use berth_webhooks::pod::{MoverRef, PodConstraints};
+use berth_webhooks::placement::{MoverRef, PodConstraints};
 use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_core::affinity::{Binding, Decision, Operation, Situation, decide};
 use berth_core::mover::MoverKind;
-use berth_webhooks::pod::{MoverRef, PodConstraints};
+use berth_webhooks::placement::{MoverRef, PodConstraints};
 
 use super::volumes::Volumes;
 use super::{Fleet, fleet};

@@ -7,7 +7,7 @@ use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term
 
 use super::*;
 use crate::listers::MoverListers;
-use crate::pod::{MoverRef, PodConstraints};
+use crate::placement::{MoverRef, PodConstraints};
 
 #[derive(Default)]
 pub struct Movers {
