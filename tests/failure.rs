@@ -399,7 +399,7 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
         let message = status["message"].as_str().unwrap_or_default().to_owned();
         Ok(message.contains("is not there").then_some(message))
     });
-    assert!(missing.unwrap().contains("mount what it lies on"));
+    assert!(missing.unwrap().contains("mount its volume"));
     std::fs::create_dir_all(folder.join("file/b")).unwrap();
     assert_eq!(ended(&berth, &["no-folder"])["no-folder"].phase(), BackupPhase::Completed);
 }

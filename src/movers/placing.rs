@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_core::affinity::{Binding, Decision, Operation, Situation, decide};
 use berth_core::mover::MoverKind;
-use berth_webhooks::known::{Mover, MoverPod};
+use berth_webhooks::placement::{MoverRef, PodConstraints};
 
 use super::volumes::Volumes;
 use super::{NodeCache, node_cache};
@@ -20,8 +20,12 @@ impl Placing {
     /// Returns `None` if no rules are configured.
     ///
     /// # Errors
-    /// The volume is not known: the pod stays as it is.
-    pub async fn decide(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    /// Why the volume is not known: the pod stays as it is.
+    pub async fn decide(
+        &self,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
+    ) -> Result<Option<Decision>, String> {
         let is_idle = |state: &node_cache::State| {
             state.configuration.config.load_affinity.is_empty()
                 && state.configuration.config.load_tolerations.is_empty()
@@ -40,7 +44,7 @@ impl Placing {
         }
     }
 
-    async fn upload(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    async fn upload(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
         let upload = self.volumes.upload(mover.name, mover.uid).await?;
         if upload.uid != mover.uid {
             return Ok(None);
@@ -73,7 +77,7 @@ impl Placing {
         )))
     }
 
-    async fn download(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    async fn download(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
         let download = self.volumes.download(mover.name, mover.uid).await?;
         if download.uid != mover.uid {
             return Ok(None);
@@ -97,7 +101,7 @@ impl Placing {
         )))
     }
 
-    fn judge(&self, pod: &MoverPod, operation: Operation<'_>) -> Decision {
+    fn judge(&self, pod: &PodConstraints, operation: Operation<'_>) -> Decision {
         self.fleet.read(|state| {
             let config = &state.configuration.config;
             decide(&Situation {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use berth_api::mover_pod::owner;
 use berth_api::node_agent;
-use berth_core::mover::grant::Mover as Granted;
-use berth_webhooks::known::Mover;
+use berth_core::mover::grant::Mover;
+use berth_webhooks::placement::MoverRef;
 use berth_webhooks::pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -109,7 +109,7 @@ pub async fn missed(
     let looking = async {
         while let Some(found) = created.recv().await {
             let Some(owner) = owner(&found.metadata) else { continue };
-            let mover = Mover { kind: owner.kind, name: &owner.name, uid: &owner.uid };
+            let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
             let Ok(Some(decision)) = placing.decide(&mover, &pod::read(&found)).await else { continue };
             if decision.terms.is_none() && decision.tolerations.is_empty() {
                 continue;
@@ -121,7 +121,7 @@ pub async fn missed(
                 "its pod was created while no webhook answered, and may run where Velero put it: by {} it would be elsewhere",
                 decision.reason
             );
-            let about = Granted::new(owner.kind, &*owner.name, &*owner.uid, began);
+            let about = Mover::new(owner.kind, &*owner.name, &*owner.uid, began);
             events.tell_about(What::MissedAffinity, reference(namespace, &about), note);
         }
     };
