@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Order};
+use berth_core::queue::{Entry, Includes, Order};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -64,11 +64,9 @@ impl Source<'_> {
     }
 
     /// The value of [`Entry::includes`].
-    pub fn includes(&self) -> Vec<String> {
+    pub fn includes(&self) -> Includes {
         let includes = self.spec.included_namespaces.as_deref().unwrap_or_default();
-        let mut includes: Vec<String> = includes.iter().take(limits::NAMES).cloned().collect();
-        includes.sort_unstable();
-        if includes.is_empty() { vec!["*".to_owned()] } else { includes }
+        Includes::of(includes.iter().take(limits::NAMES).map(String::as_str))
     }
 
     /// Its priority class, from the annotation or label.

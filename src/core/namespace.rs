@@ -194,6 +194,18 @@ impl NamespaceSet {
         self.includes.as_ref().map(|globs| globs.names.as_slice()).unwrap_or_default()
     }
 
+    /// What the set holds: a name counts as one, and a pattern as four, because it takes four times
+    /// the memory.
+    pub fn weight(&self) -> usize {
+        let weight = |globs: &Globs| globs.names.len() + 4 * globs.patterns.len();
+        self.includes.as_ref().map_or(0, weight) + weight(&self.excludes)
+    }
+
+    /// All namespaces.
+    pub fn all() -> Self {
+        Self::made(None, Globs::default())
+    }
+
     /// Patterns among the includes, sorted.
     pub fn patterns(&self) -> impl Iterator<Item = &Glob> {
         self.includes.iter().flat_map(|globs| &globs.patterns)

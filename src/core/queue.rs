@@ -23,4 +23,4 @@ pub use plan::{Cause, End, Plan, Waiting, may_run, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};
-pub use view::{Entry, Phase, QueueKey, View};
+pub use view::{Entry, Includes, Phase, QueueKey, View};

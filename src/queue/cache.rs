@@ -7,15 +7,16 @@ use std::sync::Arc;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::location::{self, Location};
 use berth_core::queue::{
-    Entry, Expectation, History, Index, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
+    Entry, Expectation, History, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::runtime::watcher;
 use tokio::sync::{Notify, watch};
+use weight::{Known, bound, large};
 
 use super::seen::{Item, Seen};
-use crate::cache::{Cache, Indexer, Shared};
+use crate::cache::{Cache, Observed, Shared};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect};
@@ -23,20 +24,10 @@ use crate::watch::{WatchEvent, of_namespace, reflect};
 #[derive(Default)]
 struct State {
     /// Those that wait or run, by name.
-    backups: Cache<String, Item, Index>,
+    backups: Cache<String, Item, Known>,
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, Run>,
     marks: Marks,
-}
-
-impl Indexer<Item> for Index {
-    fn insert(&mut self, item: &Item) {
-        Self::insert(self, &item.entry);
-    }
-
-    fn remove(&mut self, item: &Item) {
-        Self::remove(self, &item.entry);
-    }
 }
 
 /// Time marks of the Backups seen last, ended ones included.
@@ -206,7 +197,7 @@ impl BackupCache {
                 view.backups = state.standing(&view);
                 return view;
             }
-            view.backups = state.backups.index().facing(&view, newcomer, now);
+            view.backups = state.backups.index().index.facing(&view, newcomer, now);
             view.others = count.saturating_sub(view.backups.len());
         }
         // Without the lock: comparing may take long.
@@ -305,7 +296,12 @@ impl State {
     fn relist(&mut self, all: Vec<Seen>) {
         self.ended.clear();
         let mut ends = Vec::with_capacity(all.len());
-        self.backups.relist(all.into_iter().map(|seen| {
+        let mut weight = 0;
+        self.backups.relist(all.into_iter().map(|mut seen| {
+            bound(&mut seen.observed, weight);
+            if let Observed::Kept(item) = &seen.observed {
+                weight += large(item);
+            }
             ends.push((seen.name.clone(), seen.mark, seen.run));
             (seen.name, seen.observed)
         }));
@@ -315,19 +311,26 @@ impl State {
     }
 
     fn apply(&mut self, seen: Seen) {
-        let Seen { name, observed, mark, run } = seen;
+        let Seen { name, mut observed, mark, run } = seen;
+        bound(&mut observed, self.weight_without(&name));
         self.backups.apply(name.clone(), observed);
         self.note(name, mark, run);
     }
 
     /// `false`: that Backup is not known any more.
     fn assume(&mut self, seen: Seen) -> bool {
-        let Seen { name, observed, mark, run } = seen;
+        let Seen { name, mut observed, mark, run } = seen;
+        bound(&mut observed, self.weight_without(&name));
         let is_known = self.backups.assume_known(name.clone(), observed);
         if is_known {
             self.note(name, mark, run);
         }
         is_known
+    }
+
+    fn weight_without(&self, name: &str) -> usize {
+        let weight = self.backups.index().weight;
+        weight.saturating_sub(self.backups.get(name).map_or(0, large))
     }
 
     /// Keeps what outlives a Backup in the cache. A run is kept only once the cache has let its Backup go.
@@ -345,3 +348,4 @@ impl State {
 
 #[cfg(test)]
 mod tests;
+mod weight;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::{settled, starts};
-use super::view::{Entry, Phase, View};
+use super::view::{Entry, Includes, Phase, View};
 
 /// A run that completed successfully.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Run {
     pub schedule: Option<String>,
     pub tenant: Option<String>,
     /// Same as [`Entry::includes`].
-    pub includes: Vec<String>,
+    pub includes: Includes,
     pub took: SignedDuration,
     pub ended: Timestamp,
 }
@@ -25,7 +25,7 @@ pub struct Run {
 #[derive(Clone, Debug, Default)]
 pub struct History<'a> {
     by_schedule: HashMap<&'a str, Vec<&'a Run>>,
-    by_includes: HashMap<&'a [String], Vec<&'a Run>>,
+    by_includes: HashMap<Includes, Vec<&'a Run>>,
 }
 
 /// Three estimates of one value: from the shortest, the median and the longest of the recent runs.
@@ -55,7 +55,7 @@ impl<'a> History<'a> {
         for run in runs {
             match &run.schedule {
                 Some(schedule) => history.by_schedule.entry(schedule).or_default().push(run),
-                None => history.by_includes.entry(&run.includes).or_default().push(run),
+                None => history.by_includes.entry(run.includes).or_default().push(run),
             }
         }
         let lists = history.by_schedule.values_mut().chain(history.by_includes.values_mut());
@@ -69,7 +69,7 @@ impl<'a> History<'a> {
     /// Duration of a run like this one: shortest, median and longest.
     pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
         let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
-        let runs = schedule.or_else(|| self.by_includes.get(entry.includes.as_slice()))?;
+        let runs = schedule.or_else(|| self.by_includes.get(&entry.includes))?;
         let mut took: Vec<SignedDuration> = runs.iter().map(|run| run.took).collect();
         took.sort_unstable();
         Some(Band { earliest: *took.first()?, likely: *took.get(took.len() / 2)?, latest: *took.last()? })
@@ -158,7 +158,7 @@ mod tests {
             phase,
             position,
             started_at: Some(at(0)),
-            includes: vec![namespace.to_owned()],
+            includes: Includes::of([namespace]),
             namespaces: NamespaceSet::literal(Glob::parse(namespace)),
             ..Entry::default()
         })
@@ -168,7 +168,7 @@ mod tests {
         Run {
             schedule: None,
             tenant: None,
-            includes: vec![namespace.to_owned()],
+            includes: Includes::of([namespace]),
             took: SignedDuration::from_secs(took),
             ended: at(ended),
         }

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::order::Order;
 use super::reason::Reason;
+use crate::glob;
 use crate::location::Closed;
 use crate::namespace::NamespaceSet;
 
@@ -62,13 +63,27 @@ pub struct Entry {
     pub started_at: Option<Timestamp>,
     /// `metadata.creationTimestamp`, in whole seconds.
     pub created_at: Timestamp,
-    /// `spec.includedNamespaces` as written, sorted; `*` for all namespaces.
-    pub includes: Vec<String>,
+    /// `spec.includedNamespaces` as written.
+    pub includes: Includes,
     /// The namespaces that the Backup takes; once it runs, those that its patterns resolved to.
     pub namespaces: NamespaceSet,
     /// Why the namespaces of the Backup cannot be read. Such a Backup blocks nothing and ends
     /// without a run.
     pub refused: Vec<String>,
+}
+
+/// Stands for the included namespaces of a Backup: equal lists, in any order, have equal stand-ins.
+/// Only its hash is kept, because one is kept of every Backup that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Includes(u64);
+
+impl Includes {
+    /// No names stand for all namespaces, as `*` does.
+    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let mut names: Vec<&str> = names.into_iter().collect();
+        names.sort_unstable();
+        Self(glob::mark(if names.is_empty() { vec!["*"] } else { names }))
+    }
 }
 
 /// All state on which one plan depends.

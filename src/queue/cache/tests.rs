@@ -2,6 +2,7 @@ use berth_api::keys;
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
 
+use super::weight::MAX_WEIGHT;
 use super::*;
 
 fn backup(version: u64, phase: &str) -> Backup {
@@ -95,4 +96,39 @@ fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
     assert_eq!(seen(0), ("b0 b97".to_owned(), 96));
     store.observe(WatchEvent::Deleted("b0".to_owned()));
     assert_eq!(store.view_facing(&newcomer, now, 0).backups.len(), 97, "b1 may take the slot, or not");
+}
+
+#[test]
+fn however_many_backups_name_many_namespaces_only_so_many_names_are_kept() {
+    let name = |i: u64, n: usize| format!("ns-{i}-{n}");
+    let many = |i: u64| -> Backup {
+        let mut backup = arrived(i, "Queued", "");
+        backup.spec.included_namespaces = Some((0..1000).map(|n| name(i, n)).collect());
+        backup
+    };
+    let kept = |store: &BackupCache| {
+        let view = store.view(None, Timestamp::now());
+        view.backups.iter().map(|entry| entry.namespaces.weight()).sum::<usize>()
+    };
+    let count = MAX_WEIGHT as u64 / 1000 + 50;
+    let store = BackupCache::new(Settings::default());
+    store.observe(WatchEvent::Replaced((0..count).map(many).collect()));
+    assert_eq!(kept(&store), MAX_WEIGHT);
+    let namespaces = |i: u64| store.get(&format!("b{i}")).map(|item| item.entry.namespaces.clone()).unwrap();
+    assert!(!namespaces(0).takes_all());
+    assert!(namespaces(count - 1).takes_all(), "it meets every other one");
+
+    // A small set is kept beside them, and whatever comes later is bound like the rest.
+    store.observe(WatchEvent::Applied(arrived(count, "Queued", "small")));
+    assert!(namespaces(count).contains("small") && !namespaces(count).contains("other"));
+    store.observe(WatchEvent::Applied(many(count + 1)));
+    assert!(namespaces(count + 1).takes_all());
+    assert_eq!(kept(&store), MAX_WEIGHT + 1);
+
+    // A new version of one that has room keeps it, and room that is left is given again.
+    store.observe(WatchEvent::Applied(many(0)));
+    assert!(!namespaces(0).takes_all());
+    store.observe(WatchEvent::Deleted("b0".to_owned()));
+    store.observe(WatchEvent::Applied(many(count + 1)));
+    assert!(!namespaces(count + 1).takes_all());
 }
