@@ -1,6 +1,6 @@
 //! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
 //!
-//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). From its claim on `conduct` has it
+//! [`runner`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). From its claim on `conduct` has it
 //! `take` what the backup takes, while `progress` goes to the Backup; `interruption` says what becomes of it when it ends early, and `ending` how a Backup fails. A run asks what it
 //! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
 //! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
@@ -23,10 +23,10 @@ pub mod discovery;
 mod ending;
 pub mod engine;
 pub mod exec;
-pub mod executor;
 mod frozen;
 mod hold;
 mod hooks;
+mod inputs;
 mod interruption;
 mod keeper;
 mod ledger;
@@ -45,11 +45,11 @@ mod recover;
 mod related;
 pub mod revision;
 pub mod run;
+pub mod runner;
 mod scene;
 mod servers;
 pub mod split;
 pub mod status;
-mod survey;
 mod take;
 mod thaw;
 pub mod turns;

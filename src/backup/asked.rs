@@ -13,7 +13,7 @@ use memchr::memmem;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::list::Found;
+use super::list::ListedObject;
 use super::log::{About, BackupLog};
 use volumes::Volumes;
 
@@ -62,7 +62,7 @@ impl Asked {
     }
 
     /// Looks at an object that is taken.
-    pub fn note(&self, kind: &ResourceType, found: &Found) {
+    pub fn note(&self, kind: &ResourceType, found: &ListedObject) {
         self.volumes.note(kind, found);
         let is_pod = kind.group.is_empty() && kind.resource == "pods";
         if !is_pod || memmem::find(&found.json, VOLUMES.as_bytes()).is_none() {
@@ -144,7 +144,7 @@ mod tests {
         let pod = json!({
             "metadata": {"name": name, "namespace": "shop", "annotations": annotations}, "status": {"phase": phase},
         });
-        let found = Found::parse(pod.to_string().into()).unwrap_or_else(|e| unreachable!("{e}"));
+        let found = ListedObject::parse(pod.to_string().into()).unwrap_or_else(|e| unreachable!("{e}"));
         asked.note(&kind(resource), &found);
     }
 

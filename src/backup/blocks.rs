@@ -7,7 +7,7 @@
 //! record (see [`super::frozen`]).
 //!
 //! A pod of a block is still until the last one is, so whatever may take long and freezes nothing comes before the first hook: all of them are
-//! on record then, and looked at. And hooks begin in no other pod when the first one has been still for [`limits::BLOCK_STILL`].
+//! on record then, and checked at. And hooks begin in no other pod when the first one has been still for [`limits::BLOCK_STILL`].
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::Frozen;
 use super::hold::Held;
-use super::hooks::{Runner, look};
+use super::hooks::{HookRunner, read_pod};
 use super::list::Lister;
 use super::log::About;
 
@@ -38,13 +38,13 @@ const ON_RECORD: u32 = 512;
 /// How long a hook before a pod is waited for when the backup ends early. Were it left at once, what it freezes could freeze
 /// behind the hook that thaws it.
 const LAST_HOOK: Duration = Duration::from_secs(30);
-/// How long one pod is looked at once more while another one of its block is still.
+/// How long one pod is checked at once more while another one of its block is still.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How much later hooks after a pod are run once more that failed behind one that may go on in its container.
 const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Blocks<'a> {
-    pub runner: Runner<'a>,
+    pub runner: HookRunner<'a>,
     pub lister: Lister,
     pub frozen: &'a Frozen,
     pub counters: &'a Counters,
@@ -98,12 +98,12 @@ impl Blocks<'_> {
         if self.is_ending() {
             return;
         }
-        let looked = self.look(&block, on_record, spent).await;
+        let checked = self.check_pods(&block, on_record, spent).await;
         let mut begun = Vec::new();
         // Since when one of them is.
         let mut still = None;
-        for (held, looked) in block.iter().zip(looked) {
-            let before = self.begin(held, looked, still, spent).await;
+        for (held, checked) in block.iter().zip(checked) {
+            let before = self.begin(held, checked, still, spent).await;
             let is_still = before.has_begun && !(held.hooks.pre.is_empty() || held.hooks.post.is_empty());
             if is_still {
                 still.get_or_insert_with(Instant::now);
@@ -157,7 +157,7 @@ impl Blocks<'_> {
     async fn begin(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
     ) -> Before {
@@ -165,7 +165,7 @@ impl Blocks<'_> {
             return Before::default();
         }
         let begun = Instant::now();
-        let before = self.before(held, looked, still, spent).await;
+        let before = self.before(held, checked, still, spent).await;
         if held.hooks.is_annotated {
             spend(spent, &held.id.namespace, begun.elapsed());
         }
@@ -203,7 +203,7 @@ impl Blocks<'_> {
     }
 
     /// All pods of a block as they are now, side by side. Not before their turn has come: others may have their names by then.
-    async fn look(
+    async fn check_pods(
         &self,
         block: &[Held],
         on_record: Vec<Result<(), HookError>>,
@@ -211,15 +211,15 @@ impl Blocks<'_> {
     ) -> Vec<Result<bool, HookError>> {
         let begun = Instant::now();
         let each = block.iter().zip(on_record);
-        let looked = join_all(each.map(|(held, on_record)| self.look_at(held, on_record, spent))).await;
+        let checked = join_all(each.map(|(held, on_record)| self.check_pod(held, on_record, spent))).await;
         if let Some(held) = block.iter().find(|held| held.hooks.is_annotated) {
             spend(spent, &held.id.namespace, begun.elapsed());
         }
-        looked
+        checked
     }
 
     /// Can its hooks be run? `false`: it has come to its end since it was listed, and nothing can run in it.
-    async fn look_at(
+    async fn check_pod(
         &self,
         held: &Held,
         on_record: Result<(), HookError>,
@@ -231,7 +231,7 @@ impl Blocks<'_> {
             return Ok(false);
         }
         tokio::select! {
-            found = look(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
+            found = read_pod(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
             () = self.ending.cancelled() => Err(HookError::Ended),
         }
     }
@@ -239,7 +239,7 @@ impl Blocks<'_> {
     async fn before(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
     ) -> Before {
@@ -247,7 +247,7 @@ impl Blocks<'_> {
         if self.is_spent(held, spent) {
             return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
         }
-        match self.look_again(held, looked, still).await {
+        match self.check_pod_again(held, checked, still).await {
             Ok(true) => self.run_before(held, still).await,
             Ok(false) => Before { is_stored: true, ..Before::default() },
             Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
@@ -256,17 +256,17 @@ impl Blocks<'_> {
 
     /// While another pod of its block is still it may have been made anew: a hook would run in the one that has its name now, and nobody
     /// would find that one on record. Asked once, because the other one waits.
-    async fn look_again(
+    async fn check_pod_again(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
     ) -> Result<bool, HookError> {
-        if still.is_none() || !matches!(looked, Ok(true)) {
-            return looked;
+        if still.is_none() || !matches!(checked, Ok(true)) {
+            return checked;
         }
         tokio::select! {
-            found = timeout(LOOK_AGAIN, look(&self.lister, &held.id)) => {
+            found = timeout(LOOK_AGAIN, read_pod(&self.lister, &held.id)) => {
                 found.map_err(|_| HookError::TooLong(LOOK_AGAIN))?.map(|pod| !pod.has_ended())
             }
             () = self.ending.cancelled() => Err(HookError::Ended),

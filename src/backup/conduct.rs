@@ -8,13 +8,13 @@ use tracing::{info, warn};
 use super::begun::{Begun, Site};
 use super::collect::resource_list;
 use super::engine::{CLOSING, Engine, Failure, Signals, schedule};
+use super::inputs::Cluster;
 use super::interruption::{SHORTLY, untaken};
 use super::keeper::{Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::Stored;
-use super::status::{Record, WriteError};
-use super::survey::Cluster;
+use super::status::{BackupWriter, WriteError};
 use super::upload::{UploadError, put_together};
 use crate::storage::Layout;
 use crate::text::chain;
@@ -23,7 +23,7 @@ impl Engine {
     /// From its claim to its end, or to where whoever runs it next goes on.
     pub(super) async fn conduct(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         mut site: Site,
         cluster: &Cluster,
         prepared: &Prepared,
@@ -68,7 +68,7 @@ impl Engine {
     /// All of the archive is stored, in parts: makes one of them, if that is not done already.
     async fn put_together(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         site: &Site,
         begun: Begun,
         log: &BackupLog,

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::engine::{CLOSING, Engine, Failure, OPENING};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
 use crate::text::chain;
 
 impl Engine {
     /// Ends one that runs.
-    pub(super) async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+    pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
         if matches!(failure, Failure::Claim(_)) {
             // Whoever removes what has expired removes the whole folder, and that is another one's.
@@ -26,7 +26,7 @@ impl Engine {
 
     pub(super) async fn fail_unbegun(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         failure: &Failure,
     ) -> Result<(), WriteError> {
         let status = failed(&told(record, failure), Timestamp::now());
@@ -34,7 +34,11 @@ impl Engine {
     }
 
     /// Ends one that has not begun, with all that it would have been given at its beginning.
-    pub(super) async fn end_unbegun(&self, record: &mut Record, status: Value) -> Result<(), WriteError> {
+    pub(super) async fn end_unbegun(
+        &self,
+        record: &mut BackupWriter,
+        status: Value,
+    ) -> Result<(), WriteError> {
         // One that cannot be read ends, too.
         let backup = record.backup().unwrap_or_default();
         let mut locations = Vec::new();
@@ -60,7 +64,7 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
 }
 
 /// Says why it failed, to whoever reads the controller's log.
-fn told(record: &Record, failure: &Failure) -> String {
+fn told(record: &BackupWriter, failure: &Failure) -> String {
     let reason = chain(failure);
     warn!(name = %record.object().name_any(), %reason, "the backup failed");
     reason

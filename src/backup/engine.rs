@@ -16,7 +16,7 @@ use super::discovery::Discovery;
 use super::exec::Exec;
 use super::list::{ListError, Lister};
 use super::metrics::BackupMetrics;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
 use crate::queue::cycle::CANCELED;
@@ -177,12 +177,12 @@ impl Engine {
     }
 
     /// By which pods with hooks are looked at. Its requests are its own, because a list that waits for hooks may hold others.
-    pub(super) fn looker(&self) -> Lister {
+    pub(super) fn pod_lister(&self) -> Lister {
         let requests = Arc::new(Semaphore::new(LOOKS));
         Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
     }
 }
 
-pub(super) fn schedule(record: &Record) -> Option<&str> {
+pub(super) fn schedule(record: &BackupWriter) -> Option<&str> {
     record.object().labels().get(keys::SCHEDULE).map(String::as_str)
 }

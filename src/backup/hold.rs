@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::archive::{Batch, Item};
 use super::hooks::Tally;
 use super::ledger::PageId;
-use super::list::{Found, ListError};
+use super::list::{ListError, ListedObject};
 use super::log::{About, BackupLog};
 use super::related::Related;
 
@@ -87,7 +87,7 @@ impl<'a> Holder<'a> {
     }
 
     /// `None`: it is no pod, or has no hooks that can be run.
-    pub fn hooked(&self, kind: &ResourceType, found: &Found) -> Option<Hooked> {
+    pub fn hooked(&self, kind: &ResourceType, found: &ListedObject) -> Option<Hooked> {
         let may_have_some =
             || !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
         if !(Related::Pod.is(kind) && may_have_some()) {
@@ -122,7 +122,7 @@ impl<'a> Holder<'a> {
         &self,
         kind: &Arc<ResourceType>,
         page: PageId,
-        found: Found,
+        found: ListedObject,
         hooked: Hooked,
         used: Used,
         in_order: bool,
@@ -131,7 +131,7 @@ impl<'a> Holder<'a> {
         // However small it is, as many as may be held fill the room.
         let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
         let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
-        let Found { json, namespace, name, lacks_type, .. } = found;
+        let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Of its own: what came with it in one page is to go.
         let json = Bytes::copy_from_slice(&json);
         let (over, is_over) = in_order.then(oneshot::channel).unzip();
@@ -212,19 +212,19 @@ mod tests {
         })
     }
 
-    fn pod(namespace: &str, name: &str, annotations: Value, phase: &str) -> Found {
+    fn pod(namespace: &str, name: &str, annotations: Value, phase: &str) -> ListedObject {
         let pod = json!({
             "metadata": {"name": name, "namespace": namespace, "uid": "u", "annotations": annotations},
             "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
         });
-        Found::parse(pod.to_string().into()).unwrap()
+        ListedObject::parse(pod.to_string().into()).unwrap()
     }
 
     /// As a list of pods does: is it held?
     async fn hold(
         holder: &Holder<'_>,
         resource: &str,
-        found: Found,
+        found: ListedObject,
         claims: &[&str],
     ) -> Result<bool, ListError> {
         let kind = kind(resource);

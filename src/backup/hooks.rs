@@ -104,13 +104,13 @@ impl Tally {
 }
 
 /// Runs hooks, counts them, and tells of each.
-pub struct Runner<'a> {
+pub struct HookRunner<'a> {
     pub exec: &'a dyn Exec,
     pub log: &'a BackupLog,
     pub tally: &'a Tally,
 }
 
-impl Runner<'_> {
+impl HookRunner<'_> {
     /// Runs all those after a pod, whatever becomes of each. `again`: so much later those that failed are run once more, because what
     /// they undo may have come after them. `false`: some could not be started, which may pass.
     pub async fn run_after(
@@ -208,7 +208,7 @@ impl Runner<'_> {
 ///
 /// # Errors
 /// When it is not, or cannot be read.
-pub async fn look(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
+pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
     // Whatever stands on record becomes a part of an address.
     if !(is_name(&pod.namespace) && is_name(&pod.name)) {
         return Err(HookError::Gone);

@@ -10,7 +10,7 @@ use super::begun::Site;
 use super::engine::{Engine, Failure, LAST_PART};
 use super::keeper::{KeepError, Keeper};
 use super::log::BackupLog;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::upload::UploadError;
 use crate::storage::is_refused;
 use crate::text::chain;
@@ -23,7 +23,7 @@ impl Engine {
     pub(super) fn after(
         &self,
         failure: &Failure,
-        record: &Record,
+        record: &BackupWriter,
         is_resumable: bool,
         is_stuck: bool,
     ) -> Next {
@@ -33,7 +33,7 @@ impl Engine {
     }
 
     /// Leaves it to whoever takes it up.
-    pub(super) async fn leave(&self, record: &mut Record, failure: &Failure) {
+    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
         let name = record.object().name_any();
         if !matches!(failure, Failure::Stopped) {
             warn!(%name, reason = chain(failure), "the run ended before the backup did: it is run again");
@@ -53,7 +53,7 @@ impl Engine {
     /// An upload did not come to its end: where another run goes on with it, it has a last checkpoint.
     pub(super) async fn part_with(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         site: &mut Site,
         keeper: Option<Keeper<'_>>,
         failure: &Failure,
@@ -70,7 +70,7 @@ impl Engine {
     /// Ends a run that did not end its backup.
     pub(super) async fn conclude(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         site: &Site,
         log: &BackupLog,
         failure: Failure,

@@ -25,7 +25,7 @@ use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
-pub use found::{Found, Taker};
+pub use found::{ListedObject, ObjectSink};
 pub use progress::Progress;
 
 /// Until the first byte of an answer, and between any two frames of it.
@@ -72,7 +72,7 @@ pub struct Lister {
 
 /// What one request brought.
 struct Page {
-    items: Vec<Result<Found, serde_json::Error>>,
+    items: Vec<Result<ListedObject, serde_json::Error>>,
     head: ListHead,
     /// Given back when all of it is handed on.
     room: OwnedSemaphorePermit,
@@ -120,7 +120,7 @@ impl Lister {
         namespace: Option<&str>,
         selector: &str,
         progress: &mut Progress,
-        taker: &mut impl Taker,
+        taker: &mut impl ObjectSink,
     ) -> Result<(), ListError> {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
         let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
@@ -195,7 +195,7 @@ impl Lister {
         params: &ListParams,
         progress: &mut Progress,
         patience: &mut Patience,
-        taker: &mut impl Taker,
+        taker: &mut impl ObjectSink,
     ) -> Result<Option<Page>, ListError> {
         let limit = params.limit.unwrap_or(self.page_size);
         let request =
@@ -211,7 +211,7 @@ impl Lister {
             size += bytes.len();
             splitter.push(&bytes);
             while let Some(json) = splitter.next_item()? {
-                items.push(Found::parse(json));
+                items.push(ListedObject::parse(json));
             }
             let asked_for = usize::try_from(limit).unwrap_or(usize::MAX);
             if size <= PAGE && items.len() <= PAGE_ITEMS.max(asked_for) {
@@ -250,7 +250,7 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         name: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let mut patience = Patience::new(self.retry);
         loop {
             let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
@@ -273,7 +273,7 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         name: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let request = http::Request::get(format!("{}/{name}", path(kind, namespace))).body(Body::empty());
         let answer = self.send(request.map_err(|e| ListError::Request(e.into()))?).await;
         let mut body = match answer {
@@ -285,7 +285,7 @@ impl Lister {
         if json.len() > PAGE {
             return Err(ListError::TooLarge(PAGE));
         }
-        Found::parse(json.freeze()).map(Some).map_err(ListError::Object)
+        ListedObject::parse(json.freeze()).map(Some).map_err(ListError::Object)
     }
 
     /// Any other read, as patiently.
@@ -352,8 +352,8 @@ impl Lister {
 }
 
 async fn hand_on(
-    items: Vec<Result<Found, serde_json::Error>>,
-    taker: &mut impl Taker,
+    items: Vec<Result<ListedObject, serde_json::Error>>,
+    taker: &mut impl ObjectSink,
 ) -> Result<(), ListError> {
     for item in items {
         match item {

@@ -12,7 +12,7 @@ use super::collect::Counters;
 use super::engine::Failure;
 use super::frozen::Frozen;
 use super::ledger::Ledger;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
 /// How often it is written how far a run is.
@@ -23,7 +23,7 @@ const RECORD: Duration = Duration::from_secs(5);
 /// Writes the progress, how far its checkpoint is, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
 /// nothing has changed. Ends when the Backup is not this run's any more.
 pub(super) async fn keep_record(
-    record: &mut Record,
+    record: &mut BackupWriter,
     counters: &Counters,
     ledger: &Ledger,
     frozen: &Frozen,

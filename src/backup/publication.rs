@@ -28,7 +28,7 @@ use tracing::warn;
 use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
 use crate::storage::{ClaimError, Layout, Parts, Side};
 use crate::text::chain;
@@ -77,7 +77,7 @@ impl Engine {
     /// Makes the folder this run's.
     pub(super) async fn claim(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         location: &BackupStorageLocation,
         layout: &Layout,
         parts: &Parts,
@@ -177,7 +177,7 @@ impl Engine {
     /// Stores what lies beside the archive, and publishes it. Gives the last status.
     pub(super) async fn publish(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         layout: &Layout,
         claim: &Claim,
         log: &BackupLog,
@@ -261,7 +261,7 @@ impl Engine {
     /// Writes the file that makes the backup visible. `false`: there is one already.
     pub(super) async fn show(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         layout: &Layout,
         status: &Value,
     ) -> object_store::Result<bool> {

@@ -22,12 +22,12 @@ use super::conduct::forget_checkpoint;
 use super::ending::failed;
 use super::engine::{Engine, Failure, LAST_PART, OPENING, Signals};
 use super::hooks::Tally;
+use super::inputs::Cluster;
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::{Shown, unsettled};
 use super::scene::Scene;
-use super::status::{Record, WriteError, run_id};
-use super::survey::Cluster;
+use super::status::{BackupWriter, WriteError, run_id};
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
@@ -69,7 +69,7 @@ impl Engine {
         signals: Signals,
         tell: impl FnOnce(&str) + Send,
     ) -> Result<Option<Backup>, WriteError> {
-        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
         if record.phase() != BackupPhase::InProgress.as_str() {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl Engine {
         loop {
             let turn = tokio::select! {
                 biased;
-                turn = self.turns.look(&at) => Some(turn),
+                turn = self.turns.inspect(&at) => Some(turn),
                 () = signals.deleted.cancelled() => return Err(WriteError::Gone),
                 // Whoever ends it for that reads no more of a checkpoint than its first line.
                 () = signals.canceled.cancelled(), if !is_publishing => None,
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// Does what does not take a run.
-    async fn next(&self, record: &Record, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
+    async fn next(&self, record: &BackupWriter, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
         let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
@@ -199,7 +199,7 @@ impl Engine {
     }
 
     /// `None`: what is stored there is another one's.
-    async fn ended_as(&self, layout: &Layout, record: &Record) -> anyhow::Result<Option<Value>> {
+    async fn ended_as(&self, layout: &Layout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
         match self.shown(layout, record.uid()).await? {
             Shown::Ours(status) => Ok(Some(status)),
             Shown::Strange => Ok(None),
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// Writes the file that makes it visible.
-    async fn publish_again(&self, record: &Record, scene: &Scene) -> anyhow::Result<()> {
+    async fn publish_again(&self, record: &BackupWriter, scene: &Scene) -> anyhow::Result<()> {
         let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
         if let (Some(status), Some(known)) =
             (status.as_object_mut(), record.object().data["status"].as_object())
@@ -226,7 +226,7 @@ impl Engine {
     /// Runs it to its end, from what is stored or anew.
     async fn run_again(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         scene: Scene,
         thawed: Thawed,
         signals: &Signals,
@@ -261,11 +261,11 @@ impl Engine {
             tally,
         };
         let heard = thawed.behind(Vec::new(), Vec::new());
-        let surveyed = tokio::select! {
-            surveyed = self.survey(record, &heard) => surveyed,
+        let gathered = tokio::select! {
+            gathered = self.gather_inputs(record, &heard) => gathered,
             ended = signals.raise() => Err(ended),
         };
-        let (mut cluster, mut prepared) = match surveyed.and_then(|known| known.map_err(Failure::Invalid)) {
+        let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(Failure::Invalid)) {
             Ok(known) => known,
             // Whoever leads next runs it, or this process when the API server is back.
             Err(Failure::Stopped) => return Ok(()),
@@ -327,7 +327,7 @@ impl Engine {
     /// What a backup that begins anew takes, for its checkpoints, once it stands on the Backup. Where that is refused it has none.
     async fn freeze(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         cluster: &Cluster,
         prepared: &Prepared,
     ) -> Result<Option<Packed>, WriteError> {
@@ -347,7 +347,7 @@ impl Engine {
     /// told since. `policy`: digest of its resource policy.
     async fn enter(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         scene: &Scene,
         site: &mut Site,
         thawed: &BackupLog,
@@ -392,7 +392,7 @@ impl Engine {
 
 /// What a backup takes that goes on is what it took when it began, as the Backup says. One that begins anew takes nothing that others may hold.
 fn limit(
-    record: &Record,
+    record: &BackupWriter,
     site: &Site,
     cluster: &mut Cluster,
     prepared: &mut Prepared,

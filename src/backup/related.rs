@@ -6,7 +6,7 @@ use berth_core::selection::ResourceType;
 use serde::Deserialize;
 
 use super::actions::snapshots;
-use super::list::Found;
+use super::list::ListedObject;
 
 /// References that are kept of one type at most, each some hundred bytes. What is beyond is told as missing.
 const MOST: usize = 250_000;
@@ -123,7 +123,7 @@ impl References {
     ///
     /// # Errors
     /// When the object is not what its type says.
-    pub fn read(&mut self, found: &Found, origin: Origin) -> Result<(), serde_json::Error> {
+    pub fn read(&mut self, found: &ListedObject, origin: Origin) -> Result<(), serde_json::Error> {
         let is_required = origin == Origin::Required;
         let Some(of) = self.of.filter(|_| is_required || !self.followed.is_empty()) else { return Ok(()) };
         let origin = origin.max(Origin::Needed);

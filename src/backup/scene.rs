@@ -10,7 +10,7 @@ use tracing::warn;
 use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes};
 use super::engine::{Engine, Signals};
 use super::log::BackupLog;
-use super::status::Record;
+use super::status::BackupWriter;
 use super::uploads::Place;
 use crate::storage::{Found, Layout, Opened, Parts};
 
@@ -49,7 +49,7 @@ impl Scene {
     /// The checkpoint that was decided on, in a run that is counted. `None`: it is not there any more, or nobody believes it.
     pub(super) async fn believed(
         &self,
-        record: &Record,
+        record: &BackupWriter,
     ) -> object_store::Result<Option<(Checkpoint, UpdateVersion)>> {
         let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
         let checkpoint = match Checkpoint::read(content) {
@@ -77,7 +77,7 @@ impl Engine {
     /// Opens its location, looks, and decides.
     pub(super) async fn scene(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         name: &str,
         run: &str,
         is_held: bool,

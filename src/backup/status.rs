@@ -45,7 +45,7 @@ pub enum WriteError {
 }
 
 /// The Backup as it stands on the API server, fields unknown to us included.
-pub struct Record {
+pub struct BackupWriter {
     api: Api<DynamicObject>,
     object: DynamicObject,
     uid: String,
@@ -59,7 +59,7 @@ pub(super) fn run_id() -> String {
     format!("{:x}-{random:016x}", Timestamp::now().as_microsecond())
 }
 
-impl Record {
+impl BackupWriter {
     /// # Errors
     /// When it is gone, or another one than `uid`.
     pub async fn read(client: Client, namespace: &str, name: &str, uid: &str) -> Result<Self, WriteError> {
@@ -259,7 +259,7 @@ impl Record {
                 Answer::Gone(_) => return Err(WriteError::Gone),
                 Answer::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
                 Answer::Conflict(_) => {
-                    self.look_again().await?;
+                    self.read_again().await?;
                     None
                 }
                 Answer::Refused(error) => Some(error),
@@ -267,7 +267,7 @@ impl Record {
             };
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.look_again().await?;
+                self.read_again().await?;
                 return if self.stands(patch, from) { Ok(()) } else { Err(WriteError::Time(error)) };
             }
             if let Some(error) = error {
@@ -319,7 +319,7 @@ impl Record {
         self.merge(&patch, from, patience).await
     }
 
-    async fn look_again(&mut self) -> Result<(), WriteError> {
+    async fn read_again(&mut self) -> Result<(), WriteError> {
         match timeout(CALL, self.api.get_opt(&self.object.name_any())).await {
             Ok(Ok(Some(object))) if object.meta().uid.as_ref() == Some(&self.uid) => self.object = object,
             Ok(Ok(_)) => return Err(WriteError::Gone),

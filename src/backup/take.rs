@@ -21,7 +21,8 @@ use super::collect::{Collector, Counters};
 use super::engine::{Engine, Failure, LAST_PART, Signals, schedule};
 use super::frozen::Frozen;
 use super::hold::Holder;
-use super::hooks::Runner;
+use super::hooks::HookRunner;
+use super::inputs::Cluster;
 use super::interruption::untaken;
 use super::keeper::{Keeper, Known};
 use super::ledger::Ledger;
@@ -32,8 +33,7 @@ use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
 use super::revision::Revision;
-use super::status::Record;
-use super::survey::Cluster;
+use super::status::BackupWriter;
 use super::upload::{Upload, UploadError};
 
 /// Gzip members between the workers and the store.
@@ -45,7 +45,7 @@ impl Engine {
     /// Lists, packs and stores everything that is not stored yet. When this returns nothing of it is on its way to the store any more.
     pub(super) async fn take(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         site: &mut Site,
         cluster: &Cluster,
         prepared: &Prepared,
@@ -105,8 +105,8 @@ impl Engine {
         let (frozen, ending) = (Frozen::default(), CancellationToken::new());
         let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
-            runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
-            lister: self.looker(),
+            runner: HookRunner { exec: self.exec.as_ref(), log, tally: &tally },
+            lister: self.pod_lister(),
             frozen: &frozen,
             counters: &counters,
             batches: batches.clone(),

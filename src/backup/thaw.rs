@@ -17,10 +17,10 @@ use tracing::{info, warn};
 
 use super::engine::{Engine, OPENING};
 use super::exec::HookError;
-use super::hooks::{Runner, Tally, look};
+use super::hooks::{HookRunner, Tally, read_pod};
 use super::list::Lister;
 use super::log::{About, BackupLog};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
 /// How long a command that a dead run began before a pod is thought to go on in its container, at most.
@@ -37,7 +37,7 @@ impl Engine {
     /// first.
     pub(super) async fn thaw(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         log: &BackupLog,
         tally: &Tally,
         stop: &CancellationToken,
@@ -48,8 +48,8 @@ impl Engine {
         // It was read when the backup began.
         let at = Field::root("spec").child("hooks");
         let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
-        let (lister, left) = (self.looker(), Mutex::new(pods.clone()));
-        let runner = Runner { exec: self.exec.as_ref(), log, tally };
+        let (lister, left) = (self.pod_lister(), Mutex::new(pods.clone()));
+        let runner = HookRunner { exec: self.exec.as_ref(), log, tally };
         let (still, lister, runner, entries) = (&left, &lister, &runner, entries.as_slice());
         let thaw = |pod: PodId| async move {
             if thaw_pod(runner, lister, &pod, entries).await {
@@ -85,10 +85,10 @@ impl Engine {
 }
 
 /// Runs the hooks after a pod that a dead run left, as they are now. `false`: it could not be reached, which may pass.
-async fn thaw_pod(runner: &Runner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
+async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
     runner.log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
-    let found = look(lister, pod).await.and_then(|found| {
+    let found = read_pod(lister, pod).await.and_then(|found| {
         let hooks = found.hooks(entries).map_err(|faults| HookError::Failed(faults.to_string()))?;
         Ok((hooks, found.first_container()))
     });

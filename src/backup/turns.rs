@@ -41,7 +41,7 @@ type Named = parking_lot::Mutex<HashMap<String, Row>>;
 
 impl Turns {
     /// To look at what lies in a location, of which nothing but a bounded part is read. In the order in which they are asked for there.
-    pub async fn look(&self, location: &str) -> Turn {
+    pub async fn inspect(&self, location: &str) -> Turn {
         Turn { row: row(&self.0.looks, location).lock_owned().await, reading: None }
     }
 
@@ -125,7 +125,7 @@ mod tests {
     async fn a_location_that_hangs_holds_up_its_own_backups_alone_and_for_a_short_time_once_that_is_known() {
         let (turns, begun) = (Turns::default(), Instant::now());
         let look = async |location: &str, seconds: u64, well: bool| {
-            let _ = turns.look(location).await.spend(work(seconds, well)).await;
+            let _ = turns.inspect(location).await.spend(work(seconds, well)).await;
             begun.elapsed().as_secs()
         };
         let hanging = async {
@@ -161,28 +161,28 @@ mod tests {
         assert_eq!(ended, (1, 106, 6, 107));
         // Whoever only looks does not wait for those who read.
         let reading = turns.read("bad").await;
-        tokio::time::timeout(Duration::from_secs(1), turns.look("bad")).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(1), turns.inspect("bad")).await.unwrap();
         drop(reading);
     }
 
     #[tokio::test(start_paused = true)]
     async fn whatever_locations_are_called_there_are_so_many_rows_and_those_in_use_stay() {
         let turns = Turns::default();
-        let held = turns.look("held").await;
+        let held = turns.inspect("held").await;
         for i in 0..10 * ROWS {
-            turns.look(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
+            turns.inspect(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
             assert!(turns.0.looks.lock().len() <= ROWS + 1);
         }
         assert!(turns.0.looks.lock().contains_key("held"));
         let mut all = Vec::new();
         for i in 0..ROWS {
-            all.push(turns.look(&format!("other-{i}")).await);
+            all.push(turns.inspect(&format!("other-{i}")).await);
         }
         // No row is left, so this one waits for whoever is in the row of all others.
-        let next = tokio::time::timeout(LONGEST, turns.look(&"n".repeat(1 << 20))).await;
+        let next = tokio::time::timeout(LONGEST, turns.inspect(&"n".repeat(1 << 20))).await;
         assert!(next.is_err());
         assert_eq!(turns.0.looks.lock().len(), ROWS + 1);
         drop((held, all));
-        assert!(tokio::time::timeout(LONGEST, turns.look("next")).await.is_ok());
+        assert!(tokio::time::timeout(LONGEST, turns.inspect("next")).await.is_ok());
     }
 }

@@ -245,7 +245,7 @@ async fn execute(
         cluster: Arc::default(),
         turns: Turns::default(),
     };
-    let executor = backup::executor::Executor {
+    let runner = backup::runner::Runner {
         engine,
         store: Arc::clone(store),
         events,
@@ -253,7 +253,7 @@ async fn execute(
         drain: args.drain_timeout.unwrap_or_default(),
     };
     tokio::select! {
-        () = executor.run() => {}
+        () = runner.run() => {}
         () = checker.run() => {}
         () = metrics.keep(&clients.call, namespace) => {}
     }

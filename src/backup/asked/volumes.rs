@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::VOLUMES;
-use crate::backup::list::Found;
+use crate::backup::list::ListedObject;
 use crate::backup::log::{About, BackupLog};
 use crate::backup::related::{Related, key};
 use crate::text::few;
@@ -63,7 +63,7 @@ impl Volumes {
     }
 
     /// Looks at an object that is taken.
-    pub fn note(&self, kind: &ResourceType, found: &Found) {
+    pub fn note(&self, kind: &ResourceType, found: &ListedObject) {
         if !self.decide() {
             return;
         }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn note(volumes: &Volumes, resource: &str, object: Value) {
-        let found = Found::parse(object.to_string().into()).unwrap();
+        let found = ListedObject::parse(object.to_string().into()).unwrap();
         volumes.note(&kind(resource), &found);
     }
 

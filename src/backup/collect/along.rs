@@ -18,7 +18,7 @@ use super::pending::Pending;
 use super::taken::{Borrowed, Taken};
 use crate::backup::archive::Batch;
 use crate::backup::hold::Used;
-use crate::backup::list::{Found, ListError};
+use crate::backup::list::{ListError, ListedObject};
 use crate::backup::log::About;
 use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
 use crate::text::chain;
@@ -113,7 +113,7 @@ impl Collector<'_> {
     /// Takes what a pod uses and nobody has taken. `needs`: why, as the pod says.
     pub(super) async fn take_along(
         &self,
-        found: &Found,
+        found: &ListedObject,
         needs: Origin,
         along: &mut [Borrowed],
     ) -> Result<Used, ListError> {

@@ -15,7 +15,7 @@ use super::pending::Pending;
 use super::taken::Taken;
 use super::{Collector, FEW_NAMESPACES};
 use crate::backup::ledger::{Earlier, tells_of_others};
-use crate::backup::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
+use crate::backup::list::{ListError, ListedObject, Lister, ObjectSink, Progress, REQUESTS_AT_ONCE};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
 use crate::text::{chain, few};
@@ -53,8 +53,8 @@ struct Wanting<'c, 'a, F> {
     wants: F,
 }
 
-impl<F: FnMut(&Found) -> Option<Origin> + Send> Taker for Wanting<'_, '_, F> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl<F: FnMut(&ListedObject) -> Option<Origin> + Send> ObjectSink for Wanting<'_, '_, F> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         let Some(origin) = (self.wants)(&found) else { return Ok(()) };
         self.pending.origin = origin;
         self.pending.add(found).await
@@ -138,7 +138,7 @@ impl Collector<'_> {
             let label = self.wanted.group_key.as_str();
             let namespaces = groups.iter().filter_map(|group| group.split_once('/'));
             let namespaces = namespaces.map(|(namespace, _)| namespace.to_owned()).collect();
-            let wants = |found: &Found| {
+            let wants = |found: &ListedObject| {
                 // What is no claim is told when it is listed.
                 let claim = Claim::parse(&found.json).ok()?;
                 let group = key(found.namespace.as_deref(), claim.labels.get(label)?);
@@ -158,7 +158,7 @@ impl Collector<'_> {
     ) -> Result<(), ListError> {
         let mut pods = self.take_out(kind, taken);
         if let Some(claims) = taken.iter().find(|one| Related::Claim.is(&one.kind)) {
-            let uses = |found: &Found| {
+            let uses = |found: &ListedObject| {
                 let claim = |name: &String| claims.holds(&key(found.namespace.as_deref(), name));
                 // What is no pod is told when it is listed.
                 let pod = Pod::parse(&found.json).ok()?;
@@ -197,7 +197,7 @@ impl Collector<'_> {
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
         if let Some(accounts) = accounts.filter(|one| !one.is_empty()) {
-            let wants = |found: &Found| match Binding::parse(&found.json) {
+            let wants = |found: &ListedObject| match Binding::parse(&found.json) {
                 Ok(binding) => {
                     let of = binding.accounts.iter().filter(|account| accounts.holds(account));
                     let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
@@ -265,7 +265,7 @@ impl Collector<'_> {
                 || selectors.is_empty()
                 || selectors.iter().any(|selector| selector.matches(&namespace.labels));
             if is_chosen || holding.contains(&namespace.name) {
-                let found = Found {
+                let found = ListedObject {
                     json: namespace.json.clone(),
                     namespace: None,
                     name: namespace.name.clone(),
@@ -357,7 +357,11 @@ impl Collector<'_> {
     }
 
     /// One object by its key; `None` when there is none, or none can be called so.
-    pub(super) async fn get(&self, kind: &ResourceType, wanted: &str) -> Result<Option<Found>, ListError> {
+    pub(super) async fn get(
+        &self,
+        kind: &ResourceType,
+        wanted: &str,
+    ) -> Result<Option<ListedObject>, ListError> {
         self.get_by(&self.lister, kind, wanted).await
     }
 
@@ -366,7 +370,7 @@ impl Collector<'_> {
         lister: &Lister,
         kind: &ResourceType,
         wanted: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let (namespace, name) = match wanted.split_once('/') {
             Some((namespace, name)) if kind.namespaced => (Some(namespace), name),
             None if !kind.namespaced => (None, wanted),
@@ -389,7 +393,7 @@ impl Collector<'_> {
         let in_namespaces = names.keys().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
         let namespaces: HashSet<String> =
             if kind.namespaced { in_namespaces.collect() } else { HashSet::new() };
-        let wants = |found: &Found| names.remove(&key(found.namespace.as_deref(), &found.name));
+        let wants = |found: &ListedObject| names.remove(&key(found.namespace.as_deref(), &found.name));
         let read = self.take_wanted(kind, &namespaces, "", held, wants).await;
         let is_whole = read.is_ok();
         self.tell(kind, read)?;
@@ -404,7 +408,7 @@ impl Collector<'_> {
         namespaces: &HashSet<String>,
         selector: &str,
         held: &mut Taken,
-        wants: impl FnMut(&Found) -> Option<Origin> + Send,
+        wants: impl FnMut(&ListedObject) -> Option<Origin> + Send,
     ) -> Result<(), ListError> {
         let mut wanting = Wanting { pending: Pending::new(self, held, Origin::Needed), wants };
         let places: Vec<Option<&str>> = match namespaces.len() {

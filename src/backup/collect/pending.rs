@@ -11,7 +11,7 @@ use super::taken::Taken;
 use crate::backup::actions;
 use crate::backup::archive::{Batch, Item};
 use crate::backup::ledger::PageId;
-use crate::backup::list::{Found, ListError, Taker};
+use crate::backup::list::{ListError, ListedObject, ObjectSink};
 use crate::backup::log::About;
 use crate::backup::related::{Origin, key, labels};
 use crate::text::chain;
@@ -22,9 +22,9 @@ const BATCH_ITEMS: usize = 256;
 /// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
 pub(super) const LONGEST_NAME: usize = 250;
 
-impl From<Found> for Item {
-    fn from(found: Found) -> Self {
-        let Found { json, namespace, name, lacks_type, .. } = found;
+impl From<ListedObject> for Item {
+    fn from(found: ListedObject) -> Self {
+        let ListedObject { json, namespace, name, lacks_type, .. } = found;
         Self { namespace, name, json, lacks_type }
     }
 }
@@ -53,7 +53,7 @@ impl<'c, 'a> Pending<'c, 'a> {
     }
 
     /// Is it one that the backup takes? (Contract 4.3, "Items".)
-    fn admits(&mut self, found: &Found) -> bool {
+    fn admits(&mut self, found: &ListedObject) -> bool {
         if found.deleting || self.origin == Origin::Required {
             return !found.deleting;
         }
@@ -76,7 +76,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
     }
 
-    fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
+    fn tell_odd(&mut self, found: &ListedObject, what: &str, error: &serde_json::Error) {
         self.taken.is_odd = true;
         if !self.taken.is_news(found, what) {
             return;
@@ -87,7 +87,7 @@ impl<'c, 'a> Pending<'c, 'a> {
     }
 
     /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
-    fn act(&mut self, found: &mut Found) -> Option<Origin> {
+    fn act(&mut self, found: &mut ListedObject) -> Option<Origin> {
         let Some(of) = self.taken.action else { return Some(Origin::Needed) };
         let acted = match actions::act(of, &found.json, self.collector.backup) {
             Ok(acted) => acted,
@@ -107,7 +107,7 @@ impl<'c, 'a> Pending<'c, 'a> {
     }
 
     /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
-    pub(super) fn let_in(&mut self, mut found: Found) -> Option<(Found, Origin)> {
+    pub(super) fn let_in(&mut self, mut found: ListedObject) -> Option<(ListedObject, Origin)> {
         if !self.admits(&found) {
             return None;
         }
@@ -137,7 +137,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         Some((found, needs))
     }
 
-    pub(super) async fn add(&mut self, found: Found) -> Result<(), ListError> {
+    pub(super) async fn add(&mut self, found: ListedObject) -> Result<(), ListError> {
         let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
         let collector = self.collector;
         if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
@@ -178,8 +178,8 @@ impl<'c, 'a> Pending<'c, 'a> {
     }
 }
 
-impl Taker for Pending<'_, '_> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Pending<'_, '_> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         self.add(found).await
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::backup::actions;
 use crate::backup::ledger::Position;
-use crate::backup::list::{Found, ListError};
+use crate::backup::list::{ListError, ListedObject};
 use crate::backup::names::Names;
 use crate::backup::related::{Origin, References, Related};
 
@@ -92,7 +92,7 @@ impl Taken {
     }
 
     /// Is this said of the object for the first time?
-    pub(super) fn is_news(&mut self, found: &Found, what: &str) -> bool {
+    pub(super) fn is_news(&mut self, found: &ListedObject, what: &str) -> bool {
         // A name that no file can have may be as long as an address.
         let mark = self.told.hasher().hash_one((&found.namespace, &found.name, what));
         self.told.insert(mark)

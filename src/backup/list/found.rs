@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use super::ListError;
 
 /// An object on its way: its bytes, and what a rule may ask about it.
-pub struct Found {
+pub struct ListedObject {
     pub json: Bytes,
     pub namespace: Option<String>,
     pub name: String,
@@ -49,7 +49,7 @@ struct Labels<'a> {
     exclude: Option<Cow<'a, str>>,
 }
 
-impl Found {
+impl ListedObject {
     /// # Errors
     /// When this is no Kubernetes object.
     pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
@@ -65,8 +65,8 @@ impl Found {
 }
 
 /// Who takes the objects of a list, one after the other.
-pub trait Taker: Send {
-    fn take(&mut self, found: Found) -> impl Future<Output = Result<(), ListError>> + Send;
+pub trait ObjectSink: Send {
+    fn take(&mut self, found: ListedObject) -> impl Future<Output = Result<(), ListError>> + Send;
 
     /// Waited for before objects come, while no request is under way.
     ///

@@ -1,6 +1,6 @@
 //! How far a list is.
 
-use super::{Found, ListError, PAGE};
+use super::{ListError, ListedObject, PAGE};
 use crate::backup::split::ListHead;
 
 /// So often one list goes on by another token, or begins anew, because the one that it had has expired.
@@ -47,7 +47,7 @@ impl Progress {
     }
 
     /// After a page that was small: the large objects that made pages short may be behind it.
-    pub(super) fn widen(&mut self, items: &[Result<Found, serde_json::Error>], page_size: u32) {
+    pub(super) fn widen(&mut self, items: &[Result<ListedObject, serde_json::Error>], page_size: u32) {
         let read: usize = items.iter().flatten().map(|found| found.json.len()).sum();
         if read < PAGE / 4 {
             self.limit = self.limit.map(|limit| limit.saturating_mul(2)).filter(|limit| *limit < page_size);

@@ -17,12 +17,12 @@ use super::checkpoint::{Packed, Scope};
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
 use super::engine::{Engine, Failure};
-use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::list::{ListError, ListedObject, Lister, ObjectSink, Progress};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::reading::Patience;
 use super::servers::aggregated;
-use super::status::Record;
+use super::status::BackupWriter;
 use crate::client::list;
 use crate::storage::{OpenError, Opened};
 
@@ -36,9 +36,9 @@ pub struct Cluster {
 
 impl Engine {
     /// Asks everything at once. The inner error: what makes the backup FailedValidation.
-    pub(super) async fn survey(
+    pub(super) async fn gather_inputs(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         log: &BackupLog,
     ) -> Result<Result<(Cluster, Prepared), Violations>, Failure> {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
@@ -182,8 +182,8 @@ fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
     }
 }
 
-impl Taker for Vec<Namespace> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Vec<Namespace> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         let read: KubernetesNamespace = serde_json::from_slice(&found.json).map_err(ListError::Object)?;
         self.push(Namespace {
             name: found.name,

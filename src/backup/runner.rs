@@ -23,7 +23,7 @@ use crate::text::chain;
 /// Looks again at least this often, whatever the watch shows.
 const PERIOD: Duration = Duration::from_secs(5);
 
-pub struct Executor {
+pub struct Runner {
     pub engine: Engine,
     pub store: Arc<BackupCache>,
     pub events: Events,
@@ -33,9 +33,9 @@ pub struct Executor {
     pub drain: Duration,
 }
 
-impl Executor {
-    fn tally(&self) -> Tally {
-        Tally { store: Arc::clone(&self.store), events: self.events.clone() }
+impl Runner {
+    fn failures(&self) -> FailureReporter {
+        FailureReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
     /// What stands, and what runs here still though its Backup is gone: its hooks may be running in pods that another one would take.
@@ -76,21 +76,22 @@ impl Executor {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, tally) = (Arc::clone(&self.store), self.tally());
+                    let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Arc::clone(&item.entry),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
-                                let tell = |note: &str| tally.events.tell(What::Resumed, &name, &uid, note);
+                                let tell =
+                                    |note: &str| failures.events.tell(What::Resumed, &name, &uid, note);
                                 match engine.recover(&name, &uid, signals, tell).await {
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
                                         store.observe_write(&backup);
                                     }
                                     Ok(None) => {}
-                                    Err(error) => tally.failed(&name, &uid, &error),
+                                    Err(error) => failures.failed(&name, &uid, &error),
                                 }
                             })
                             .id(),
@@ -109,7 +110,7 @@ impl Executor {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, tally) = (Arc::clone(&self.store), self.tally());
+                    let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Arc::clone(&item.entry),
@@ -125,7 +126,7 @@ impl Executor {
                                         return;
                                     }
                                     Ok(None) => {}
-                                    Err(error) => tally.failed(&name, &uid, &error),
+                                    Err(error) => failures.failed(&name, &uid, &error),
                                 }
                                 // Not at once again, whatever it was, unless that cannot be.
                                 tokio::select! {
@@ -173,12 +174,12 @@ impl Executor {
 }
 
 /// Counts the writes that are refused.
-struct Tally {
+struct FailureReporter {
     store: Arc<BackupCache>,
     events: Events,
 }
 
-impl Tally {
+impl FailureReporter {
     fn failed(&self, name: &str, uid: &str, error: &WriteError) {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
