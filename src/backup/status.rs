@@ -53,7 +53,7 @@ pub struct BackupWriter {
     run: Option<String>,
 }
 
-/// Of this run, and of no other one.
+/// A new ID of a run, which no other run has.
 pub(super) fn run_id() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{:x}-{random:016x}", Timestamp::now().as_microsecond())
@@ -61,7 +61,7 @@ pub(super) fn run_id() -> String {
 
 impl BackupWriter {
     /// # Errors
-    /// When it is gone, or another one than `uid`.
+    /// When the Backup is gone, or another object has its name.
     pub async fn read(client: Client, namespace: &str, name: &str, uid: &str) -> Result<Self, WriteError> {
         let api = Api::namespaced_with(client, namespace, &ApiResource::erase::<Backup>(&()));
         let object = match timeout(CALL, api.get_opt(name)).await {
@@ -96,46 +96,48 @@ impl BackupWriter {
         self.object.annotations().get(key).map(String::as_str)
     }
 
-    /// Do people want it to end?
+    /// Whether an annotation asks for the backup to be canceled.
     pub fn is_canceled(&self) -> bool {
         is_set(self.object.annotations(), keys::CANCEL)
     }
 
-    /// Has some run of it had leave to publish? An API server without policies lets anybody write the annotation who may patch Backups; the
-    /// status that comes with it is berth's to write as well.
+    /// Whether a run had the permission to publish. On an API server without policies, anybody who
+    /// may patch Backups can write the annotation; but `status.completionTimestamp`, which comes
+    /// with it, only berth may write.
     pub fn is_publishing(&self) -> bool {
         self.annotation(keys::PUBLISHING).is_some()
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
     }
 
-    /// The pods in which its run has begun hooks, as they stand on record.
+    /// The pods in which a run has begun hooks, as recorded on the Backup.
     pub fn frozen(&self) -> Option<&str> {
         self.annotation(keys::FROZEN)
     }
 
-    /// Digest of what it takes, as the run that froze it wrote it.
+    /// Digest of the scope, as the run that began the backup recorded it.
     pub fn scope(&self) -> Option<&str> {
         self.annotation(keys::SCOPE)
     }
 
-    /// Has a run of this engine begun it?
+    /// Whether a run of this engine has begun the backup.
     pub fn is_begun(&self) -> bool {
         self.annotation(keys::RUN).is_some()
     }
 
-    /// How often it was run so far. By this ends what kills each controller that runs it, so nobody but berth may write the annotation.
+    /// How often the backup was run so far. This count ends a backup that kills each controller
+    /// that runs it, so only berth may write the annotation.
     pub fn runs(&self) -> Runs {
         self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default()
     }
 
-    /// Objects that it was said to have, and of these the ones that were said to be stored.
+    /// The recorded progress: objects in total, and objects stored.
     pub fn progress(&self) -> (u64, u64) {
         let progress = |key: &str| self.object.data["status"]["progress"][key].as_u64().unwrap_or(0);
         (progress("totalItems"), progress("itemsBackedUp"))
     }
 
-    /// Begins it, by a patch that makes it InProgress: `run` has it then. `scope`: digest of what it takes, where checkpoints will say
-    /// that.
+    /// Begins the backup with a patch that sets phase InProgress and makes `run` its owner. `scope`
+    /// is the digest of the scope, if the run writes checkpoints.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -147,7 +149,7 @@ impl BackupWriter {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let mut patch = patch.clone();
-        // What its maker wrote there while nobody looked is not ours.
+        // The creator of the Backup may have set these annotations before any policy was installed.
         let marks = json!({
             keys::RUN: run, keys::RUNS: "1", keys::SCOPE: scope, keys::PUBLISHING: null, keys::FROZEN: null,
         });
@@ -157,7 +159,7 @@ impl BackupWriter {
         self.merge(&patch, BackupPhase::ReadyToStart, patience).await
     }
 
-    /// From here on whoever ran it can neither publish nor end it.
+    /// Takes the backup over: from here on the run that had it can neither publish nor end it.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -169,8 +171,10 @@ impl BackupWriter {
         Ok(())
     }
 
-    /// Counts the run that is about to go on or to begin anew: nothing but this, because whoever has taken it over meanwhile would find
-    /// its claim replaced. What an earlier run said of its end goes, and what it had frozen was thawed.
+    /// Counts the run that is about to continue or restart the backup. The patch changes little
+    /// else, because a leader that has taken the backup over meanwhile would find its claim
+    /// replaced. It clears what an earlier run recorded of its end, and its frozen pods, which have
+    /// been thawed.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -183,7 +187,8 @@ impl BackupWriter {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Freezes what it takes, for a run that begins anew: from here on its checkpoints are believed, and those of earlier runs are not.
+    /// Records the scope of a run that restarts the backup: from here on its checkpoints are
+    /// believed, and those of earlier runs are not.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -192,8 +197,8 @@ impl BackupWriter {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Leaves it to whoever leads next. A run that ends so says nothing against another one, and does not count. Hooks of all pods on
-    /// record were tried.
+    /// Hands the backup over to the next leader. A run that ends like this does not count. The
+    /// hooks of all recorded pods were tried.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -203,7 +208,7 @@ impl BackupWriter {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Hooks of all pods on record were tried.
+    /// Clears the recorded pods, because their hooks were tried.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -212,22 +217,23 @@ impl BackupWriter {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Asks for leave to publish, with the status that it will have but for its phase: once this stands, the backup is whole, and
-    /// whoever finds it publishes it.
+    /// Asks for the permission to publish, with the final status except its phase. Once this write
+    /// stands, the backup is complete, and whichever leader finds it publishes it.
     ///
     /// # Errors
-    /// See [`WriteError`]. Only after [`WriteError::Time`] it may stand nonetheless.
+    /// See [`WriteError`]. After [`WriteError::Time`], and only then, the write may stand
+    /// nonetheless.
     pub async fn may_publish(&mut self, status: &Value, patience: Duration) -> Result<(), WriteError> {
         let marks = json!({keys::PUBLISHING: self.run, keys::FROZEN: null});
         let patch = json!({"metadata": {"annotations": marks}, "status": status});
         match self.merge(&patch, BackupPhase::InProgress, patience).await {
-            // An answer that was lost may have been a yes.
+            // The write may have succeeded although its answer was lost.
             Err(_) if self.is_ours() && self.annotation(keys::PUBLISHING) == self.run.as_deref() => Ok(()),
             done => done,
         }
     }
 
-    /// Merges `patch` into the object while it is in `from`, trying for as long as `patience`.
+    /// Merges `patch` into the object while its phase is `from`; retries for at most `patience`.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -240,7 +246,7 @@ impl BackupWriter {
         let begun = Instant::now();
         let mut pauses = Pauses::default();
         loop {
-            // The answer to a write of ours may have been lost.
+            // The answer to an earlier attempt may have been lost.
             if self.stands(patch, from) {
                 return Ok(());
             }
@@ -281,15 +287,16 @@ impl BackupWriter {
         self.run.is_some() && self.annotation(keys::RUN) == self.run.as_deref()
     }
 
-    /// Is it in the phase to which `patch` moves it, and was it this run that moved it?
+    /// Whether the object is in the phase that `patch` sets, and this run set it.
     fn stands(&self, patch: &Value, from: BackupPhase) -> bool {
         self.is_ours() && self.phase() != from.as_str() && patch["status"]["phase"] == self.phase()
     }
 
-    /// Ends the Backup, by a patch with its last status; hooks of all pods on record were tried. Where that is too large, or a failure
-    /// that the API server refuses, with its phase alone, by a write that leaves the object smaller than it was: a Backup that nobody
-    /// can end keeps its slot. What else is refused of a backup that is stored is tried again by whoever takes it up, with all that is
-    /// known of it.
+    /// Ends the Backup with a patch of its final status; the hooks of all recorded pods were tried.
+    /// If the API server refuses that patch because it is too large, or refuses a failure, only the
+    /// phase is written, by a patch that makes the object smaller, because a Backup that cannot end
+    /// keeps its slot. Any other refusal of a stored backup is left to the leader that takes it up,
+    /// which tries again with everything that is known.
     ///
     /// # Errors
     /// See [`WriteError`].

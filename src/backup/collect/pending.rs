@@ -1,4 +1,4 @@
-//! Objects on their way into the archive: which of them are let in, and in which batches they go.
+//! Objects on their way into the archive: which are admitted, and how they are batched.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,11 @@ use crate::backup::log::About;
 use crate::backup::related::{Origin, key, labels};
 use crate::text::chain;
 
-/// Objects on their way to a worker at one time, in bytes.
+/// Most bytes of objects in one batch to a worker.
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
-/// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
+/// Velero's restore writes each object to a file `NAME.json` and fails as a whole if it cannot:
+/// file systems allow 255 bytes.
 pub(super) const LONGEST_NAME: usize = 250;
 
 impl From<ListedObject> for Item {
@@ -29,30 +30,30 @@ impl From<ListedObject> for Item {
     }
 }
 
-/// Objects gathered for the next batch: the one door into the archive.
+/// Collects objects for the next batch. Every object enters the archive through here.
 pub(super) struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
     pub(super) taken: &'c mut Taken,
     pub(super) page: PageId,
-    /// Why those are taken that come now.
+    /// Why the objects that come now are taken.
     pub(super) origin: Origin,
-    /// What a policy says of objects of this type.
+    /// The resource policy's filter for objects of this type.
     pub(super) filter: Option<OfType<'a>>,
-    /// Each batch is in the archive before the next one is.
+    /// Each batch must be in the archive before the next one.
     pub(super) in_order: bool,
     items: Vec<Item>,
     size: usize,
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
-    /// Of what no list of the type brings.
+    /// For objects that no list of the type brings.
     pub(super) fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
         let filter = collector.filters.of(&taken.kind);
         let page = collector.ledger.beside(&taken.kind);
         Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
     }
 
-    /// Is it one that the backup takes? (Contract 4.3, "Items".)
+    /// Whether the backup takes this object (contract 4.3, "Items").
     fn admits(&mut self, found: &ListedObject) -> bool {
         if found.deleting || self.origin == Origin::Required {
             return !found.deleting;
@@ -86,7 +87,8 @@ impl<'c, 'a> Pending<'c, 'a> {
         self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
     }
 
-    /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
+    /// Runs the item action of the object's type. `None`: the object is left out. Else why the
+    /// objects that it needs are taken.
     fn act(&mut self, found: &mut ListedObject) -> Option<Origin> {
         let Some(of) = self.taken.action else { return Some(Origin::Needed) };
         let acted = match actions::act(of, &found.json, self.collector.backup) {
@@ -106,7 +108,8 @@ impl<'c, 'a> Pending<'c, 'a> {
         Some(if acted.requires { Origin::Required } else { Origin::Needed })
     }
 
-    /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
+    /// The object to store, and why the objects that it needs are taken. `None`: the backup does
+    /// not take it, or it is stored or on its way.
     pub(super) fn let_in(&mut self, mut found: ListedObject) -> Option<(ListedObject, Origin)> {
         if !self.admits(&found) {
             return None;
@@ -118,7 +121,8 @@ impl<'c, 'a> Pending<'c, 'a> {
             return None;
         }
         let needs = self.act(&mut found)?;
-        // Another selector, a page that was cut off, or another object that needs it may have brought it already.
+        // Another selector, an interrupted page, or another object that needs it may have brought
+        // it already.
         let key = key(found.namespace.as_deref(), &found.name);
         let is_stored = self.taken.stored.contains(&key);
         let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
@@ -129,7 +133,7 @@ impl<'c, 'a> Pending<'c, 'a> {
             self.tell_odd(&found, "what it refers to cannot be read", &error);
         }
         self.collector.counters.asked.note(&self.taken.kind, &found);
-        // A verdict on its hooks stands, too.
+        // The decision of its hooks in an earlier run stands, too.
         if is_stored || is_left_out {
             return None;
         }
@@ -142,7 +146,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         let collector = self.collector;
         if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
             if self.in_order {
-                // What came before it is to be in the archive before it is.
+                // Objects before the pod must be in the archive first.
                 self.flush().await?;
             }
             let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
