@@ -1,8 +1,9 @@
-//! Leadership by a Lease. Whoever holds it is the only one that starts backups; in a member cluster of shared buckets,
-//! the only one that acts on these.
+//! Leader election by a Lease. Only the holder starts backups; in a member cluster of shared
+//! buckets, only the holder acts on the buckets.
 //!
-//! A record is judged by our own monotonic clock since we last saw it change, never by the times in it, so
-//! clocks may differ. Every write carries the resourceVersion that was read: of two candidates one gets 409.
+//! A holder is judged by our own monotonic clock since we last saw the Lease change, never by the
+//! times in it, so clocks may differ. Every write carries the resourceVersion that was read: of two
+//! candidates one gets 409.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,10 +34,11 @@ pub struct Candidate {
     notes: Notes,
 }
 
-/// A leader that was silent for longer does nothing any more, whatever the reason.
+/// A leader that has been silent for longer than this must have stopped acting, whatever the
+/// reason.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// Why nobody leads, for somebody who looks once: by his own clock. `None`: somebody does.
+/// Why nobody leads, for a single reader who judges by the local clock. `None`: a leader is alive.
 pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     let spec = lease.and_then(|lease| lease.spec.as_ref());
     let held = spec.filter(|spec| spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty()));
@@ -47,7 +49,7 @@ pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     (silent >= SILENT).then(|| format!("berth was last heard of at {:.0}", renewed.0))
 }
 
-/// What the others may know of the leader: annotations that it writes on the Lease whenever it renews it.
+/// What a leader publishes: annotations that it writes to the Lease whenever it renews it.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<Mutex<BTreeMap<String, String>>>);
 
@@ -57,7 +59,7 @@ impl Notes {
     }
 }
 
-/// Who we are in a Lease: the pod's name, and something that a restart changes.
+/// Our identity in a Lease: the pod's name, and a part that changes with a restart.
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").ok().or_else(|| {
         std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
@@ -111,7 +113,7 @@ impl Candidate {
             *seen = Some((version, Instant::now()));
         }
         let silent = seen.as_ref().map(|(_, at)| at.elapsed()).unwrap_or_default();
-        // The holder's own idea of how long it may be silent counts, if it is longer than ours.
+        // The holder's own lease duration counts, if it is longer than ours.
         let theirs = lease.spec.as_ref().and_then(|s| s.lease_duration_seconds).unwrap_or_default();
         let patience = self.duration.max(Duration::from_secs(u64::try_from(theirs).unwrap_or_default()));
         if !holder.is_empty() && holder != self.identity && silent < patience {
@@ -124,8 +126,8 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or lost in time, whatever the leader is at. Ends
-    /// when it is dropped.
+    /// Runs [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or lost in
+    /// time, whatever the leader is doing. Ends when it is dropped.
     pub fn keep_beside(self: &Arc<Self>) -> AbortOnDropHandle<()> {
         let candidate = Arc::clone(self);
         AbortOnDropHandle::new(tokio::spawn(async move { candidate.keep().await }))
@@ -138,7 +140,8 @@ impl Candidate {
         loop {
             sleep(self.retry()).await;
             let left = deadline.saturating_sub(renewed.elapsed());
-            // The others count from when it was written, which may be long before the answer comes.
+            // Count from when it was sent, because the others count from when it was written, which
+            // may be long before the answer comes.
             let asked = Instant::now();
             match timeout(left, self.renew()).await {
                 Ok(Ok(true)) => renewed = asked,
@@ -165,7 +168,7 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// Lets go, so that the next one need not wait.
+    /// Releases the Lease, so that the next leader need not wait for it to expire.
     pub async fn release(&self) {
         let released = async {
             let mut lease = self.api.get(&self.name).await?;
@@ -205,7 +208,7 @@ impl Candidate {
         }
     }
 
-    /// `false` when somebody else was faster.
+    /// `false` if another candidate was faster.
     async fn write(&self, lease: Lease) -> Result<bool, kube::Error> {
         let params = PostParams::default();
         let written = if lease.metadata.resource_version.is_some() {

@@ -1,4 +1,4 @@
-//! A run from its claim to its end, or to where another one goes on with its backup.
+//! A run from its claim to its end, or to where another run continues its backup.
 
 use berth_api::velero::BackupPhase;
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::storage::Layout;
 use crate::text::chain;
 
 impl Engine {
-    /// From its claim to its end, or to where whoever runs it next goes on.
+    /// Runs the backup from the claim to its end, or to where a later run continues.
     pub(super) async fn conduct(
         &self,
         record: &mut BackupWriter,
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// What dead runs of this backup have begun beside what is stored now.
+    /// Removes what dead runs of this backup have begun beside what is stored now.
     async fn sweep_after(&self, site: &Site) {
         if let Ok(Err(error)) = timeout(SHORTLY, self.sweep(site.place(), &site.claim)).await {
             let name = site.layout.backup();
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// All of the archive is stored, in parts: makes one of them, if that is not done already.
+    /// Completes an archive whose parts are all stored, if that is not done already.
     async fn put_together(
         &self,
         record: &BackupWriter,
@@ -93,7 +93,8 @@ impl Engine {
     }
 }
 
-/// Nobody needs it any more. It goes with the folder where that fails.
+/// Removes the checkpoint, which is not needed any more. If that fails, it is removed with the
+/// folder.
 pub(super) async fn forget_checkpoint(layout: &Layout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {

@@ -1,4 +1,4 @@
-//! How a Backup ends that its run could not store.
+//! How a Backup ends whose run could not store it.
 
 use berth_api::velero::{BackupPhase, BackupStorageLocation};
 use jiff::Timestamp;
@@ -14,11 +14,12 @@ use crate::patch::{kept, known_location, merge_into};
 use crate::text::chain;
 
 impl Engine {
-    /// Ends one that runs.
+    /// Ends a running Backup as Failed.
     pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
         if matches!(failure, Failure::Claim(_)) {
-            // Whoever removes what has expired removes the whole folder, and that is another one's.
+            // Garbage collection of expired backups removes the whole folder, and that folder
+            // belongs to another backup.
             status["expiration"] = Value::Null;
         }
         record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
@@ -33,13 +34,13 @@ impl Engine {
         self.end_unbegun(record, status).await
     }
 
-    /// Ends one that has not begun, with all that it would have been given at its beginning.
+    /// Ends a Backup that has not begun, with everything that its beginning would have set.
     pub(super) async fn end_unbegun(
         &self,
         record: &mut BackupWriter,
         status: Value,
     ) -> Result<(), WriteError> {
-        // One that cannot be read ends, too.
+        // A Backup that cannot be parsed must end, too.
         let backup = record.backup().unwrap_or_default();
         let mut locations = Vec::new();
         if backup.spec.storage_location.as_deref().unwrap_or_default().is_empty()
@@ -63,7 +64,7 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Says why it failed, to whoever reads the controller's log.
+/// Logs why the backup failed, and returns that text.
 fn told(record: &BackupWriter, failure: &Failure) -> String {
     let reason = chain(failure);
     warn!(name = %record.object().name_any(), %reason, "the backup failed");

@@ -15,11 +15,11 @@ use super::upload::UploadError;
 use crate::storage::is_refused;
 use crate::text::chain;
 
-/// For what nothing depends on.
+/// Time-out of calls that nothing depends on.
 pub(super) const SHORTLY: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// What becomes of a Backup whose run ends by this.
+    /// Decides what becomes of a Backup whose run ends with this failure.
     pub(super) fn after(
         &self,
         failure: &Failure,
@@ -32,7 +32,7 @@ impl Engine {
         after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
     }
 
-    /// Leaves it to whoever takes it up.
+    /// Leaves the Backup to the run that takes it up.
     pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
         let name = record.object().name_any();
         if !matches!(failure, Failure::Stopped) {
@@ -50,7 +50,8 @@ impl Engine {
         }
     }
 
-    /// An upload did not come to its end: where another run goes on with it, it has a last checkpoint.
+    /// Writes a last checkpoint for an upload that did not complete, if another run will continue
+    /// it.
     pub(super) async fn part_with(
         &self,
         record: &BackupWriter,
@@ -59,7 +60,7 @@ impl Engine {
         failure: &Failure,
     ) {
         let Some(mut keeper) = keeper else { return };
-        // The next run would come no further.
+        // Another run would come no further.
         site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
         if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
             keeper.finish(LAST_PART).await;
@@ -76,7 +77,8 @@ impl Engine {
         failure: Failure,
     ) -> Result<(), WriteError> {
         let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
-        // Whoever has it now goes on with what is begun, or aborts it; and what is published is complete.
+        // The run that has the backup now continues or aborts what is begun; a published backup is
+        // complete.
         let is_taken = matches!(
             failure,
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
@@ -86,7 +88,7 @@ impl Engine {
             Next::Restart | Next::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
             }
-            // No checkpoint of ours says anything of it.
+            // No checkpoint of this run names the upload.
             _ => {
                 if let Some(staged) = &site.staged {
                     self.let_go(&site.layout, staged).await;
@@ -100,14 +102,14 @@ impl Engine {
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {
             Failure::Deleted => Err(WriteError::Gone),
-            // Somebody else has ended it, or will.
+            // Another controller has ended the Backup, or will.
             Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
             failure => self.fail(record, &failure).await,
         }
     }
 }
 
-/// What has to be known of a failure to say what comes next.
+/// The cause of a failure, as far as it decides what comes next.
 fn cause(failure: &Failure) -> Cause {
     match failure {
         Failure::Stopped => Cause::Stopped,
@@ -118,7 +120,8 @@ fn cause(failure: &Failure) -> Cause {
     }
 }
 
-/// A run does not go on with what it could not make its own: somebody else may go on with it, or have aborted it.
+/// The failure of a run that could not make a checkpoint its own: another run may continue from it,
+/// or may have aborted its upload.
 pub(super) fn untaken(error: KeepError) -> Failure {
     match error {
         KeepError::Store(error) => Failure::Store(error),

@@ -1,5 +1,5 @@
-//! Starts a run for each ReadyToStart Backup, takes up what is InProgress and nobody runs, and cancels the runs of those that are
-//! deleted. Runs only while this process leads.
+//! Starts a run for each ReadyToStart Backup, takes up InProgress Backups that no process runs, and
+//! cancels the runs of deleted Backups. Runs only while this process leads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::queue::refusals::is_refusal;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
-/// Looks again at least this often, whatever the watch shows.
+/// Checks all Backups at least this often, even if the watch shows no change.
 const PERIOD: Duration = Duration::from_secs(5);
 
 pub struct Runner {
     pub engine: Engine,
     pub store: Arc<BackupCache>,
     pub events: Events,
-    /// The process is to end.
+    /// Cancelled when the process must end.
     pub stop: CancellationToken,
-    /// How long runs may go on after that, before they are handed over.
+    /// How long runs may continue after that before they are handed over.
     pub drain: Duration,
 }
 
@@ -50,13 +50,14 @@ impl Runner {
         self.store.get(&run.name).is_some_and(|item| item.entry.uid == uid)
     }
 
-    /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
+    /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
+    /// once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
         let mut runs: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<String, Run> = HashMap::new();
         let mut look_for_orphans = true;
-        // What ends the runs: some time after `stop`.
+        // Ends the runs, `drain` after `stop`.
         let hurry = CancellationToken::new();
         let mut draining = std::pin::pin!(async {
             self.stop.cancelled().await;
@@ -65,10 +66,11 @@ impl Runner {
         let mut ticks = tokio::time::interval(PERIOD);
         loop {
             changed.mark_unchanged();
-            // Whoever is to end has handed over what it ran.
+            // A process that must end has handed over its runs; it takes up none.
             if std::mem::take(&mut look_for_orphans) && !self.stop.is_cancelled() {
-                // What runs while nobody runs it was left behind: by a leader that is gone, by a run whose store failed, or by one
-                // that ended abnormally. It keeps its slot and its namespaces, and is run again or ended.
+                // A Backup that is InProgress and has no run here was left by a leader that is
+                // gone, by a run whose store failed, or by a run that panicked. It keeps its slot
+                // and its namespaces, and is run again or ended.
                 for item in self.store.in_phase(Phase::InProgress) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
@@ -119,7 +121,8 @@ impl Runner {
                             .spawn(async move {
                                 let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
                                 match engine.run(&name, &uid, signals).await {
-                                    // Sooner than by the watch: somebody waits for the slot.
+                                    // Do not wait for the watch: another backup may wait for the
+                                    // slot.
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
                                         store.observe_write(&backup);
@@ -128,7 +131,8 @@ impl Runner {
                                     Ok(None) => {}
                                     Err(error) => failures.failed(&name, &uid, &error),
                                 }
-                                // Not at once again, whatever it was, unless that cannot be.
+                                // Wait before the next attempt, whatever the error was, unless
+                                // there can be none.
                                 tokio::select! {
                                     _ = timeout(PERIOD, stop.cancelled()) => {}
                                     () = deleted.cancelled() => {}
@@ -173,7 +177,7 @@ impl Runner {
     }
 }
 
-/// Counts the writes that are refused.
+/// Reports failed writes, and counts refused ones.
 struct FailureReporter {
     store: Arc<BackupCache>,
     events: Events,
@@ -194,15 +198,16 @@ impl FailureReporter {
     }
 }
 
-/// Does a run of that name go on, be it of a Backup that was deleted meanwhile? It has not left the folder yet.
+/// Whether a run of that name goes on, even of a Backup that was deleted meanwhile, because it
+/// still uses the folder.
 fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
     running.values().any(|run| run.name == name)
 }
 
-/// A run, or the settling of one.
+/// A run, or a recovery.
 struct Run {
     name: String,
-    /// As it stood when the run began.
+    /// The entry as it was when the run began.
     entry: Arc<Entry>,
     signals: Signals,
     task: tokio::task::Id,

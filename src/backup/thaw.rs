@@ -1,5 +1,5 @@
-//! Pods that a run which is no more left between their hooks, as they stand on record (see [`super::frozen`]): what was begun in them is
-//! undone.
+//! Undoes what a dead run has begun in pods that are recorded as maybe frozen (see
+//! [`super::frozen`]).
 
 use std::time::Duration;
 
@@ -23,18 +23,19 @@ use super::log::{About, BackupLog};
 use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
-/// How long a command that a dead run began before a pod is thought to go on in its container, at most.
+/// How long a command that a dead run began before a pod may go on in its container, at most.
 const GOES_ON: Duration = Duration::from_secs(120);
-/// How long after its start a leader tries to reach pods that a dead run left. The backup keeps its slot for so long.
+/// How long after its start a leader tries to reach pods that a dead run left. The backup keeps its
+/// slot for that time.
 const THAWING: Duration = Duration::from_secs(600);
 
 impl Engine {
-    /// Runs the hooks after those pods that a run which is no more left between its hooks, all at once: nobody waits for another one's.
-    /// What was tried is on record no more.
+    /// Runs the hooks after the pods that a dead run left between their hooks, all concurrently, so
+    /// that none waits for another's. Then removes the pods that were tried from the record.
     ///
     /// # Errors
-    /// When the Backup is not ours any more, or pods are left on record, to be tried again: they could not be reached, or `stop` came
-    /// first.
+    /// When the Backup is not ours any more, or pods stay recorded to be tried again, because they
+    /// could not be reached or `stop` came first.
     pub(super) async fn thaw(
         &self,
         record: &mut BackupWriter,
@@ -45,7 +46,7 @@ impl Engine {
         let Some(frozen) = record.frozen() else { return Ok(()) };
         let pods = read_frozen(frozen);
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
-        // It was read when the backup began.
+        // The hooks were validated when the backup began.
         let at = Field::root("spec").child("hooks");
         let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
         let (lister, left) = (self.pod_lister(), Mutex::new(pods.clone()));
@@ -74,7 +75,7 @@ impl Engine {
         let frozen = if left.is_empty() { Value::Null } else { write_frozen(&left).into() };
         let patch = json!({"metadata": {"annotations": {keys::FROZEN: frozen}}});
         match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
-            // Its end takes it off as well.
+            // The write that ends the backup removes them as well.
             Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
                 warn!(error = chain(&error), "what was frozen could not be taken off the record");
             }
@@ -84,7 +85,8 @@ impl Engine {
     }
 }
 
-/// Runs the hooks after a pod that a dead run left, as they are now. `false`: it could not be reached, which may pass.
+/// Runs the hooks after a pod that a dead run left, as the pod is now. `false`: the pod could not
+/// be reached, which may pass.
 async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
     runner.log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
@@ -106,7 +108,7 @@ async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries
             return !error.passes();
         }
     };
-    // What ran before it when its run died goes on in its container.
+    // A command that ran before the pod when its run died may go on in its container.
     let again = hooks.pre.iter().map(|hook| hook.timeout.min(GOES_ON)).max();
     let run = runner.run_after(&hooks.post, pod, container.as_deref(), again);
     timeout(limits::LAST_HOOKS, run).await.unwrap_or_else(|_| {
