@@ -93,7 +93,7 @@ impl Candidate {
                     return;
                 }
                 Ok(false) => {}
-                Err(error) => warn!(error = chain(&error), "failed to look at the lease"),
+                Err(error) => warn!(error = chain(&error), "could not read Lease"),
             }
             sleep(self.retry()).await;
         }
@@ -146,14 +146,14 @@ impl Candidate {
             match timeout(left, self.renew()).await {
                 Ok(Ok(true)) => renewed = asked,
                 Ok(Ok(false)) => {
-                    warn!("the lease was taken by another one");
+                    warn!("another candidate took the Lease");
                     return;
                 }
                 Ok(Err(error)) => warn!(error = chain(&error), "failed to renew the lease"),
                 Err(_) => {}
             }
             if renewed.elapsed() >= deadline {
-                warn!("the lease could not be renewed in time");
+                warn!("could not renew Lease in time");
                 return;
             }
         }

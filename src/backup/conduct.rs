@@ -61,7 +61,7 @@ impl Engine {
     async fn sweep_after(&self, site: &Site) {
         if let Ok(Err(error)) = timeout(SHORTLY, self.sweep(site.place(), &site.claim)).await {
             let name = site.layout.backup();
-            warn!(%name, error = format!("{error:#}"), "what dead runs of the backup have begun could not be looked for: the bucket may keep parts of it");
+            warn!(%name, error = format!("{error:#}"), "could not list the uploads of dead runs: the bucket may keep their parts");
         }
     }
 
@@ -98,6 +98,6 @@ impl Engine {
 pub(super) async fn forget_checkpoint(layout: &Layout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {
-        warn!(name = layout.backup(), error = chain(&error), "a checkpoint could not be removed");
+        warn!(name = layout.backup(), error = chain(&error), "could not remove a checkpoint");
     }
 }

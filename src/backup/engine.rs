@@ -86,7 +86,7 @@ pub(super) enum Failure {
     Archive(#[source] ArchiveError),
     #[error("failed to store the archive")]
     Upload(#[source] UploadError),
-    #[error("what an earlier run has stored cannot be gone on with any more")]
+    #[error("this run cannot continue from what an earlier run has stored any more")]
     Stale,
     #[error("a worker ended")]
     Worker(#[source] tokio::task::JoinError),

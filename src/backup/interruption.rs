@@ -36,17 +36,17 @@ impl Engine {
     pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
         let name = record.object().name_any();
         if !matches!(failure, Failure::Stopped) {
-            warn!(%name, reason = chain(failure), "the run ended before the backup did: it is run again");
+            warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
             {
-                warn!(%name, error = chain(&error), "hooks that were tried stand on record: they are tried once more");
+                warn!(%name, error = chain(&error), "could not clear the recorded pods: their hooks are run once more");
             }
             return;
         }
-        info!(%name, "the run is handed over to whoever leads next");
+        info!(%name, "handed the run over to the next leader");
         if let Err(error) = record.hand_over(SHORTLY).await {
-            warn!(%name, error = chain(&error), "that it was handed over could not be written: it counts as a run that died");
+            warn!(%name, error = chain(&error), "could not record the handover: the run counts as one that died");
         }
     }
 

@@ -176,7 +176,7 @@ impl<'a> Keeper<'a> {
     /// and hook results since the previous checkpoint.
     pub async fn finish(&mut self, patience: Duration) {
         if (self.is_behind || self.has_one()) && timeout(patience, self.write()).await.is_err() {
-            warn!(name = self.layout.backup(), "the last checkpoint could not be written in time");
+            warn!(name = self.layout.backup(), "could not write the last checkpoint in time");
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Keeper<'a> {
         if let Err(error) = self.try_write().await
             && !was_over
         {
-            warn!(name = self.layout.backup(), error = chain(&error), "a checkpoint could not be written");
+            warn!(name = self.layout.backup(), error = chain(&error), "could not write a checkpoint");
         }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Keeper<'a> {
             }
             self.version = version;
         }
-        let source = "it was written by somebody else each time".into();
+        let source = "another process wrote it between all attempts".into();
         Err(Error::Generic { store: "checkpoint", source }.into())
     }
 

@@ -68,7 +68,7 @@ pub(super) async fn keep_record(
                     if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
                         frozen.refuse(asked);
                     }
-                    warn!(error = chain(&error), "failed to write how far the backup is");
+                    warn!(error = chain(&error), "could not write the progress of the backup");
                 }
             }
         }

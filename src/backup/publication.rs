@@ -259,7 +259,7 @@ impl Engine {
             warn!(
                 name = layout.backup(),
                 error = chain(&error),
-                "the last file of a backup could not be written: trying again"
+                "could not write the last file of a backup: trying again"
             );
             sleep(PAUSE * 5).await;
         }
@@ -330,7 +330,7 @@ impl Engine {
             timeout(REMOVAL, told).await.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time")));
         if let Err(error) = told {
             let name = layout.backup();
-            warn!(%name, error = format!("{error:#}"), "what the failed backup left in its location could not be removed, or its log not be stored");
+            warn!(%name, error = format!("{error:#}"), "could not remove the failed backup's files from its location, or could not store its log");
         }
     }
 

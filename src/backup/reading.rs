@@ -40,9 +40,7 @@ pub enum ListError {
     /// The probe of the API server itself failed, too.
     #[error("the API server itself does not serve us any more")]
     Gone(#[source] Box<ListError>),
-    #[error(
-        "the API server does not take our token any more: look at the service account that berth runs as"
-    )]
+    #[error("the API server does not take our token any more: check the service account that berth runs as")]
     Token(#[source] Box<ListError>),
 }
 

@@ -134,7 +134,7 @@ impl Engine {
                 }
                 Ok(Next::End(status)) => status,
                 Err(error) if spent < LOCATION && !is_canceled => {
-                    warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
+                    warn!(%name, error = format!("{error:#}"), "InProgress, but no controller is running it; could not read its location: trying again");
                     tokio::select! {
                         () = sleep(PAUSE) => spent += PAUSE,
                         () = signals.canceled.cancelled(), if !is_publishing => {}
@@ -150,7 +150,7 @@ impl Engine {
                     return Ok(None);
                 }
                 Err(error) if is_canceled => {
-                    warn!(%name, error = format!("{error:#}"), "canceled, and what is stored of it could not be removed");
+                    warn!(%name, error = format!("{error:#}"), "could not remove the files of a canceled backup");
                     failed(CANCELED, Timestamp::now())
                 }
                 Err(error) => {
@@ -158,7 +158,7 @@ impl Engine {
                     failed(&reason, Timestamp::now())
                 }
             };
-            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            warn!(%name, phase = %status["phase"], "InProgress, but no controller was running it: ended");
             record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
             break;
         }
@@ -376,7 +376,7 @@ impl Engine {
                 }
                 Err(error) => {
                     let name = site.layout.backup();
-                    warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
+                    warn!(%name, error = format!("{error:#}"), "could not continue from the checkpoint of a dead run: restarting the backup");
                 }
             }
             site.is_resumable = site.begun.is_some();

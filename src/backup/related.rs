@@ -101,7 +101,7 @@ impl Related {
 pub struct References {
     of: Option<Related>,
     followed: Vec<Related>,
-    /// Label of claims: those with the same value are a group.
+    /// Label of claims: claims with the same value form a group.
     group_key: String,
     names: BTreeMap<Related, BTreeMap<String, Origin>>,
     count: usize,

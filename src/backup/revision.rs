@@ -73,7 +73,7 @@ impl Revision {
     /// The same as sentences, each with whether it is a warning.
     pub fn sentences(revision: Option<&Self>) -> Vec<(bool, String)> {
         let Some(Self { version, is_taken_up, apart, .. }) = revision else {
-            let unknown = "each list is as of the moment at which it was read: nobody could tell which types other servers keep, or the API server has no revisions";
+            let unknown = "each list is as of the moment at which it was read: it is not known which types other servers keep, or the API server has no revisions";
             return vec![(false, unknown.to_owned())];
         };
         let moment = if *is_taken_up {

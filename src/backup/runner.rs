@@ -38,7 +38,8 @@ impl Runner {
         FailureReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
-    /// What stands, and what runs here still though its Backup is gone: its hooks may be running in pods that another one would take.
+    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
+    /// be running in pods that another backup would take.
     fn view(&self, running: &HashMap<String, Run>) -> View {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.is_there(uid, run));
@@ -156,7 +157,7 @@ impl Runner {
                 _ = changed.changed() => {}
                 _ = ticks.tick() => look_for_orphans = true,
                 () = self.stop.cancelled(), if !self.stop.is_cancelled() => {
-                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may go on for that long");
+                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may continue for that long");
                 }
                 () = &mut draining, if !hurry.is_cancelled() => {
                     info!(running = running.len(), "handing over the running backups");
@@ -187,9 +188,11 @@ impl FailureReporter {
     fn failed(&self, name: &str, uid: &str, error: &WriteError) {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
-            WriteError::NotBegun(why) => warn!(%name, %why, "the backup has not begun: trying again"),
-            WriteError::Frozen(_) => warn!(%name, %error, "the backup is not settled: trying again"),
-            error => warn!(%name, error = chain(error), "the Backup could not be written"),
+            WriteError::NotBegun(why) => warn!(%name, %why, "could not begin the backup: trying again"),
+            WriteError::Frozen(_) => {
+                warn!(%name, %error, "pods of a dead run may still be frozen: trying again")
+            }
+            error => warn!(%name, error = chain(error), "could not write the Backup"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
         if is_refusal(error) && self.store.refusals.refused(uid) {

@@ -21,7 +21,7 @@ pub struct ListHead {
 pub enum SplitError {
     #[error("the list is not JSON: expected {expected} at byte {at}")]
     Syntax { expected: &'static str, at: usize },
-    #[error("the list ended in the middle of byte {0}")]
+    #[error("the list ended early at byte {0}")]
     Truncated(usize),
     #[error("the list's metadata cannot be read")]
     Metadata(#[source] serde_json::Error),

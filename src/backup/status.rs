@@ -1,6 +1,7 @@
-//! Writes to the Backup that runs: each on the version last seen, repeated until it stands or the object is
-//! not ours any more. An annotation names the run that has it: whoever takes up what a dead leader left takes it over by that,
-//! and the dead one, should it wake, writes nothing more.
+//! Writes to a Backup that runs. Each write is based on the version last seen and is repeated until
+//! it succeeds or the Backup is not this run's any more. An annotation names the run that has the
+//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader wakes
+//! up it writes nothing more.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

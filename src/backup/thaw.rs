@@ -77,7 +77,7 @@ impl Engine {
         match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
             // The write that ends the backup removes them as well.
             Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
-                warn!(error = chain(&error), "what was frozen could not be taken off the record");
+                warn!(error = chain(&error), "could not remove thawed pods from the record");
             }
             done => done?,
         }

@@ -36,7 +36,7 @@ pub enum UploadError {
     Task(#[source] tokio::task::JoinError),
     #[error("the archive was given up")]
     GivenUp,
-    #[error("the folder of the archive could not be looked at once more")]
+    #[error("could not check the claim on the archive's folder")]
     Claim(#[source] ClaimError),
 }
 
@@ -80,9 +80,9 @@ impl Target {
 impl Upload {
     /// Returns the archive's size once it is stored.
     ///
+    /// # Errors
     /// When the store refuses, or the archive ends without [`Part::End`]. Then nothing is on its
     /// way any more.
-    /// When the store refuses, or the archive ends without [`Part::End`]. Nothing of it is on its way then.
     pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, UploadError> {
         let Self { store, parts, path, part_size, begun, progress, staged: told, claimed } = self;
         let teller = Teller { progress, staged: told };

@@ -56,13 +56,13 @@ impl Engine {
             return;
         };
         if let Some(ClaimError::Taken { .. } | ClaimError::Lost(_)) = error.downcast_ref::<ClaimError>() {
-            info!(%name, "another run has the folder: what it may go on with is left to it");
+            info!(%name, "another run has the folder: leaving its uploads to it");
             if let Some(own) = own {
                 self.let_go(place.layout, own).await;
             }
             return;
         }
-        warn!(%name, error = format!("{error:#}"), "uploads that a run has begun could not be aborted: the bucket may keep their parts");
+        warn!(%name, error = format!("{error:#}"), "could not abort the uploads of a run: the bucket may keep their parts");
     }
 
     async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {

@@ -248,7 +248,7 @@ impl Cycle {
         }
         let since = *self.overdue.get_or_insert_with(Instant::now);
         if since.elapsed() >= WATCHDOG {
-            warn!(runnable, "backups could start, and nothing moves: listing everything anew");
+            warn!(runnable, "backups could start, and nothing moves: listing everything again");
             self.teller.metrics.watchdog_trips.inc();
             self.store.ask_for_relist();
             self.overdue = None;

@@ -153,7 +153,7 @@ impl Volumes {
         }
         if seen.lost > 0 {
             let message = format!(
-                "whether the volume policies ask for the data of {} pods, claims and volumes nobody knows: they are more than are looked at; use several Backups",
+                "it is not known whether the volume policies ask for the data of {} pods, claims and volumes: there are too many to check; use several Backups",
                 seen.lost
             );
             log.error(&About::Velero, "", &message);
