@@ -10,13 +10,13 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a server shows: a chain, its key, and what was read from the leaf.
+/// A server's certificate chain and key, and fields of the leaf.
 #[derive(Clone, Debug)]
 pub struct Bundle {
     pub key: Arc<CertifiedKey>,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
-    /// DNS names and addresses of the leaf, as text.
+    /// DNS names and IP addresses of the leaf, as text.
     pub names: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub enum BundleError {
 
 impl Bundle {
     /// # Errors
-    /// When either part cannot be read or they do not fit each other.
+    /// When certificate or key cannot be read, or do not belong together.
     pub fn parse(certificate: &[u8], key: &[u8], provider: &CryptoProvider) -> Result<Self, BundleError> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<_, _>>()
@@ -58,7 +58,7 @@ impl Bundle {
         })
     }
 
-    /// Is less than a third of its life left, or does it lack one of the names that clients ask for?
+    /// Is less than a third of the lifetime left, or does the leaf lack one of `names`?
     pub fn wants_renewal(&self, names: &[String], now: Timestamp) -> bool {
         let life = self.not_after.duration_since(self.not_before);
         let left = self.not_after.duration_since(now);
@@ -79,7 +79,8 @@ fn name(general: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// Was `leaf` signed by one of the CAs in `bundle`? Both PEM. What cannot be read was not.
+/// Was `leaf` signed by one of the CAs in `bundle`? Both are PEM. Unreadable certificates count as
+/// not signed.
 pub fn is_signed_by(leaf: &[u8], bundle: &[u8]) -> bool {
     let Ok(leaf) = CertificateDer::from_pem_slice(leaf) else { return false };
     let Ok((_, leaf)) = X509Certificate::from_der(&leaf) else { return false };

@@ -1,4 +1,4 @@
-//! Makes a CA, and leaves signed by it.
+//! Issues a CA, and leaves signed by it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-/// Clocks in a cluster differ: what is issued is valid from this long ago.
+/// Certificates are valid from this long before now, because clocks in a cluster differ.
 pub(crate) const SKEW: Duration = Duration::from_secs(15 * 60);
 /// Ten years.
 pub const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -38,7 +38,7 @@ pub struct Leaf {
     pub key: String,
 }
 
-/// Leaves of Rust's `Debug` output stay free of keys.
+/// Without the key, so that no debug output shows it.
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authority").finish_non_exhaustive()
@@ -62,10 +62,11 @@ impl Authority {
         Ok(Self { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// A leaf for `names` (DNS names or IP addresses), for servers and, with `organizations`, for clients.
+    /// A leaf for `names` (DNS names or IP addresses), for servers and, with `organizations`, for
+    /// clients.
     ///
     /// # Errors
-    /// When a name is no DNS name, or this CA cannot be read.
+    /// When a name is not a valid DNS name, or this CA cannot be read.
     pub fn issue(
         &self,
         common_name: &str,

@@ -1,9 +1,9 @@
-//! Bytes to keys. Knows no queue, no review, no API client.
+//! Certificates and keys. Depends on no other package of berth, and on no API client.
 //!
 //! - [`issue`]: a CA and a leaf for the webhook's names.
 //! - [`bundle`]: PEM to a chain and key that belong together.
-//! - [`rotation`]: what a set of keys should become next.
-//! - [`resolver`]: the current key of a running server, swapped whole.
+//! - [`rotation`]: the next step of a set of keys.
+//! - [`resolver`]: the current key of a running server, replaced atomically.
 
 pub mod bundle;
 pub mod issue;

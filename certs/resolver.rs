@@ -1,4 +1,5 @@
-//! The current key of a running server. Swapped whole: a handshake sees the old one or the new one.
+//! The current key of a running server. It is replaced atomically: a handshake uses the old one or
+//! the new one.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use rustls_pki_types::pem::PemObject as _;
 
 use crate::bundle::BundleError;
 
-/// Holds nothing until the first [`CurrentKey::set`]: handshakes fail until then.
+/// Empty until the first [`CurrentKey::set`]; handshakes fail until then.
 #[derive(Debug, Default)]
 pub struct CurrentKey(ArcSwapOption<CertifiedKey>);
 
@@ -24,11 +25,12 @@ impl CurrentKey {
         self.0.load().is_some()
     }
 
-    /// What an HTTPS server needs: this key, HTTP/2 and HTTP/1.1, and, where an authority is given, that every client
-    /// shows a certificate of it.
+    /// The configuration of an HTTPS server with this key, HTTP/2 and HTTP/1.1. With an authority,
+    /// every client must present a certificate that it signed.
     ///
     /// # Errors
-    /// When the crypto provider has no usable protocol version, or the authority has no certificate that can sign.
+    /// When the crypto provider has no usable protocol version, or the authority has no certificate
+    /// that can sign.
     pub fn server_config(
         self: &Arc<Self>,
         client_authority: Option<ClientAuthority>,
@@ -50,15 +52,15 @@ impl CurrentKey {
     }
 }
 
-/// Who signs the certificates of clients that are let in.
+/// The authority that signs the certificates of accepted clients.
 #[derive(Clone, Debug)]
 pub struct ClientAuthority(RootCertStore);
 
 impl ClientAuthority {
-    /// From PEM: one certificate or several.
+    /// Reads PEM with one certificate or several.
     ///
     /// # Errors
-    /// When there is none, or one cannot be read.
+    /// When there is no certificate, or one cannot be read.
     pub fn parse(pem: &[u8]) -> Result<Self, BundleError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {

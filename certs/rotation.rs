@@ -1,8 +1,8 @@
-//! What a set of keys should become next: a function of what is there and of the time.
+//! The next step of a set of keys: a function of the present keys and the time.
 //!
-//! A CA stays trusted until everything that it signed has expired, so a replica that serves an old leaf for whatever
-//! reason is still believed. One whose key may be in wrong hands is revoked: it is trusted no more once every replica has
-//! had the time to serve a leaf of another.
+//! A CA stays trusted until every leaf that it signed has expired, so that a replica with an old
+//! leaf is still trusted. A CA whose key may have leaked is revoked: trust in it ends once every
+//! replica has had the time to serve a leaf of another CA.
 
 use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::CryptoProvider;
@@ -14,48 +14,49 @@ use crate::bundle::is_signed_by;
 use crate::issue::{LEAF_LIFE, SKEW};
 use crate::{Authority, Bundle, IssueError};
 
-/// Common names of our CAs begin with this.
+/// Prefix of the common names of berth's CAs.
 const NAME: &str = "berth webhook CA";
-/// More CAs than these, besides the one that signed what is served, are never trusted at once: the API server reads them at
-/// every connection.
+/// Most CAs that are trusted at once, besides the one that signed the served leaf, because the API
+/// server reads all of them at every connection.
 const MOST: usize = 32;
-/// How long after it was published every replica serves a leaf: a watch that was interrupted is back after 15 s at most.
+/// Every replica serves a leaf this long after it was published, because an interrupted watch is
+/// back after 15 s at most.
 const SERVED: SignedDuration = SignedDuration::from_secs(20);
 
-/// Keys as they are kept, PEM.
+/// The stored keys, PEM.
 #[derive(Clone, Default)]
 pub struct Keys {
-    /// CAs that are trusted, the one that signs first.
+    /// The trusted CAs; the first one signs.
     pub authorities: String,
-    /// Of the first one.
+    /// Key of the first CA.
     pub authority_key: String,
     pub leaf: String,
     pub leaf_key: String,
 }
 
-/// What somebody asked for.
+/// A rotation that a person asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotate {
     Leaf,
     Authority,
 }
 
-/// What is to be done.
+/// The next step.
 pub enum Step {
-    /// Keep these: nothing that is served loses its trust by it.
+    /// Store these keys. The served leaf stays trusted.
     Keep(Keys),
-    /// Trust their authorities everywhere, and only then keep these.
+    /// Write these authorities to every caBundle first, and only then store the keys.
     TrustFirst(Keys),
-    /// Keep these: what older authorities signed is believed no more.
+    /// Store these keys, and end trust in older authorities.
     Revoke(Keys),
 }
 
-/// The next step; `None` when all is as it should be. `trusted` is what is trusted at present, PEM: should the keys be
-/// lost, what is served goes on being believed. Where older authorities are to be revoked, `revoking` says since when
-/// the leaf is known to be published.
+/// The next step; `None` when nothing has to change. `trusted`: the CAs in caBundle, PEM, which
+/// keep the served leaf trusted if the stored keys are lost. `revoking`: during a revocation, since
+/// when the leaf is known to be published.
 ///
 /// # Errors
-/// When nothing can be issued.
+/// When no certificate can be issued.
 pub fn next(
     found: &Keys,
     trusted: &str,
@@ -70,7 +71,7 @@ pub fn next(
         kept.clear();
     }
     let is_kept = !kept.is_empty();
-    // Where nothing is trusted nothing is served: there is nothing to wait for.
+    // An empty caBundle means that no leaf is in use yet, so no wait is needed.
     let is_trusted =
         trusted.is_empty() || kept.first().is_some_and(|ca| trusted.iter().any(|one| one.pem == ca.pem));
     let mut authorities = merged(kept, trusted);
@@ -82,7 +83,7 @@ pub fn next(
     let name = names.first().map_or("berth", String::as_str);
     let leaf = signing.as_ref().filter(|_| asked != Some(Rotate::Authority)).and_then(|signing| {
         let leaf = signing.issue(name, &[], names, now).ok()?;
-        // The key may be that of another CA.
+        // Checked, because the stored key may belong to another CA.
         is_signed_by(leaf.certificate.as_bytes(), signing.certificate.as_bytes()).then_some(leaf)
     });
     let (Some(signing), Some(leaf)) = (signing, leaf) else {
@@ -114,20 +115,21 @@ pub fn next(
     Ok(Some(if is_trusted { Step::Keep(keys) } else { Step::TrustFirst(keys) }))
 }
 
-/// What is trusted begins with the one that signs. Where that is a newer one, this one was kept in a backup of the Secret,
-/// say: it was replaced since, and may have been revoked.
+/// Is the stored CA older than the first trusted one, which signs? Then it comes from a restored
+/// Secret, for example: it was replaced since, and may have been revoked.
 fn is_of_the_past(signing: &Ca, trusted: &[Ca]) -> bool {
     trusted.first().is_some_and(|one| signing.age() < one.age())
 }
 
-/// Are all CAs of `wanted` among those of `trusted`? Both PEM.
+/// Are all CAs of `wanted` in `trusted`? Both are PEM.
 pub fn trusts(trusted: &str, wanted: &str) -> bool {
     let trusted = read(trusted);
     read(wanted).iter().all(|ca| trusted.iter().any(|one| one.pem == ca.pem))
 }
 
-/// The one that signs first, then the newest: what is trusted at present stays so, whoever put it there. An older one than
-/// that which signs would be kept beside it; if it is not, it was revoked.
+/// The signing CA first, then the newest ones. CAs that are trusted at present stay, whoever added
+/// them. A CA that is older than the signing one and not stored beside it was revoked, and is left
+/// out.
 fn merged(kept: Vec<Ca>, trusted: Vec<Ca>) -> Vec<Ca> {
     let mut kept = kept.into_iter();
     let first = kept.next();
@@ -140,26 +142,27 @@ fn merged(kept: Vec<Ca>, trusted: Vec<Ca>) -> Vec<Ca> {
 
 struct Ca {
     pem: String,
-    /// In microseconds, by its name: a certificate counts in seconds, and two may be made in one.
+    /// In microseconds, from the common name, because a certificate's times have seconds and two
+    /// CAs may be issued in one.
     made_at: i64,
     not_before: Timestamp,
     not_after: Timestamp,
 }
 
 impl Ca {
-    /// Orders them; the greatest is the newest.
+    /// Sort key; the newest CA has the greatest.
     fn age(&self) -> (Timestamp, i64) {
         (self.not_before, self.made_at)
     }
 
-    /// Is less than a third of its life left?
+    /// Is less than a third of the lifetime left?
     fn wants_renewal(&self, now: Timestamp) -> bool {
         let life = self.not_after.duration_since(self.not_before);
         self.not_after.duration_since(now) < SignedDuration::from_secs(life.as_secs() / 3)
     }
 }
 
-/// Our CAs in a text; what cannot be read, and what is not ours, is left out.
+/// berth's CAs in a PEM text. Unreadable and foreign certificates are left out.
 fn read(text: &str) -> Vec<Ca> {
     let ca = |der: CertificateDer<'static>| {
         let (_, read) = X509Certificate::from_der(&der).ok()?;
@@ -178,8 +181,9 @@ fn encode(der: &CertificateDer<'_>) -> String {
     pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec()))
 }
 
-/// In their order, which is newest first: each once, without those whose last leaf has expired. The one that signed what is
-/// `served` is needed whatever its age, and however many came since.
+/// The authorities in the same order (newest first), each once, without those whose last leaf has
+/// expired. The CA that signed the `served` leaf always stays, whatever its age and however many
+/// newer ones there are.
 fn needed(authorities: Vec<Ca>, served: &str, now: Timestamp) -> String {
     let mut text = String::new();
     let mut kept: Vec<&str> = Vec::new();
@@ -218,14 +222,14 @@ mod tests {
         next(found, trusted, &names(), asked, None, now, &provider).unwrap_or_else(|e| unreachable!("{e}"))
     }
 
-    /// While older authorities are to be revoked: the leaf is known to be published since `since`.
+    /// The step during a revocation, with the leaf published since `since`.
     fn revoking(found: &Keys, asked: Option<Rotate>, since: Timestamp, now: Timestamp) -> Option<Step> {
         let provider = rustls::crypto::ring::default_provider();
         next(found, &found.authorities, &names(), asked, Some(since), now, &provider)
             .unwrap_or_else(|e| unreachable!("{e}"))
     }
 
-    /// The keys after a step that must not have to wait for trust.
+    /// The keys of a step that must not wait for trust.
     fn kept(step: Option<Step>) -> Keys {
         match step {
             Some(Step::Keep(keys)) => keys,
@@ -233,7 +237,7 @@ mod tests {
         }
     }
 
-    /// The keys after a step that must.
+    /// The keys of a step that must wait for trust.
     fn trusted_first(step: Option<Step>) -> Keys {
         match step {
             Some(Step::TrustFirst(keys)) => keys,
@@ -317,7 +321,7 @@ mod tests {
         let mut keys = fresh();
         for i in 0..40 {
             let old = keys;
-            // Within one second, and with a clock that goes back.
+            // Several within one second, and with a clock that goes back.
             keys = trusted_first(step(
                 &old,
                 "",
@@ -344,7 +348,7 @@ mod tests {
         }
     }
 
-    /// As while the Secret of the authority is lost and cannot be written.
+    /// The Secret of the authority is lost and cannot be written.
     #[test]
     fn what_is_served_is_believed_however_many_authorities_came_since() {
         let keys = fresh();
@@ -413,11 +417,11 @@ mod tests {
         );
     }
 
-    /// As after a restore of the Secret of the authority.
+    /// The Secret of the authority was restored from a backup.
     #[test]
     fn a_revoked_authority_that_comes_back_signs_nothing_and_is_not_trusted() {
         let old = fresh();
-        // Both may be made within one second, which is all that a certificate says of its time.
+        // Also within one second, because a certificate's times have seconds.
         for rotated_at in [start() + DAY, start() + SignedDuration::from_millis(1)] {
             let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), rotated_at));
             let only_new: String = new.authorities.replace(&old.authorities, "");
@@ -429,7 +433,8 @@ mod tests {
         }
     }
 
-    /// As after a downgrade and an upgrade: the Secret of the authority was not looked at meanwhile.
+    /// After a downgrade and an upgrade, because the older version does not read the Secret of the
+    /// authority.
     #[test]
     fn whoever_signs_without_being_trusted_is_trusted_first_and_what_is_served_stays_so() {
         let (kept, other) = (fresh(), fresh());
@@ -450,7 +455,7 @@ mod tests {
         assert!(count(&afterwards) == 1 && !is_believed(&afterwards, &old), "nobody serves it any more");
     }
 
-    /// As after a restore of both Secrets.
+    /// Both Secrets were restored from a backup.
     #[test]
     fn a_revoked_authority_does_not_come_back_with_its_leaf() {
         let old = fresh();

@@ -1,14 +1,15 @@
-//! Is it a static program for the architecture it is said to be for? A wrong one would only fail in a cluster.
+//! Checks that a binary is static and for its architecture, because a wrong one would only fail in
+//! a cluster.
 
 use anyhow::{Context as _, ensure};
 
 use crate::Arch;
 
-/// Asks for a loader, which an image from scratch does not have.
+/// Program header of a loader, which an image from scratch does not have.
 const INTERPRETER: u32 = 3;
 
 /// # Errors
-/// When it is not.
+/// When the binary is dynamic or for another architecture.
 pub fn check(program: &[u8], arch: Arch) -> anyhow::Result<()> {
     ensure!(program.starts_with(b"\x7fELF\x02\x01"), "is not a 64-bit little-endian ELF program");
     let wanted = match arch {

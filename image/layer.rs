@@ -1,4 +1,4 @@
-//! The files of an image, as a tar that says nothing of when, where and by whom it was made.
+//! The files of an image as a reproducible tar: no build times, paths or users.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,19 +26,19 @@ impl Entry {
 
 pub struct Layer {
     pub packed: Vec<u8>,
-    /// Digest of what is packed.
+    /// Digest of the uncompressed tar.
     pub diff_id: String,
     pub unpacked: usize,
 }
 
 impl Layer {
     /// # Errors
-    /// When it cannot be packed.
+    /// When the tar cannot be compressed.
     pub fn pack(entries: impl IntoIterator<Item = Entry>, epoch: u32) -> anyhow::Result<Self> {
         let mut entries: Vec<Entry> = entries.into_iter().collect();
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         let tar = tar(&entries, epoch)?;
-        // libdeflate packs alike on every CPU, and its header has no time.
+        // libdeflate gives the same bytes on every CPU, and its header has no time.
         let mut compressor = Compressor::new(CompressionLvl::best());
         let mut packed = vec![0; compressor.gzip_compress_bound(tar.len())];
         let length = compressor.gzip_compress(&tar, &mut packed).context("failed to compress the layer")?;
@@ -47,7 +47,7 @@ impl Layer {
     }
 }
 
-/// In the order given, each folder before what is first in it.
+/// A tar of the entries in the given order, each folder before its first file.
 ///
 /// # Errors
 /// When a path cannot be written in a tar.

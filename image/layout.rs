@@ -1,4 +1,4 @@
-//! The image as registries and engines know it: an OCI image layout.
+//! The image as an OCI image layout.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-/// Nobody on any node, as other images from scratch have it. By number: there is no /etc/passwd to look a name up in.
+/// An id that no user of a node has, as in other images from scratch. A number, because the image
+/// has no /etc/passwd.
 const USER: &str = "65532:65532";
 
 pub struct About {
@@ -28,17 +29,18 @@ pub struct Image {
 }
 
 pub struct Layout {
-    /// What the image is called by for good: of its index, or of its manifest when there is one only.
+    /// Digest of the image: of its index, or of its manifest if there is only one.
     pub digest: String,
     index: Value,
-    /// For engines that know no OCI layouts. They know no more than one architecture either.
+    /// The format of `docker save`, for engines without OCI layouts, which support one architecture
+    /// only.
     docker: Option<Value>,
     blobs: Blobs,
 }
 
 impl Layout {
     /// # Errors
-    /// When the name has no tag, or the time is none.
+    /// When the name has no tag, or the time is invalid.
     pub fn new(images: &[Image], about: &About) -> anyhow::Result<Self> {
         let (name, tag) = full(&about.name)?;
         let created = jiff::Timestamp::from_second(about.epoch.into())?.to_string();
@@ -75,7 +77,8 @@ impl Layout {
             }
         };
         let digest = top["digest"].as_str().unwrap_or_default().to_owned();
-        // The first is of the specification, the second is where containerd and podman look for the whole name.
+        // The first annotation is the specification's; containerd and podman read the whole name
+        // from the second one.
         top["annotations"] =
             json!({ "org.opencontainers.image.ref.name": tag, "io.containerd.image.name": name });
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
@@ -83,7 +86,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// When it cannot be written.
+    /// When the layout cannot be written.
     pub fn tar(&self, epoch: u32) -> anyhow::Result<Vec<u8>> {
         let version = json!({ "imageLayoutVersion": "1.0.0" });
         let mut entries = vec![
@@ -100,12 +103,12 @@ impl Layout {
     }
 }
 
-/// By digest.
+/// Blobs by digest.
 #[derive(Default)]
 struct Blobs(BTreeMap<String, Vec<u8>>);
 
 impl Blobs {
-    /// Returns what others name it by.
+    /// Adds a blob, and returns its descriptor.
     fn add(&mut self, media: &str, blob: Vec<u8>) -> Value {
         let digest = sha256(&blob);
         let descriptor =
@@ -136,7 +139,7 @@ fn config(image: &Image, about: &About, created: &str) -> anyhow::Result<Vec<u8>
     Ok(serde_json::to_vec(&config)?)
 }
 
-/// The name with its registry, which containerd does not make up, and the tag.
+/// The full name with registry and tag, because containerd adds no default registry.
 fn full(name: &str) -> anyhow::Result<(String, &str)> {
     let tag = name.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.is_empty() && !tag.contains('/'));
     let tag = tag.with_context(|| format!("{name:?} has no tag: NAME:TAG is wanted"))?;
@@ -148,8 +151,8 @@ fn full(name: &str) -> anyhow::Result<(String, &str)> {
     Ok((full, tag))
 }
 
-/// What `berth install --image` takes when the image is where nodes pull it from, with a word for a registry that the name
-/// leaves open.
+/// The value for `berth install --image` once the image is pushed, with a placeholder for a missing
+/// registry.
 pub fn pinned(name: &str, digest: &str) -> String {
     let registry = if name.contains('/') { "" } else { "REGISTRY/" };
     format!("{registry}{name}@{digest}")
@@ -186,7 +189,7 @@ mod tests {
         (layout.digest, files)
     }
 
-    /// Every blob that is named from here on is there, with the size and digest that it is named by.
+    /// Checks that every blob that a descriptor names exists with that size and digest.
     fn follow(files: &BTreeMap<String, Vec<u8>>, value: &Value, seen: &mut Vec<String>) {
         if let (Some(media), Some(digest)) = (value["mediaType"].as_str(), value["digest"].as_str()) {
             let path = blob_path(value);

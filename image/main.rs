@@ -1,6 +1,6 @@
-//! Puts static berth binaries into a container image: an OCI layout in one tar, and an SBOM per architecture beside it.
-//! `make image` runs it. Nothing is taken from the clock, the machine or the order of a folder: the same binaries give
-//! the same bytes.
+//! Puts static berth binaries into a container image: an OCI layout in one tar, and an SBOM per
+//! architecture beside it. `make image` runs it. Nothing is taken from the clock, the machine or
+//! the order of a folder: the same binaries give the same bytes.
 
 mod binary;
 mod layer;
@@ -20,28 +20,28 @@ use layout::{About, Image, Layout};
 
 /// The package whose binary the image carries.
 const PACKAGE: &str = "berth";
-/// What one architecture may weigh on a node, unpacked.
+/// Most bytes of one architecture, unpacked.
 const LIMIT: usize = 25_000_000;
 
 /// Puts static berth binaries into a container image.
 #[derive(Parser)]
 struct Args {
-    /// A static binary and what it runs on: amd64=PATH or arm64=PATH. May be given once for each.
+    /// A static binary of an architecture: amd64=PATH or arm64=PATH. May be given once for each.
     #[arg(long, required = true, value_name = "ARCH=PATH", value_parser = binary_of)]
     binary: Vec<(Arch, PathBuf)>,
-    /// The OCI layout, as a tar. The SBOMs go beside it, as ARCH.cdx.json.
+    /// Path of the tar with the OCI layout. The SBOMs are written beside it, as ARCH.cdx.json.
     #[arg(long)]
     output: PathBuf,
-    /// The folder that the binaries were built from.
+    /// The source folder of the binaries.
     #[arg(long)]
     source: PathBuf,
-    /// What `docker load` and the like call it.
+    /// Name of the image in `docker load` and the like.
     #[arg(long, default_value = concat!("berth:", env!("CARGO_PKG_VERSION")))]
     name: String,
-    /// The commit that the binaries were built from.
+    /// The commit of the source.
     #[arg(long)]
     revision: String,
-    /// The time that everything in the image bears, in seconds since 1970.
+    /// The time of everything in the image, in seconds since 1970.
     #[arg(long, default_value_t = 0)]
     epoch: u32,
 }
@@ -53,7 +53,7 @@ enum Arch {
 }
 
 impl Arch {
-    /// As images say it.
+    /// The architecture's name in images.
     fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -61,7 +61,7 @@ impl Arch {
         }
     }
 
-    /// As Rust says it.
+    /// The architecture's name in Rust targets.
     fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-musl",
@@ -131,7 +131,7 @@ fn labels(revision: &str) -> BTreeMap<String, String> {
     labels.map(|(key, value)| (format!("org.opencontainers.image.{key}"), value.to_owned())).into()
 }
 
-/// What `cargo metadata` says of the binary's dependencies.
+/// The output of `cargo metadata` for the binary's dependencies.
 fn metadata(source: &Path, arch: Arch) -> anyhow::Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -139,7 +139,7 @@ fn metadata(source: &Path, arch: Arch) -> anyhow::Result<Vec<u8>> {
     output(command.current_dir(source))
 }
 
-/// The version of the compiler, which is that of the standard library.
+/// The version of the compiler, which is also the standard library's.
 fn rust_version(source: &Path) -> anyhow::Result<String> {
     let said = String::from_utf8(output(Command::new("rustc").arg("--version").current_dir(source))?)?;
     let version = said.split_whitespace().nth(1);

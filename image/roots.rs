@@ -1,17 +1,18 @@
-//! The public CAs. berth takes them from the platform, as curl and Go do, so that a cluster can mount its own over them;
-//! an image from scratch has none, and without one the S3 client cannot even be made, be the store on plain HTTP.
+//! The public CAs. berth reads them from the platform, as curl and Go do, so that a cluster can
+//! mount its own over them. An image from scratch has none, and without CAs the S3 client cannot be
+//! created, even for a store on plain HTTP.
 //!
-//! They are Mozilla's, from a crate that Cargo.lock pins: the build machine's own would differ from one to the next.
+//! They are Mozilla's, from a crate that Cargo.lock pins, because the CAs of build machines differ.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-/// Where Debian has them, and where the client looks first.
+/// Debian's path, which the client reads first.
 pub const PATH: &str = "etc/ssl/certs/ca-certificates.crt";
-/// The crate, for the SBOM: it is no dependency of the binary.
+/// The crate's name for the SBOM, because it is not a dependency of the binary.
 pub const CRATE: &str = "webpki-root-certs";
-/// What PEM allows in a line.
+/// Characters in a line of PEM.
 const LINE: usize = 64;
 
 pub fn pem() -> String {

@@ -1,5 +1,5 @@
-//! What is in the image, as CycloneDX: all that is linked into the binary, and the CAs.
-//! From `cargo metadata`, without its paths, and without what only the build needs.
+//! The SBOM of the image as CycloneDX: all crates that are linked into the binary, and the CAs. It
+//! comes from `cargo metadata`, without paths and without build dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ struct Package {
     name: String,
     version: String,
     license: Option<String>,
-    /// None of what is in this repository.
+    /// `None` for packages of this repository.
     source: Option<String>,
     targets: Vec<Target>,
 }
@@ -50,12 +50,12 @@ struct Dependency {
 
 #[derive(Deserialize)]
 struct Kind {
-    /// None of what is neither for tests nor for building.
+    /// `None` for normal dependencies.
     kind: Option<String>,
 }
 
 impl Package {
-    /// What others name it by: nothing that differs between machines, as the ids of cargo do.
+    /// The reference of a component. Not cargo's id, because that differs between machines.
     fn reference(&self) -> String {
         match self.source {
             Some(_) => format!("pkg:cargo/{}@{}", self.name, self.version),
@@ -63,7 +63,7 @@ impl Package {
         }
     }
 
-    /// Runs in the compiler only.
+    /// A procedural macro, which runs in the compiler only.
     fn is_macro(&self) -> bool {
         self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro"))
     }
@@ -76,7 +76,7 @@ impl Package {
             component["purl"] = json!(reference);
         }
         if let Some(license) = &self.license {
-            // The old way to write an "or", which SPDX does not know.
+            // Cargo's old separator for "or", which SPDX does not have.
             let expression = license.replace(" / ", "/").replace('/', " OR ");
             component["licenses"] = json!([{ "expression": expression }]);
         }

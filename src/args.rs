@@ -1,4 +1,4 @@
-//! Flags as people type them.
+//! Commands and flags of the program, as clap reads them.
 
 mod common;
 mod controller;
@@ -29,7 +29,8 @@ pub use webhook::WebhookArgs;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
-// The last one of a kind counts: what an installation sets can be set anew after it.
+// Of a flag that is given twice the last one counts, so that a Deployment's flags can be overridden
+// by more flags after them.
 #[command(name = "berth", version, args_override_self = true)]
 pub struct Args {
     #[command(subcommand)]
@@ -42,28 +43,28 @@ pub enum Command {
     Webhook(Box<WebhookArgs>),
     /// Start queued Backups and run them. Run two: one leads.
     Controller(Box<ControllerArgs>),
-    /// See what waits and why, and move it.
+    /// Show which Backups wait and why, and change their order.
     Queue(QueueArgs),
-    /// Read one Backup.
+    /// Show one Backup.
     Backup(BackupArgs),
     /// Install berth into a cluster, or bring an installation up to date.
     Install(Box<InstallArgs>),
     /// Remove berth from a cluster. Backups, locations and archives stay.
     Uninstall(UninstallArgs),
-    /// Is everything as it should be? Before an installation and after it.
+    /// Check a cluster before an installation, and an installation afterwards.
     Check(CheckArgs),
-    /// Where data movers may run.
+    /// Check on which nodes data movers may run.
     NodeAgent(NodeAgentArgs),
-    /// The webhooks' certificates.
+    /// Manage the webhooks' certificates.
     Certificates(CertificatesArgs),
-    /// Backup buckets that many clusters share.
+    /// Manage backup buckets that many clusters share.
     Garden(garden::GardenArgs),
     /// Print CustomResourceDefinitions, or write them to a folder.
     Crd {
-        /// Which.
+        /// Which definitions.
         #[arg(long, value_enum, default_value = "velero")]
         of: Definitions,
-        /// Write one file per definition here instead of printing.
+        /// Folder to write one file per definition to, instead of printing them.
         #[arg(long)]
         write: Option<PathBuf>,
     },
@@ -80,22 +81,23 @@ pub enum Command {
 pub enum Definitions {
     /// Velero's kinds, for a cluster without Velero.
     Velero,
-    /// Shared buckets, in the cluster that decides.
+    /// Shared buckets, for the hub.
     Garden,
-    /// Shared buckets, in a member cluster without Gardener.
+    /// Shared buckets, for a member cluster without Gardener.
     GardenMember,
 }
 
-/// Where folders may be stores (provider `berth.dev/filesystem`).
+/// Folders that may hold stores of provider `berth.dev/filesystem`.
 #[derive(ClapArgs, Clone)]
 pub struct FolderArgs {
-    /// Folder of this machine in which those may lie that locations and buckets of provider berth.dev/filesystem name. May be
-    /// given more than once. Default: none, and no folder is a store.
+    /// Folder of this machine that may hold the stores which locations and buckets of provider
+    /// berth.dev/filesystem name. May be given more than once. Default: none, so that no folder can
+    /// be a store.
     #[arg(long = "filesystem-root", value_name = "FOLDER", value_parser = folder)]
     pub filesystem_roots: Vec<PathBuf>,
 }
 
-/// What every command of a person takes.
+/// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
 pub struct Target {
     /// Namespace of the Backups.
@@ -124,10 +126,12 @@ pub struct NodeAgentArgs {
 
 #[derive(Subcommand)]
 pub enum NodeAgentCommand {
-    /// On which nodes the movers of each StorageClass may run, and why. Lists nodes and StorageClasses: for an admin. Exit
-    /// code 0: every class has a node; 1: one has none, or the configuration cannot be read; 2: it could not be looked at.
+    /// Show on which nodes the data movers of each StorageClass may run, and why. Lists nodes and
+    /// StorageClasses, which takes an admin's rights. Exit code 0: every class has a node; 1: a
+    /// class has none, or the configuration cannot be read; 2: the check itself failed.
     Check {
-        /// ConfigMap to judge by, of the same namespace. Default: that of the node-agents.
+        /// ConfigMap of the same namespace to check. Default: the one that the node-agents'
+        /// DaemonSet names.
         #[arg(long)]
         node_agent_configmap: Option<String>,
         #[arg(long, short, value_enum, default_value = "table")]
@@ -145,12 +149,14 @@ pub struct CertificatesArgs {
 
 #[derive(Subcommand)]
 pub enum CertificatesCommand {
-    /// Issue a new certificate now. No admission is lost meanwhile.
+    /// Issue a new certificate now. The webhooks answer all the time.
     Rotate {
-        /// The authority, too. Webhooks go on trusting the old one until nothing it signed is valid any more.
+        /// Replace the certificate authority, too. The old one stays in caBundle until every
+        /// certificate that it signed has expired.
         #[arg(long)]
         ca: bool,
-        /// And end trust in every older authority, once the new certificate is served: for when a key may have leaked.
+        /// Also remove every older authority from caBundle once the new certificate is served. Use
+        /// it when a key may have leaked.
         #[arg(long, requires = "ca")]
         revoke: bool,
     },
@@ -166,7 +172,7 @@ pub struct BackupArgs {
 
 #[derive(Subcommand)]
 pub enum BackupCommand {
-    /// One Backup: phase, place in the queue and what it waits for, progress, faults.
+    /// Show phase, queue position, what the Backup waits for, progress, and errors.
     Describe { name: String },
 }
 

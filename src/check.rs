@@ -1,4 +1,4 @@
-//! Is everything as it should be? Findings, each with one way out.
+//! Checks of a cluster and an installation. Each finding has one way out.
 
 mod admission;
 mod installation;
@@ -12,7 +12,7 @@ use crate::install::{Cluster, Found};
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Ok,
-    /// Worth knowing; backups run.
+    /// Backups run, but an admin should know this.
     Warning,
     /// Backups do not run as they should.
     Fault,
@@ -21,11 +21,11 @@ pub enum Outcome {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub check: &'static str,
     pub outcome: Outcome,
     pub message: String,
-    /// What to do about it.
+    /// The way out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
@@ -44,10 +44,10 @@ impl Finding {
     }
 }
 
-/// Everything that can be looked at, in the order in which one would.
+/// Runs all checks, in the order in which an admin would.
 ///
 /// # Errors
-/// When the API server does not answer, or does not let us look at the least.
+/// When the API server does not answer, or refuses the most basic reads.
 pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
     let found = cluster.look().await?;
     let mut findings = vec![installation::api_server(&found)];
@@ -62,7 +62,7 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Do the webhooks call another berth?
+/// Do the webhook configurations call another berth?
 fn stranger(found: &Found, namespace: &str) -> Option<Finding> {
     let other = found.called.as_ref().filter(|other| *other != namespace)?;
     Some(Finding::fault(

@@ -1,4 +1,5 @@
-//! API clients. Every call has a time-out; what is retried is retried by whoever knows what it means.
+//! API clients. Every call has a time-out. The clients do not retry, because only the caller knows
+//! what a retry means.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const WATCH: Duration = Duration::from_secs(310);
 const CALL: Duration = Duration::from_secs(30);
 
-/// Two clients: watches are silent for minutes, anything else must not be.
+/// Two clients, because watches may be silent for minutes and other calls must not be.
 #[derive(Clone)]
 pub struct Clients {
     pub watch: Client,
@@ -37,7 +38,8 @@ impl Clients {
     }
 }
 
-/// For a person who waits: what the API server puts off (a definition that it is just taking up) is tried again.
+/// A client for commands, which retries calls that the API server defers (such as for a definition
+/// that is not established yet).
 ///
 /// # Errors
 /// When there is no usable configuration.
@@ -61,13 +63,13 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
 }
 
 fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
-    // kube would retry 429, 503 and 504 for minutes under us.
+    // kube's own retries are off, because it would retry 429, 503 and 504 for minutes.
     config.default_retry = false;
     if config.proxy_url.is_some() {
-        // As it is built here kube takes none, and says so.
+        // kube's own constructor reports that proxies are not supported in this build.
         return Ok(Client::try_from(config)?);
     }
-    // As kube makes one, but for how it connects.
+    // The same layers as kube's own client, except for the connector.
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(Some(CONNECT));
     connector.set_read_timeout(Some(read));
@@ -81,8 +83,8 @@ fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// What is sent goes out at once. By default a request on a fresh connection waits for the acknowledgement of the handshake before it,
-/// which a server that has nothing to say puts off for 40 ms; and each hook has a connection of its own.
+/// Sets TCP_NODELAY, because otherwise a request on a new connection waits for the delayed
+/// acknowledgement of the handshake (40 ms), and each hook has a connection of its own.
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -90,18 +92,18 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// What a list held. One object that cannot be read hides no other.
+/// The result of a list. An unreadable object does not hide the others.
 #[derive(Debug)]
 pub struct Listed<K> {
     pub items: Vec<K>,
-    /// Names, and why not.
+    /// Names of unreadable objects, with the reason.
     pub unreadable: Vec<(String, String)>,
 }
 
 /// Every object of a namespace.
 ///
 /// # Errors
-/// When the API server does not give the list.
+/// When the list fails.
 pub async fn list<K>(client: &Client, namespace: &str) -> Result<Listed<K>, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -119,17 +121,17 @@ where
     Ok(Listed { items, unreadable })
 }
 
-/// Was the write refused because the object is not as it was when we decided?
+/// Was the write refused because the object has changed since it was read?
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-/// Did a webhook say no? It may do so by whatever code, that of a conflict included.
+/// Did a webhook refuse the request? It may use any status code, including 409.
 pub fn is_denied(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("denied the request"))
 }
 
-/// Does whoever asks lack the right?
+/// Does the user lack the right?
 pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }

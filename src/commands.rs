@@ -1,4 +1,4 @@
-//! The commands: wiring only, each subsystem started by one call.
+//! The commands. They only wire subsystems together, each started by one call.
 
 mod backup;
 mod certificates;
@@ -23,7 +23,7 @@ use crate::settings::LogFormat;
 use crate::{reference, telemetry};
 
 /// # Errors
-/// What keeps a command from doing its work; the message says what to change.
+/// Why a command cannot do its work; the message says what to change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
         Command::Crd { of, write } => crd(of, write),
@@ -59,8 +59,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The packers of every run that flags allow wait in such threads for as long as it lasts, and folders and names of hosts still
-/// have those that tokio gives them. They are made when they are wanted.
+/// Blocking threads of the runtime: those that tokio needs for files and DNS, plus the archive
+/// workers of as many runs as the flags allow, because each worker keeps a thread for the whole
+/// run. Threads are started on demand.
 const BLOCKING: usize = 1000 * 256 + 512;
 
 fn serve_common(
@@ -79,7 +80,7 @@ fn serve(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let result = runtime.block_on(command);
-    // Blocking workers whose run was given up end by themselves; nobody waits for them.
+    // Not waited for, because blocking workers of an abandoned run end by themselves.
     runtime.shutdown_background();
     result
 }

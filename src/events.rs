@@ -1,4 +1,5 @@
-//! Kubernetes Events, most of them on Backups. Told in the background: nobody waits for them, and too many are dropped.
+//! Kubernetes Events, most of them about Backups. They are sent in the background, so that no
+//! caller waits; excess ones are dropped.
 
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use tracing::debug;
 
 use crate::text::chain;
 
-/// Told and not sent yet. More are dropped: the API server has better things to do in such a moment.
+/// Most Events that wait to be sent. More are dropped, in order not to add load to a busy API
+/// server.
 const WAITING: usize = 512;
 const PACE: Duration = Duration::from_millis(100);
 const WRITE: Duration = Duration::from_secs(10);
-/// The API server takes notes of up to 1 kB.
+/// Most characters of a note, because the API server accepts 1 kB.
 const NOTE: usize = 1000;
 
 /// Declares [`What`] with its documentation: the reference shows the same sentences.
@@ -40,7 +42,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// When it is sent.
+            /// When the Event is sent.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$reason => concat!($($line),+).trim_ascii()),+
@@ -53,7 +55,8 @@ macro_rules! reasons {
 reasons! {
     /// A Backup got its place in the queue.
     Queued => "Enqueue", Normal;
-    /// A Backup began to wait for another backup, or, near the head of the queue, now waits for a different one.
+    /// A Backup began to wait for another backup, or, near the head of the queue, now waits for a
+    /// different one.
     PassedOver => "Plan", Normal;
     /// A Backup became ReadyToStart.
     Dequeued => "Start", Normal;
@@ -93,7 +96,8 @@ reasons! {
     ExecutorChanged => "Choose", Normal;
     /// A BackupEntry now belongs to another cluster.
     Moved => "Move", Normal;
-    /// A BackupEntry now belongs to another cluster, though the cluster before did not confirm that it writes no more.
+    /// A BackupEntry now belongs to another cluster, though the cluster before did not confirm that
+    /// it writes no more.
     TakenOver => "Move", Warning;
     /// A BackupEntry should move to another cluster, and somebody has to act first.
     MoveWaits => "Move", Warning;
@@ -114,11 +118,11 @@ struct Told {
     note: String,
     about: ObjectReference,
     because_of: Option<ObjectReference>,
-    /// One that differs only in its note is the same one again.
+    /// Events that differ only in the note are repetitions of one Event.
     is_series: bool,
 }
 
-/// Where Events are told.
+/// Sends Events.
 #[derive(Clone)]
 pub struct Events {
     namespace: String,
@@ -127,7 +131,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The second part sends them, for ever.
+    /// A sender, and the future that sends its Events for ever.
     pub fn new(
         client: kube::Client,
         namespace: &str,
@@ -147,13 +151,14 @@ impl Events {
                     action: action.to_owned(),
                     secondary: because_of,
                 };
-                // A recorder takes what differs only in its note for a repetition, and keeps the first note.
+                // A new recorder, because one recorder counts Events that differ only in the note
+                // as repetitions of the first.
                 let single = (!is_series).then(|| Recorder::new(client.clone(), reporter.clone()));
                 let recorder = single.as_ref().unwrap_or(&of_series);
                 match timeout(WRITE, recorder.publish(&event, &about)).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => debug!(reason, error = chain(&error), "an Event could not be sent"),
-                    Err(_) => debug!(reason, "sending an Event took too long"),
+                    Ok(Err(error)) => debug!(reason, error = chain(&error), "could not send an Event"),
+                    Err(_) => debug!(reason, "sending an Event timed out"),
                 }
                 sleep(PACE).await;
             }
@@ -166,7 +171,8 @@ impl Events {
         self.tell_because(what, name, uid, note, None);
     }
 
-    /// `because_of`: another Backup. Events that differ only in their notes are taken for one that is repeated.
+    /// `because_of`: another Backup. Events that differ only in the note are repetitions of one
+    /// Event.
     pub fn tell_because(
         &self,
         what: What,
@@ -180,7 +186,7 @@ impl Events {
         self.send(Told { what, note: note.into(), about, because_of, is_series: true });
     }
 
-    /// About something else than a Backup; with another note it is another Event.
+    /// An Event about another object than a Backup. With another note it is another Event.
     pub fn tell_about(&self, what: What, about: ObjectReference, note: impl Into<String>) {
         self.send(Told { what, note: note.into(), about, because_of: None, is_series: false });
     }

@@ -20,8 +20,8 @@ use crate::text::chain;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is under way, and until when it has to be done: something that hangs is seen by the kubelet, which starts the
-/// process anew.
+/// The watchdog: operations under way with their deadlines. A missed deadline fails the liveness
+/// probe, and the kubelet restarts the process.
 #[derive(Clone, Default)]
 pub struct Pulse(Arc<Mutex<Deadlines>>);
 
@@ -31,14 +31,14 @@ struct Deadlines {
     pending: BTreeMap<u64, Instant>,
 }
 
-/// It is done when this is dropped.
+/// Guard of one operation; dropping it ends the operation.
 pub struct Beat {
     pulse: Pulse,
     number: u64,
 }
 
 impl Pulse {
-    /// What begins now has to be done within `limit`.
+    /// Begins an operation that must end within `limit`.
     pub fn within(&self, limit: Duration) -> Beat {
         let mut deadlines = self.0.lock();
         let number = deadlines.next;

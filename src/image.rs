@@ -1,13 +1,13 @@
-//! Names of images, as a kubelet takes them: `[HOST[:PORT]/]NAME[:TAG][@DIGEST]`.
+//! Names of images, as a kubelet reads them: `[HOST[:PORT]/]NAME[:TAG][@DIGEST]`.
 
-/// What registries allow of all before the tag, and of the tag.
+/// Most characters that registries allow before the tag, and in the tag.
 const LONGEST_NAME: usize = 255;
 const LONGEST_TAG: usize = 128;
 
-/// What `--image` takes. A name that is none would be found out by pods that never start.
+/// Checks the value of `--image`, because with an invalid name pods would never start.
 ///
 /// # Errors
-/// What is wanted of it.
+/// How an image must be written.
 pub fn checked(text: &str) -> Result<String, String> {
     let (name, digest) = text.split_once('@').map_or((text, None), |(name, digest)| (name, Some(digest)));
     if digest.is_some_and(|digest| !is_digest(digest)) {
@@ -23,13 +23,14 @@ pub fn checked(text: &str) -> Result<String, String> {
     Err("must be [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST], the name in small letters".to_owned())
 }
 
-/// The image of that version, from where this one comes. One that says to be of that version is kept with its digest.
+/// The image of a version from the same repository. An image with that tag is kept with its digest.
 pub fn image_of(version: &str, image: &str) -> String {
     let (repository, tag) = split(image.split('@').next().unwrap_or_default());
     if tag == Some(version) { image.to_owned() } else { format!("{repository}:{version}") }
 }
 
-/// Of a name without its digest: the repository, and the tag. A colon further left is that of a port.
+/// Splits a name without digest into repository and tag. A colon before the last slash belongs to a
+/// port.
 fn split(name: &str) -> (&str, Option<&str>) {
     let parts = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'));
     parts.map_or((name, None), |(repository, tag)| (repository, Some(tag)))

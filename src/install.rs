@@ -1,4 +1,5 @@
-//! Installation: the manifests in this binary, fitted to a cluster, applied, compared, and removed again.
+//! Installation: fits the manifests in this binary to a cluster, and applies, compares and removes
+//! them.
 
 pub mod apply;
 pub mod arguments;
@@ -30,10 +31,11 @@ use kube::core::{GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// Field manager of what is installed. What the controller writes (caBundle) belongs to another one.
+/// Field manager of installed objects. Fields that the controller writes (caBundle) have another
+/// manager.
 pub const INSTALLER: &str = "berth-install";
 
-/// `apiVersion`, `kind`, namespace and name of an object, as people name it.
+/// `apiVersion`, `kind`, namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reference {
     pub api_version: String,
@@ -44,7 +46,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// `None` for what is no object.
+    /// Reads a reference from an object. `None`: the value is not an object.
     pub fn of(object: &Value) -> Option<Self> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         Some(Self {
@@ -77,7 +79,7 @@ impl std::fmt::Display for Reference {
     }
 }
 
-/// The endpoint of a kind that berth ships: their plurals are all regular.
+/// The API endpoint of a kind that berth installs; all their plurals are regular.
 fn resource(api_version: &str, kind: &str) -> ApiResource {
     let meta = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
     let kind = GroupVersionKind::try_from(&meta).unwrap_or_else(|_| GroupVersionKind::gvk("", "v1", kind));

@@ -1,9 +1,9 @@
-//! Leader election by a Lease. Only the holder starts backups; in a member cluster of shared
-//! buckets, only the holder acts on the buckets.
+//! Leader election by a Lease. Only the holder starts Backups, or acts on the shared buckets of a
+//! member cluster.
 //!
-//! A holder is judged by our own monotonic clock since we last saw the Lease change, never by the
-//! times in it, so clocks may differ. Every write carries the resourceVersion that was read: of two
-//! candidates one gets 409.
+//! A record expires by the candidate's own monotonic clock since the record last changed, never by
+//! the times in it, so that clocks may differ. Every write carries the resourceVersion that was
+//! read, so that one of two candidates gets 409.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub struct Candidate {
     notes: Notes,
 }
 
-/// A leader that has been silent for longer than this must have stopped acting, whatever the
-/// reason.
+/// A leader that could not renew the Lease for longer stops all work.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// Why nobody leads, for a single reader who judges by the local clock. `None`: a leader is alive.
+/// Why there is no leader, by a single read of the Lease and the caller's clock. `None`: there is a
+/// leader.
 pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     let spec = lease.and_then(|lease| lease.spec.as_ref());
     let held = spec.filter(|spec| spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty()));
@@ -49,7 +49,7 @@ pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     (silent >= SILENT).then(|| format!("berth was last heard of at {:.0}", renewed.0))
 }
 
-/// What a leader publishes: annotations that it writes to the Lease whenever it renews it.
+/// Annotations with facts about the leader, which it writes to the Lease at each renewal.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<Mutex<BTreeMap<String, String>>>);
 
@@ -59,7 +59,7 @@ impl Notes {
     }
 }
 
-/// Our identity in a Lease: the pod's name, and a part that changes with a restart.
+/// The holder identity in a Lease: the pod's name, and a part that changes with each restart.
 pub fn identity() -> String {
     let host = std::env::var("HOSTNAME").ok().or_else(|| {
         std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
@@ -82,7 +82,7 @@ impl Candidate {
         self.duration / 6
     }
 
-    /// Waits until the Lease is ours.
+    /// Waits until this candidate holds the Lease.
     pub async fn acquire(&self) {
         let mut seen: Option<(Option<String>, Instant)> = None;
         let mut told = String::new();
@@ -93,7 +93,7 @@ impl Candidate {
                     return;
                 }
                 Ok(false) => {}
-                Err(error) => warn!(error = chain(&error), "could not read Lease"),
+                Err(error) => warn!(error = chain(&error), "failed to look at the lease"),
             }
             sleep(self.retry()).await;
         }
@@ -113,7 +113,7 @@ impl Candidate {
             *seen = Some((version, Instant::now()));
         }
         let silent = seen.as_ref().map(|(_, at)| at.elapsed()).unwrap_or_default();
-        // The holder's own lease duration counts, if it is longer than ours.
+        // The holder's leaseDurationSeconds counts if it is longer than the candidate's own.
         let theirs = lease.spec.as_ref().and_then(|s| s.lease_duration_seconds).unwrap_or_default();
         let patience = self.duration.max(Duration::from_secs(u64::try_from(theirs).unwrap_or_default()));
         if !holder.is_empty() && holder != self.identity && silent < patience {
@@ -126,34 +126,34 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// Runs [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or lost in
-    /// time, whatever the leader is doing. Ends when it is dropped.
+    /// Runs [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or given up in
+    /// time, even while the leader is busy. Dropping it ends the task.
     pub fn keep_beside(self: &Arc<Self>) -> AbortOnDropHandle<()> {
         let candidate = Arc::clone(self);
         AbortOnDropHandle::new(tokio::spawn(async move { candidate.keep().await }))
     }
 
-    /// Keeps the Lease; returns when it is lost or could not be renewed in time.
+    /// Renews the Lease; returns when it is lost or could not be renewed in time.
     pub async fn keep(&self) {
         let deadline = self.duration * 2 / 3;
         let mut renewed = Instant::now();
         loop {
             sleep(self.retry()).await;
             let left = deadline.saturating_sub(renewed.elapsed());
-            // Count from when it was sent, because the others count from when it was written, which
-            // may be long before the answer comes.
+            // Counted from before the write, because the others see it long before a slow answer
+            // arrives.
             let asked = Instant::now();
             match timeout(left, self.renew()).await {
                 Ok(Ok(true)) => renewed = asked,
                 Ok(Ok(false)) => {
-                    warn!("another candidate took the Lease");
+                    warn!("the lease was taken by another one");
                     return;
                 }
                 Ok(Err(error)) => warn!(error = chain(&error), "failed to renew the lease"),
                 Err(_) => {}
             }
             if renewed.elapsed() >= deadline {
-                warn!("could not renew Lease in time");
+                warn!("the lease could not be renewed in time");
                 return;
             }
         }
@@ -168,7 +168,7 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// Releases the Lease, so that the next leader need not wait for it to expire.
+    /// Releases the Lease, so that the next leader need not wait.
     pub async fn release(&self) {
         let released = async {
             let mut lease = self.api.get(&self.name).await?;
@@ -208,7 +208,7 @@ impl Candidate {
         }
     }
 
-    /// `false` if another candidate was faster.
+    /// `false`: another candidate was faster.
     async fn write(&self, lease: Lease) -> Result<bool, kube::Error> {
         let params = PostParams::default();
         let written = if lease.metadata.resource_version.is_some() {

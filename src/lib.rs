@@ -1,9 +1,11 @@
-//! berth: a place in line for Kubernetes backups. This package holds the effects; what is decided is decided
-//! in `berth-core`, what is on the wire is in `berth-api`, admission is `berth-webhooks`, keys are `berth-certs`.
+//! berth: a place in line for Kubernetes backups. This package has the effects: API clients,
+//! stores, processes. Decisions are in `berth-core`, wire types in `berth-api`, admission in
+//! `berth-webhooks`, certificates in `berth-certs`.
 //!
-//! The way of a Backup: the webhook queues it ([`commands::webhook`]) → the leader ([`leader`]) starts it when its
-//! turn comes ([`queue`]) → the engine runs it ([`backup`]) → the store holds it ([`storage`]). Volume data goes by data
-//! movers ([`movers`]): where their pods may run, and who may prepare next. Buckets that clusters share: [`garden`].
+//! The way of a Backup: the webhook queues it ([`commands::webhook`]), the leader ([`leader`])
+//! starts it when its turn comes ([`queue`]), the engine runs it ([`backup`]), and the store holds
+//! it ([`storage`]). Data movers carry volume data ([`movers`]): where their pods may run, and
+//! which of them may prepare next. Buckets that clusters share: [`garden`].
 
 pub mod args;
 pub mod backup;

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// Listens there. All addresses of both families are `[::]`; where there is no IPv6, those of IPv4.
+/// Listens on an address. `[::]` means all addresses of both families, or of IPv4 where there is no
+/// IPv6.
 ///
 /// # Errors
 /// When the address cannot be used.

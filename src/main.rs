@@ -6,7 +6,7 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // One crypto provider for everything; a second installation would only report that there is one.
+    // The result is ignored, because it only reports that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match berth::commands::run(berth::args::Args::parse()) {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! What a process counts, in Prometheus' text format, beside its health.
+//! The metrics of berth's processes, in Prometheus' text format.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-const EVENTS_DROPPED: &str = "Events not sent: too many at once";
+const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ByReason {
@@ -17,8 +17,8 @@ pub struct ByReason {
     pub reason: &'static str,
 }
 
-/// The queue, as its leader sees it. Gauges follow from the objects, so they are right at once after a restart; a
-/// process that does not lead shows none of it but zeros.
+/// The queue, as its leader sees it. Gauges follow from the objects, so they are right at once
+/// after a restart. A process that does not lead shows zeros.
 #[derive(Clone)]
 pub struct QueueMetrics {
     pub depth: Gauge,
@@ -62,22 +62,22 @@ impl MoverMetrics {
         movers.register("granted", "Places given to data movers", metrics.granted.clone());
         movers.register(
             "recovered",
-            "Data movers begun anew whose node-agent was gone",
+            "Data movers restarted because their node-agent was gone",
             metrics.recovered.clone(),
         );
         movers.register(
             "missed_affinity",
-            "Pods of data movers that were created while no webhook answered",
+            "Pods of data movers created while no webhook answered",
             metrics.missed.clone(),
         );
         movers.register(
             "configuration_faults",
-            "What is wrong with the node-agents' ConfigMap",
+            "Faults in the node-agents' ConfigMap",
             metrics.configuration_faults.clone(),
         );
         movers.register(
             "configuration_rejected",
-            "Whether that ConfigMap cannot be used, and an older one is",
+            "1 where the node-agents' ConfigMap is unusable and the last good one is in use",
             metrics.configuration_rejected.clone(),
         );
         metrics
@@ -104,26 +104,38 @@ impl GardenMetrics {
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let garden = registry.sub_registry_with_prefix("berth_garden");
-        garden.register("bucket_entries", "BackupEntries with a place in it", metrics.entries.clone());
-        garden.register("bucket_limit", "How many it takes, where there is a limit", metrics.limit.clone());
-        garden.register("entries_pending", "BackupEntries without a place", metrics.pending.clone());
+        garden.register("bucket_entries", "BackupEntries in the bucket", metrics.entries.clone());
+        garden.register(
+            "bucket_limit",
+            "Most BackupEntries in the bucket, where there is a limit",
+            metrics.limit.clone(),
+        );
+        garden.register("entries_pending", "BackupEntries without a bucket", metrics.pending.clone());
         garden.register(
             "executor_changes",
-            "Times that another seed took over a bucket, or an entry that goes",
+            "Times that another seed took over a bucket, or an entry that is being deleted",
             metrics.executor_changes.clone(),
         );
-        garden.register("entries_removed", "BackupEntries whose end was recorded", metrics.removed.clone());
-        garden.register("conflicts", "Writes given up: the object had changed", metrics.conflicts.clone());
+        garden.register(
+            "entries_removed",
+            "BackupEntries whose deletion is recorded",
+            metrics.removed.clone(),
+        );
+        garden.register(
+            "conflicts",
+            "Writes given up because the object had changed",
+            metrics.conflicts.clone(),
+        );
         metrics
     }
 }
 
-/// A tenth of a millisecond to 26 s.
+/// Buckets from 0.1 ms to 26 s.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 4.0, 10))
 }
 
-/// An eighth of a second to 18 hours.
+/// Buckets from 0.125 s to 18 h.
 fn long() -> Histogram {
     Histogram::new(exponential_buckets(0.125, 2.0, 20))
 }
@@ -151,11 +163,11 @@ impl QueueMetrics {
             events_dropped: Counter::default(),
         };
         let queue = registry.sub_registry_with_prefix("berth_queue");
-        queue.register("depth", "Backups that wait", metrics.depth.clone());
+        queue.register("depth", "Waiting Backups", metrics.depth.clone());
         queue.register("running", "Backups that are ReadyToStart or InProgress", metrics.running.clone());
         queue.register("slots", "Backups that may run at the same time", metrics.slots.clone());
         queue.register("leading", "1 where this process leads", metrics.leading.clone());
-        queue.register("waiting", "Backups that wait, by what they wait for", metrics.waiting.clone());
+        queue.register("waiting", "Waiting Backups, by what they wait for", metrics.waiting.clone());
         queue.register(
             "passed_over",
             "Times that a backup began to wait for something, or near the head of the line for another one",
@@ -165,15 +177,19 @@ impl QueueMetrics {
         queue.register("wait_seconds", "From creation to ReadyToStart", metrics.wait.clone());
         queue.register("cycle_seconds", "One cycle: deciding and writing", metrics.cycle.clone());
         queue.register("positions_written", "Positions written", metrics.positions_written.clone());
-        queue.register("conflicts", "Writes given up: the object had changed", metrics.conflicts.clone());
+        queue.register(
+            "conflicts",
+            "Writes given up because the object had changed",
+            metrics.conflicts.clone(),
+        );
         queue.register(
             "watchdog_trips",
-            "Times that something could start and nothing moved",
+            "Times that a Backup could start and the queue did not move",
             metrics.watchdog_trips.clone(),
         );
         queue.register(
             "superseded",
-            "Backups that a later one took the place of",
+            "Backups superseded by a later one of their schedule",
             metrics.superseded.clone(),
         );
         queue.register(
@@ -183,42 +199,42 @@ impl QueueMetrics {
         );
         queue.register(
             "unwritable",
-            "Backups out of the line: the API server refuses every write to them",
+            "Backups that are skipped because the API server refuses every write to them",
             metrics.unwritable.clone(),
         );
         queue.register(
             "executor_available",
-            "1 where whoever runs backups is there",
+            "1 where the executor of Backups is available",
             metrics.executor_available.clone(),
         );
         queue.register("events_dropped", EVENTS_DROPPED, metrics.events_dropped.clone());
         registry.register(
             "berth_ca_bundles_missing",
-            "Webhooks without a caBundle, where somebody else is to write it",
+            "Webhooks without a caBundle, where another program has to write it",
             metrics.ca_bundles_missing.clone(),
         );
         metrics
     }
 }
 
-/// Events that a webhook did not send.
+/// Registers the counter of Events that a webhook dropped.
 pub fn webhook_events_dropped(registry: &mut Registry) -> Counter {
     let dropped = Counter::default();
     registry.register("berth_events_dropped", EVENTS_DROPPED, dropped.clone());
     dropped
 }
 
-/// Events that an agent of shared buckets did not send.
+/// Registers the counter of Events that an agent of shared buckets dropped.
 pub fn agent_events_dropped(registry: &mut Registry) -> Counter {
     let dropped = Counter::default();
     registry.register("berth_garden_events_dropped", EVENTS_DROPPED, dropped.clone());
     dropped
 }
 
-/// Everything registered, as text.
+/// Encodes all registered metrics.
 ///
 /// # Errors
-/// Never, in practice: text is written to memory.
+/// Never in practice, because the text is written to memory.
 pub fn encode(registry: &Arc<Registry>) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, registry)?;

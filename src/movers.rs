@@ -1,16 +1,19 @@
-//! Data movers: the pods in which Velero's node-agents carry volume data, and the objects that ask for them.
+//! Data movers: the objects by which Velero's node-agents move volume data, and the pods that do
+//! so.
 //!
-//! - [`node_cache`]: nodes, node-agents, StorageClasses and the node-agents' configuration, as they are now.
-//! - [`volumes`]: which volume a mover is for.
-//! - [`placing`]: where its pod may run; asked by admission.
-//! - [`mover_cache`]: the movers themselves, for the leader.
-//! - [`ledger`], [`granting`]: who may prepare next, exactly.
-//! - [`objects`]: the movers as objects of the API, whatever their kind.
-//! - [`target`]: the pod that a restored volume is for.
-//! - [`recovery`]: what a node-agent left behind that died.
-//! - [`wake`]: what was refused, where nobody grants any more.
-//! - [`look`]: one look at all of it, for commands.
-//! - [`telling`]: what people should know of all that.
+//! - [`node_cache`]: nodes, node-agents, StorageClasses and the node-agents' configuration, from
+//!   watches.
+//! - [`configuration`]: which ConfigMap the node-agents read, and its contents.
+//! - [`volumes`]: the volume of a data mover.
+//! - [`placing`]: the nodes on which its pod may run, for admission.
+//! - [`mover_cache`]: the watch cache of the data movers themselves, for the leader.
+//! - [`granting`], [`ledger`]: the leader grants places, and records the grants.
+//! - [`objects`]: data movers as untyped API objects, for patches.
+//! - [`target`]: the pod whose volume a PodVolumeRestore restores.
+//! - [`recovery`]: orphaned data movers, whose node-agent is gone.
+//! - [`nudge`]: data movers that were refused, once no leader grants any more.
+//! - [`look`]: a one-time read of all of these, for commands.
+//! - [`telling`]: Events, log messages and metrics about all of these.
 
 pub mod configuration;
 pub mod granting;
@@ -18,12 +21,12 @@ pub mod ledger;
 pub mod look;
 pub mod mover_cache;
 pub mod node_cache;
+pub mod nudge;
 pub mod objects;
 pub mod placing;
 pub mod recovery;
 pub mod target;
 pub mod telling;
 pub mod volumes;
-pub mod wake;
 
 pub use node_cache::NodeCache;

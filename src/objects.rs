@@ -1,7 +1,7 @@
-//! Names and labels of berth's own objects that several parts know: whoever makes them, and whoever installs and removes berth.
+//! Names and labels of berth's own objects that several parts use.
 
-/// Label of everything that an installation brings, with [`PART_OF_BERTH`] as its value.
+/// Label of every installed object, with the value [`PART_OF_BERTH`].
 pub const PART_OF: &str = "app.kubernetes.io/part-of";
 pub const PART_OF_BERTH: &str = "berth";
-/// ConfigMap with the grants that are decided and not seen on their objects yet.
+/// ConfigMap with the grants that are decided, but not seen on their objects yet.
 pub const LEDGER: &str = "berth-mover-grants";

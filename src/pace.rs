@@ -1,6 +1,5 @@
-//! How fast time passes for what waits by itself and for nobody: periods of looks, silences, time to settle, none of which anybody
-//! can set. Tests make it pass faster, by `BERTH_PACE`, and do not wait for what they test the end of. Whoever judges another
-//! one's silence has to have the same pace as that one.
+//! Speed of internal periods that no flag sets: polling, silence, settling. Tests shorten them by
+//! `BERTH_PACE`. Processes that judge each other's silence must have the same pace.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,10 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 use tracing::warn;
 
 const VARIABLE: &str = "BERTH_PACE";
-/// Nobody gets everything done within a sixtieth of the time.
+/// Largest factor, because no process does its work within less than a sixtieth of the time.
 const FASTEST: u32 = 60;
 
-/// How many times faster than usual.
+/// How many times faster periods pass.
 static TIMES: LazyLock<u32> = LazyLock::new(|| {
     let said = std::env::var(VARIABLE).ok().and_then(|text| text.parse::<u32>().ok());
     let times = said.unwrap_or(1).clamp(1, FASTEST);
@@ -22,17 +21,17 @@ static TIMES: LazyLock<u32> = LazyLock::new(|| {
     times
 });
 
-/// How long that lasts.
+/// A period at the present pace.
 pub fn paced(usual: Duration) -> Duration {
     usual / *TIMES
 }
 
-/// How long it was, to be compared with what is usual.
+/// A measured duration at the normal pace, to compare with a normal period.
 pub fn passed(elapsed: Duration) -> Duration {
     elapsed.saturating_mul(*TIMES)
 }
 
-/// When it would have been, had it been as long ago as it counts.
+/// The time of an event, moved to where it would be at the normal pace.
 pub fn counted(at: Timestamp, now: Timestamp) -> Timestamp {
     let ago = SignedDuration::try_from(passed(now.duration_since(at).unsigned_abs())).unwrap_or_default();
     if at > now { at } else { now.checked_sub(ago).unwrap_or(Timestamp::MIN) }
@@ -42,7 +41,7 @@ pub fn counted(at: Timestamp, now: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
 
-    /// Whoever sets the variable here gets other numbers.
+    /// Fails if the variable is set for the tests.
     #[test]
     fn time_passes_as_usual_where_nobody_says_otherwise() {
         let (minute, at) = (Duration::from_secs(60), Timestamp::UNIX_EPOCH);

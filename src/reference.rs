@@ -1,5 +1,6 @@
-//! The pages of `docs/reference`, written from what the program itself goes by: flags, metrics, annotations and labels, Events, and
-//! definitions. `make manifests` writes them, and a test compares them with the program.
+//! The pages of `docs/reference`, written from what the program itself goes by: flags, metrics,
+//! annotations and labels, Events, and definitions. `make manifests` writes them, and a test
+//! compares them with the program.
 
 mod definitions;
 mod flags;

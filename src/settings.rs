@@ -1,8 +1,9 @@
-//! What flags choose and other parts go by. It stands below both, so that no part needs to know how flags are read.
+//! Settings that flags choose and several parts use. They are a module of their own, so that no
+//! part depends on how flags are read.
 
 use clap::ValueEnum;
 
-/// Who runs the backups that are started.
+/// Program that runs started Backups.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum Executor {
     /// berth itself.
@@ -12,7 +13,7 @@ pub enum Executor {
 }
 
 impl Executor {
-    /// As the flag has it.
+    /// The value of `--executor`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Berth => "berth",
@@ -21,25 +22,27 @@ impl Executor {
     }
 }
 
-/// Who keeps the webhooks' certificates.
+/// Program that issues the webhooks' certificates.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum Certificates {
-    /// berth: a CA of its own.
+    /// berth, with a certificate authority of its own.
     SelfManaged,
     /// cert-manager, which must be installed.
     CertManager,
 }
 
-/// What the engine may read.
+/// Which types the engine may read for backups.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum EngineRights {
-    /// Everything, whatever will be served one day. In a role that is every subresource, too.
+    /// All types, including those that the cluster serves later. As a Role's wildcard it includes
+    /// every subresource.
     All,
-    /// The types that the cluster serves now. When it serves others, `berth install` again brings the list up to date.
+    /// The types that the cluster serves now. Run `berth install` again to update the list when the
+    /// cluster serves others.
     Listed,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 pub enum LogFormat {
     Text,

@@ -1,4 +1,4 @@
-//! Stopping. Nobody listens for signals but this module; everybody else holds a token.
+//! Shutdown. Only this module handles signals; all other parts hold a token.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -7,7 +7,7 @@ use tracing::info;
 /// Cancelled by the first SIGTERM or SIGINT. A second one ends the process at once.
 ///
 /// # Errors
-/// When the signals cannot be listened for.
+/// When the signal handlers cannot be installed.
 pub fn on_signal() -> std::io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

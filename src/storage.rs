@@ -1,4 +1,4 @@
-//! Where archives live: a BackupStorageLocation opened as an object store, Velero's layout in it, and the
+//! Object stores: a BackupStorageLocation opened as a store, Velero's layout in it, and the
 //! administration of buckets.
 
 pub mod bucket;

@@ -6,11 +6,14 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::settings::LogFormat;
 
+/// Starts logging to standard error.
+///
 /// # Errors
-/// When `level` is no filter.
+/// When `level` is neither a level nor a filter.
 pub fn init(format: LogFormat, level: &str) -> anyhow::Result<()> {
     let mut filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
-    // Below that it tells addresses, and in those of exec are the commands of hooks, with whatever passwords they hold.
+    // Because below `info` kube_client logs URLs, and an exec URL holds the command of a hook with
+    // any password in it.
     if filter.max_level_hint() > Some(LevelFilter::INFO) && !level.contains("kube_client") {
         filter = filter.add_directive("kube_client=info".parse()?);
     }

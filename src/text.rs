@@ -1,6 +1,6 @@
-//! Errors, and many names, as one line of text: for logs, Events, statuses and what commands print.
+//! Errors, and lists of names, as one line of text for logs, Events, statuses and output.
 
-/// An error and what caused it, in one line, for logs and failure reasons.
+/// An error with its causes in one line, for logs and failure reasons.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = words(error);
     let mut cause = error.source();
@@ -24,7 +24,7 @@ pub fn few(names: &[String]) -> String {
     }
 }
 
-/// kube shows a refusal with all its fields; people want what the API server said.
+/// The API server's message, because kube's error prints the whole Status object.
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
@@ -32,7 +32,7 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// Stores answer in XML, with all that they signed: its code says what matters.
+/// The error code of a store's XML answer, because the answer may hold the signed request.
 fn without_xml(text: &str) -> String {
     let Some((before, xml)) = text.split_once("<?xml") else { return text.to_owned() };
     let code =

@@ -98,7 +98,7 @@ fn count(authorities: &str) -> usize {
 }
 
 fn served(berth: &Berth) -> usize {
-    berth.webhook.process.log_text().unwrap().matches("serving the certificate of the Secret").count()
+    berth.webhook.process.log_text().unwrap().matches("swapped the served certificate").count()
 }
 
 /// Creates Backups all the while, and at least [`LEAST`]: each has to be queued.

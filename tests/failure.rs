@@ -294,7 +294,7 @@ fn a_running_backup_that_is_canceled_ends_and_leaves_nothing() {
     let done = ended(&berth, &["running", "second"]);
     assert_eq!(
         (done["running"].phase(), reason(&done["running"]).as_str()),
-        (BackupPhase::Failed, "Canceled: somebody asked for it")
+        (BackupPhase::Failed, "Canceled: berth.dev/cancel was set")
     );
     nothing_is_left(&berth, "running");
     assert_eq!(done["second"].phase(), BackupPhase::Completed);
@@ -399,7 +399,7 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
         let message = status["message"].as_str().unwrap_or_default().to_owned();
         Ok(message.contains("is not there").then_some(message))
     });
-    assert!(missing.unwrap().contains("mount what it lies on"));
+    assert!(missing.unwrap().contains("mount its volume"));
     std::fs::create_dir_all(folder.join("file/b")).unwrap();
     assert_eq!(ended(&berth, &["no-folder"])["no-folder"].phase(), BackupPhase::Completed);
 }

@@ -57,6 +57,18 @@ fn counted(berth: &Berth, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
+/// The reference has every metric that a running process serves, in the section of its command.
+fn assert_in_reference(command: &str, metrics: &str) {
+    let page = include_str!("../docs/reference/metrics.md");
+    let section = page.split("\n## ").find(|section| section.starts_with(&format!("`{command}`")));
+    let section = section.unwrap_or_else(|| panic!("no section `{command}` in\n{page}"));
+    let served = metrics.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next());
+    for name in served {
+        let is_there = ["", "_total"].iter().any(|end| section.contains(&format!("| `{name}{end}` |")));
+        assert!(is_there, "{name} is not in the section `{command}`: add it to src/reference/metrics.rs");
+    }
+}
+
 #[test]
 fn people_see_the_queue_and_steer_it() {
     let mut berth = start("steered", 1);
@@ -88,7 +100,7 @@ fn people_see_the_queue_and_steer_it() {
     let canceled = done["three"].status.as_ref().unwrap();
     assert_eq!(
         (canceled.phase, canceled.failure_reason.as_deref()),
-        (Some(BackupPhase::Failed), Some("Canceled: somebody asked for it"))
+        (Some(BackupPhase::Failed), Some("Canceled: berth.dev/cancel was set"))
     );
     assert_eq!(berth.kubectl().phase(&ns, "two").unwrap(), BackupPhase::Queued);
     assert_eq!(berth_queue(&berth, &["release", "--all"]), "two released\n");
@@ -155,7 +167,7 @@ fn priority_classes_are_head_starts_and_unknown_ones_are_refused() {
     let refused = berth.kubectl().create(&ns, &[marked("typo", class("hihg"), json!({}))]);
     let refused = refused.map(|answer| answer.stderr).unwrap_or_else(|error| error.to_string());
     assert!(
-        refused.contains("metadata.annotations[berth.dev/priority-class]: \"hihg\" is no priority class: choose one of high, low, normal"),
+        refused.contains("metadata.annotations[berth.dev/priority-class]: \"hihg\" is not a priority class: choose one of high, low, normal"),
         "{refused}"
     );
     berth.controller.process.restart().unwrap();
@@ -314,6 +326,8 @@ fn what_happens_is_told_by_events_metrics_and_expectations() {
         "{admission}"
     );
     assert!(admission.contains("berth_admission_seconds_bucket{le="), "{admission}");
+    assert_in_reference("berth webhook", &admission);
+    assert_in_reference("berth controller", &berth.controller.metrics().unwrap());
 }
 
 #[test]

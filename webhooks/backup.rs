@@ -1,4 +1,4 @@
-//! Backups at admission: a place in line for what is created, and every fault told at once.
+//! Backups at admission: a place in line on create, and every fault of a write in one answer.
 
 mod enqueue;
 mod incoming;

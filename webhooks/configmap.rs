@@ -1,26 +1,32 @@
-//! The node-agents' configuration before it is in use: every fault at once. Velero would ignore most of them, or not start.
+//! The node-agents' ConfigMap, checked before it is in use: all faults in one answer. A node-agent
+//! would ignore most of them, or would not start.
 
 use berth_api::keys;
 use berth_api::node_agent::{self, Parsed};
 use berth_core::violation::Field;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::desk::Desk;
-use crate::known::Known;
-use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+use crate::listers::Listers;
+use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
+/// Judges a write to the node-agents' ConfigMap; allows every other ConfigMap.
+///
 /// # Errors
 /// When the object cannot be read.
-pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    let written = matches!(question.operation, Operation::Create | Operation::Update);
-    if !written || desk.known().configuration().as_ref() != Some(&question.name) {
+pub fn validate<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    let written = matches!(request.operation, Operation::Create | Operation::Update);
+    if !written || state.listers().configuration().as_ref() != Some(&request.name) {
         return Ok(Verdict::allow());
     }
-    let map: ConfigMap = serde_json::from_str(question.object.ok_or(ReviewError::NoObject)?.get())?;
+    let map: ConfigMap = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
     let annotations = map.metadata.annotations.unwrap_or_default();
     let mut found = match node_agent::parse(&map.data.unwrap_or_default()) {
         Ok(Parsed { config, violations: mut found }) => {
-            if let Some(classes) = desk.known().classes() {
+            if let Some(classes) = state.listers().classes() {
                 found.append(node_agent::check_classes(&config, &classes));
             }
             found

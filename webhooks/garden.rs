@@ -1,5 +1,7 @@
-//! Shared buckets at admission: profiles, seeds, buckets and entries of the hub, what members hold of them, and storage
-//! locations that lead into them. Every fault at once; what is not known is not refused, unless it is a deletion.
+//! Shared buckets at admission: profiles, seeds, buckets and entries of the hub, the members'
+//! objects for them, and storage locations that use them. All faults are in one answer. While the
+//! other objects are not listed yet, writes pass with a warning, and deletions of profiles and
+//! buckets are refused.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +19,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tracing::info;
 
-use crate::desk::Desk;
-use crate::known::{Known, KnownGarden};
-use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+use crate::listers::{GardenListers, Listers};
+use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
-/// How long what is in the way may take to go, and what is missing to come: people apply all of it in one go, and the
-/// watches show it a moment later.
+/// How long to wait for other objects that block this write to go, or that it needs to appear,
+/// because people apply all of them together and the watches show them a moment later.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 const HUB: &str = "garden.berth.dev";
 const MEMBER: &str = "extensions.gardener.cloud";
 
-/// An object before and after. One of them is missing where it is created or deleted.
+/// An object before and after a write. `old` is missing on create, `new` on delete.
 struct Change<T> {
     old: Option<T>,
     new: Option<T>,
@@ -36,7 +38,7 @@ struct Change<T> {
 }
 
 impl<T> Change<T> {
-    fn read<'q, W: DeserializeOwned>(question: &Question<'q>) -> Result<Self, ReviewError>
+    fn read<'q, W: DeserializeOwned>(request: &AdmissionRequest<'q>) -> Result<Self, ReviewError>
     where
         T: for<'w> From<&'w W>,
     {
@@ -45,16 +47,17 @@ impl<T> Change<T> {
                 .map(|object| serde_json::from_str::<W>(object.get()).map(|wire| T::from(&wire)))
                 .transpose()
         };
-        let (old, new) = (read(question.old_object)?, read(question.object)?);
-        let needed = if question.operation == Operation::Delete { old.is_some() } else { new.is_some() };
+        let (old, new) = (read(request.old_object)?, read(request.object)?);
+        let needed = if request.operation == Operation::Delete { old.is_some() } else { new.is_some() };
         if !needed {
             return Err(ReviewError::NoObject);
         }
-        let spec_changed = spec(question.old_object)? != spec(question.object)?;
+        let spec_changed = spec(request.old_object)? != spec(request.object)?;
         Ok(Self { old, new, spec_changed })
     }
 
-    /// Labels, finalizers and the like of what was let in once are nobody's business.
+    /// Does this write change anything that is judged? Labels, finalizers and the like of an
+    /// admitted object may change freely.
     fn matters(&self) -> bool
     where
         T: PartialEq,
@@ -83,18 +86,18 @@ enum Subject {
 }
 
 impl Subject {
-    /// `None`: nothing that is judged here.
-    fn read(question: &Question<'_>) -> Result<Option<Self>, ReviewError> {
-        let kind = (question.kind.group.as_str(), question.kind.kind.as_str());
+    /// `None`: this kind is not judged here.
+    fn read(request: &AdmissionRequest<'_>) -> Result<Option<Self>, ReviewError> {
+        let kind = (request.kind.group.as_str(), request.kind.kind.as_str());
         Ok(Some(match kind {
-            (HUB, "CloudProfile") => Self::Profile(Change::read::<garden::CloudProfile>(question)?),
-            (HUB, "Seed") => Self::Seed(Change::read::<garden::Seed>(question)?),
-            (HUB, "BackupBucket") => Self::Bucket(Change::read::<garden::BackupBucket>(question)?),
-            (HUB, "BackupEntry") => Self::Entry(Change::read::<garden::BackupEntry>(question)?),
-            (MEMBER, "BackupBucket") => Self::Extension(Change::read::<extensions::BackupBucket>(question)?),
-            (MEMBER, "BackupEntry") => Self::Extension(Change::read::<extensions::BackupEntry>(question)?),
+            (HUB, "CloudProfile") => Self::Profile(Change::read::<garden::CloudProfile>(request)?),
+            (HUB, "Seed") => Self::Seed(Change::read::<garden::Seed>(request)?),
+            (HUB, "BackupBucket") => Self::Bucket(Change::read::<garden::BackupBucket>(request)?),
+            (HUB, "BackupEntry") => Self::Entry(Change::read::<garden::BackupEntry>(request)?),
+            (MEMBER, "BackupBucket") => Self::Extension(Change::read::<extensions::BackupBucket>(request)?),
+            (MEMBER, "BackupEntry") => Self::Extension(Change::read::<extensions::BackupEntry>(request)?),
             ("velero.io", "BackupStorageLocation") => {
-                Self::Location(Change::read::<BackupStorageLocation>(question)?)
+                Self::Location(Change::read::<BackupStorageLocation>(request)?)
             }
             _ => return Ok(None),
         }))
@@ -105,7 +108,7 @@ impl Subject {
             Self::Profile(change) => change.matters(),
             Self::Seed(change) => change.matters(),
             Self::Bucket(change) => change.matters(),
-            // Its finalizers count when it is deleted, and not before.
+            // `is_claimed` follows from finalizers, which count on a deletion only.
             Self::Entry(Change { old: Some(old), new: Some(new), spec_changed }) => {
                 *spec_changed || Entry { is_claimed: new.is_claimed, ..old.clone() } != *new
             }
@@ -118,7 +121,7 @@ impl Subject {
         }
     }
 
-    /// The Secret that it names.
+    /// The Secret that the new object names.
     fn secret(&self) -> Option<&SecretRef> {
         match self {
             Self::Profile(change) => change.new.as_ref()?.backup.as_ref()?.secret.as_ref(),
@@ -127,7 +130,7 @@ impl Subject {
         }
     }
 
-    /// What is wrong whatever else there is.
+    /// Faults of the object itself, whatever other objects there are.
     fn faults(&self, by_hub: bool) -> Violations {
         match self {
             Self::Profile(Change { new: Some(new), .. }) => new.faults(),
@@ -170,30 +173,36 @@ impl Subject {
 ///
 /// # Errors
 /// When the object cannot be read.
-pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    let Some(subject) = Subject::read(question)?.filter(Subject::matters) else {
+pub async fn validate<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    let Some(subject) = Subject::read(request)?.filter(Subject::matters) else {
         return Ok(Verdict::allow());
     };
-    let roles = desk.roles(&question.user_info.username);
+    let roles = state.roles(&request.user_info.username);
     let credentials = match subject.secret().filter(|secret| !secret.name.is_empty()) {
-        Some(secret) if desk.may_read_secret(Instant::now()) => Some(desk.known().credentials(secret).await),
+        Some(secret) if state.may_read_secret(Instant::now()) => {
+            Some(state.listers().credentials(secret).await)
+        }
         Some(_) => Some(Credentials::Unknown("too many Secrets are asked for at once".to_owned())),
         None => None,
     };
-    let is_deletion = question.operation == Operation::Delete;
+    let is_deletion = request.operation == Operation::Delete;
     let judge = |view: &View| subject.judge(credentials.as_ref(), roles.queue, view);
-    let mut found = match settled(desk.known(), judge).await {
+    let mut found = match settled(state.listers(), judge).await {
         Some(found) => found,
         None => unknown(&subject, roles.queue, is_deletion),
     };
-    // Velero restores kind by kind, by their names.
-    if question.operation == Operation::Create && roles.lifecycle {
+    // Velero restores kind by kind in order of their names, so that an object may come before those
+    // it needs.
+    if request.operation == Operation::Create && roles.lifecycle {
         found = found.of_a_restore();
     }
     if let Subject::Entry(Change { old: None, new: Some(new), .. }) = &subject {
         found.warnings.extend(check::entry::has_another_uid(new, sha1));
     }
-    tell_opt_out(&subject, question);
+    log_opt_out(&subject, request);
     let violations = found.violations();
     let reason = if is_deletion { RefusalReason::Forbidden } else { RefusalReason::Invalid };
     let mut verdict =
@@ -202,12 +211,13 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     Ok(verdict)
 }
 
-/// What is found once nothing is in the way any more, or after a while all the same. `None`: what there is is not known.
-async fn settled<K: KnownGarden>(known: &K, judge: impl Fn(&View) -> Findings) -> Option<Findings> {
+/// Judges again at each change of the other objects until none of them blocks the write, for
+/// [`PATIENCE`] at most. `None`: the other objects are not listed yet.
+async fn settled<K: GardenListers>(listers: &K, judge: impl Fn(&View) -> Findings) -> Option<Findings> {
     let patient = tokio::time::timeout(PATIENCE, async {
         loop {
-            let changed = known.garden_changed();
-            let found = known.garden().map(|view| judge(&view));
+            let changed = listers.garden_changed();
+            let found = listers.garden().map(|view| judge(&view));
             if let Some(found) = found.filter(|found| found.blamed.is_empty()) {
                 return found;
             }
@@ -216,7 +226,7 @@ async fn settled<K: KnownGarden>(known: &K, judge: impl Fn(&View) -> Findings) -
     });
     match patient.await {
         Ok(found) => Some(found),
-        Err(_) => known.garden().map(|view| judge(&view)),
+        Err(_) => listers.garden().map(|view| judge(&view)),
     }
 }
 
@@ -232,16 +242,17 @@ fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
     found
 }
 
-/// In hexadecimal digits. For names that others gave by it, and for nothing that has to be safe.
+/// In hexadecimal digits. Only compared with names that Gardener made of it; nothing secure depends
+/// on it.
 fn sha1(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn tell_opt_out(subject: &Subject, question: &Question<'_>) {
+fn log_opt_out(subject: &Subject, request: &AdmissionRequest<'_>) {
     let Subject::Profile(Change { new: Some(new), .. }) = subject else { return };
     if new.allows_cross_provider && new.is_cross_provider_without_region() {
-        let [profile, user] = [&new.name, &question.user_info.username].map(|text| tellable(text));
-        info!(%profile, %user, dry_run = question.is_dry_run(), "another provider without a region, as its annotation asks: it yields no bucket");
+        let [profile, user] = [&new.name, &request.user_info.username].map(|text| tellable(text));
+        info!(%profile, %user, dry_run = request.is_dry_run(), "another provider without a region, as its annotation asks: it yields no bucket");
     }
 }

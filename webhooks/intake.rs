@@ -1,8 +1,9 @@
-//! How much may come in: connections, bytes of bodies, and decisions, each in all and for one address.
+//! Limits on connections, bytes of bodies, and decisions, each in total and for one client address.
 //!
-//! Anybody in the pod network can reach the port unless a NetworkPolicy or a client authority keeps him out. What one
-//! address takes is bounded, so that it cannot take everybody's; what is too much is turned away at once, and the API
-//! server then does as the failurePolicy says: a Backup is let in, and queued by the controller.
+//! Any pod can reach the port unless a NetworkPolicy or a client authority keeps it out. Each
+//! address has a limit of its own, so that one client cannot use up all capacity. Requests beyond a
+//! limit are turned away at once, and the API server then follows the failurePolicy: a Backup is
+//! let in, and the controller queues it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,26 +24,27 @@ use tokio::time::timeout;
 /// An UPDATE carries two objects, and the API server takes objects of up to 1.5 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// Each is a file, and a process may have 1024 of them where nobody says otherwise.
+/// Each connection is a file descriptor, of which a process has 1024 by default.
 const CONNECTIONS: usize = 768;
-/// An API server speaks HTTP/1.1 to webhooks: each review under way is a connection, and some are kept for the next ones. Several
-/// API servers may stand behind one address.
+/// An API server speaks HTTP/1.1 to webhooks: each review under way is a connection, and some
+/// connections are kept for the next reviews. Several API servers may share one address.
 const CONNECTIONS_OF_ADDRESS: usize = 256;
-/// On the port of probes and metrics, each of which is one short question.
+/// On the port of probes and metrics, where each connection carries one short request.
 const CONNECTIONS_OF_HEALTH: usize = 128;
 const CONNECTIONS_OF_HEALTH_AND_ADDRESS: usize = 16;
-/// Requests whose body is awaited or that are being answered.
+/// Requests whose body is being read or that are being answered.
 const REQUESTS: usize = 768;
 const REQUESTS_OF_ADDRESS: usize = 256;
 const KIB: usize = 1024;
 /// Bodies that are in memory at the same time, in KiB.
 const BODIES: usize = 48 * KIB;
 const BODIES_OF_ADDRESS: usize = 24 * KIB;
-/// What is decided by looking at the whole queue, or on a large body: what parsing makes of one is many times as large.
+/// Decisions at the same time that read the whole queue, or that parse a large body, because a
+/// parsed body is many times as large.
 const DECISIONS_OF_ADDRESS: usize = 4;
 const DECISIONS: usize = 8;
 
-/// Why something was turned away.
+/// Why a request was turned away. Also the label `why`.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue, thiserror::Error)]
 pub enum TurnedAway {
     #[error("the body is larger than {BODY_LIMIT} bytes")]
@@ -68,14 +70,14 @@ impl TurnedAway {
     }
 }
 
-/// A part of what there is, taken from both: everybody's and the address's own.
+/// Permits from both limits: the total and the address's own.
 #[derive(Debug)]
 struct Taken {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
 }
 
-/// So much of one thing, for all or for one address.
+/// The limits, in total or for one address.
 #[derive(Debug)]
 struct Room {
     connections: Arc<Semaphore>,
@@ -101,13 +103,13 @@ impl Room {
     }
 }
 
-/// What a port of a replica has under way. One per port.
+/// The limits of one port of a replica, and what is in use of them.
 #[derive(Debug)]
 pub struct Intake {
     all: Room,
     connections: usize,
     connections_of_address: usize,
-    /// Of those that are connected.
+    /// The limits of each connected address.
     addresses: Mutex<HashMap<IpAddr, Arc<Room>>>,
     refused: Counter,
 }
@@ -118,7 +120,7 @@ impl Default for Intake {
     }
 }
 
-/// A connection that was let in. It is over when this is dropped.
+/// An accepted connection. Dropping it frees its place.
 #[derive(Debug)]
 pub struct Seat {
     intake: Arc<Intake>,
@@ -126,7 +128,7 @@ pub struct Seat {
     taken: Option<Taken>,
 }
 
-/// A whole body, and the room that it takes.
+/// A complete body, and the permits that it holds.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Bytes,
@@ -134,7 +136,7 @@ pub struct Body {
     _taken: Vec<Taken>,
 }
 
-/// One that may be decided on now.
+/// The permit to decide on a body.
 #[derive(Debug)]
 pub struct Turn(#[expect(dead_code, reason = "held until it is dropped")] Taken);
 
@@ -150,17 +152,17 @@ impl Intake {
         }
     }
 
-    /// For probes and metrics.
+    /// The limits of the port of probes and metrics.
     pub fn of_health() -> Self {
         Self::of(CONNECTIONS_OF_HEALTH, CONNECTIONS_OF_HEALTH_AND_ADDRESS)
     }
 
     pub(crate) fn register(&self, admission: &mut Registry) {
-        let told = "Connections refused: too many at once, in all or from one address";
-        admission.register("connections_refused", told, self.refused.clone());
+        let help = "Connections refused because there were too many, in total or from one address";
+        admission.register("connections_refused", help, self.refused.clone());
     }
 
-    /// `None`: there are too many already.
+    /// Takes a place for a connection. `None`: a limit is reached.
     pub fn connect(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         let seat = self.seat(address);
         if seat.is_none() {
@@ -184,20 +186,20 @@ impl Intake {
     fn room_of(&self, request: &Request) -> Arc<Room> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let known = peer.and_then(|peer| self.addresses.lock().get(&peer.0.ip().to_canonical()).cloned());
-        // Whoever asks without a connection asks within this process: a test.
+        // A request without a connection comes from this process: a test.
         known.unwrap_or_else(|| Arc::new(Room::of_address(self.connections_of_address)))
     }
 
-    /// Nobody of that address is connected, and nothing that it asked is under way.
+    /// The address has no connection, and no request under way.
     fn is_unused(&self, room: &Arc<Room>) -> bool {
         Arc::strong_count(room) == 1 && room.connections.available_permits() == self.connections_of_address
     }
 
-    /// The body of a request, as it comes: what has not arrived takes no room, whatever its head says. An API server has
-    /// the whole of it before it asks.
+    /// Reads the body of a request. Only bytes that have arrived count against the limits, whatever
+    /// the `Content-Length` is. An API server has the whole body before it sends a request.
     ///
     /// # Errors
-    /// When it is too large, or does not come within `most`, or there is no room for it.
+    /// When the body is too large, does not arrive within `most`, or exceeds a limit.
     pub async fn read(&self, request: Request, most: Duration) -> Result<Body, TurnedAway> {
         let from = self.room_of(&request);
         let mut body = request.into_body();
@@ -211,7 +213,7 @@ impl Intake {
                     return Err(TurnedAway::TooLarge);
                 }
                 if length > room {
-                    // In strides, because a body may come byte by byte.
+                    // In strides, because a body may arrive byte by byte.
                     let stride = (length - room).div_ceil(KIB).max(room / KIB / 4).max(4);
                     taken.push(take(&self.all.bodies, &from.bodies, stride).ok_or(TurnedAway::Full)?);
                     room += stride * KIB;
@@ -224,10 +226,11 @@ impl Intake {
         Ok(Body { bytes, from, _taken: taken })
     }
 
-    /// Waits until this one may be decided on: what one address asks in masses keeps others waiting less than itself.
+    /// Waits until this body may be decided on. Because of the limit for each address, a client
+    /// that sends many requests delays itself more than others.
     ///
     /// # Errors
-    /// When it takes longer than `most`.
+    /// When the wait takes longer than `most`.
     pub async fn turn(&self, body: &Body, most: Duration) -> Result<Turn, TurnedAway> {
         let waiting = async {
             let own = Arc::clone(&body.from.decisions).acquire_owned().await.map_err(|_| TurnedAway::Late)?;
@@ -269,7 +272,7 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    /// As it comes to a socket of both families.
+    /// As it arrives at a socket of both address families.
     fn from(last: u8, body: HttpBody) -> Request {
         let mut request = Request::new(body);
         let address = Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped();

@@ -1,36 +1,42 @@
-//! Admission: HTTP in, HTTP out. Asks `berth-core` and `berth-api`, decides nothing itself; what it does not know it asks [`known`] for.
+//! Admission: HTTP in, HTTP out. This package decides nothing itself: rules are in `berth-core` and
+//! `berth-api`, and what they have to know of the cluster comes from [`listers`].
 //!
-//! - [`review`]: AdmissionReview to question, verdict to AdmissionReview; the only place that knows the envelope.
-//! - [`known`]: what a replica knows of the cluster, frozen for one answer.
-//! - [`backup`]: Backups: a place in line on create, faults told at once.
+//! - [`review`]: AdmissionReview to request, verdict to AdmissionReview; the only place that knows
+//!   the envelope.
+//! - [`listers`]: read access to a replica's watch caches.
+//! - [`assumed`]: Backups that were given a place and are not in the watch cache yet.
+//! - [`state`]: what the handlers of one replica share.
+//! - [`backup`]: Backups: a place in line on create, and every fault of a write in one answer.
 //! - [`pod`]: pods of data movers: where they may run.
-//! - [`mover`]: who may prepare: the gate in front of Accepted.
-//! - [`configmap`]: the node-agents' configuration, before it is in use.
-//! - [`garden`]: shared buckets: what is refused of hub, members and storage locations.
-//! - [`desk`]: what one replica knows, and what it answered just now.
+//! - [`placement`]: the values by which such a pod is placed.
+//! - [`mover`]: data movers: which of them may become Accepted.
+//! - [`configmap`]: the node-agents' configuration, checked before it is in use.
+//! - [`garden`]: shared buckets: writes to objects of hub and members, and to storage locations.
 //! - [`patch`]: typed edits to JSON Patch.
-//! - [`intake`]: how much may come in, in all and from one address.
-//! - [`router`]: paths to handlers; binds no port, so tests call it directly.
+//! - [`intake`]: limits on connections, bodies and decisions, in total and for each client address.
+//! - [`router`]: paths to handlers; binds no port, so that tests call it directly.
 //! - [`server`]: the listeners, for reviews and for probes.
-//! - [`linger`]: connections that end without losing a request.
-//! - [`tally`]: what was answered, counted.
+//! - [`linger`]: connections that close without losing a request.
+//! - [`metrics`]: counts and durations of answers.
 
+pub mod assumed;
 pub mod backup;
 pub mod configmap;
-pub mod desk;
 pub mod garden;
 pub mod intake;
-pub mod known;
 pub mod linger;
+pub mod listers;
+pub mod metrics;
 pub mod mover;
 pub mod patch;
+pub mod placement;
 pub mod pod;
 pub mod review;
 pub mod router;
 pub mod server;
-pub mod tally;
+pub mod state;
 
-pub use desk::{Desk, Identities};
 pub use intake::Intake;
-pub use known::Known;
+pub use listers::Listers;
 pub use router::router;
+pub use state::{AdmissionState, Identities};

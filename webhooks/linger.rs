@@ -1,9 +1,11 @@
-//! Connections that end without losing a request.
+//! Connections that close without losing a request.
 //!
-//! Whoever is told that an HTTP/2 connection ends (GOAWAY) may have a request on its way already. It asks somebody else
-//! when it reads that its request came too late; but it never reads that if the socket is closed at once, because what
-//! arrives at a closed socket resets the connection. So what is over is only closed for writing, and read from for a
-//! while. A connection on which nothing comes for long is over as well: clients that live answer HTTP/2's pings.
+//! A client that receives the end of an HTTP/2 connection (GOAWAY) may have sent a request already.
+//! It sends that request to another replica once it has read that the request came too late. It
+//! never reads that if the socket is closed at once, because data that arrives at a closed socket
+//! resets the connection. So an ended connection is closed for writing only, and read from for a
+//! while. A connection on which nothing arrives for long has ended as well, because clients that
+//! live answer HTTP/2's pings.
 
 use std::future::Ready;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -19,18 +21,18 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::intake::{Intake, Seat};
 
-/// How long. Longer than any round trip to an API server.
+/// How long an ended connection is read from. Longer than any round trip to an API server.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// How long nothing may come from an API server, which lets go of a connection that it has not used for 90 s: whoever closes
-/// first could meet a request on its way.
+/// How long a connection may be silent. Longer than the 90 s after which an API server closes an
+/// idle connection, because the side that closes first may cross a request on its way.
 pub const SILENCE: Duration = Duration::from_secs(120);
 
-/// Accepts connections that there is room for, that send at once what is written, and linger when they are over.
+/// Accepts connections within the limits, sets TCP_NODELAY, and lets them linger when they end.
 #[derive(Clone)]
 pub struct LingerAcceptor {
     pub intake: Arc<Intake>,
-    /// How long nothing may come.
+    /// How long a connection may be silent.
     pub silence: Duration,
 }
 
@@ -41,7 +43,7 @@ impl<S> Accept<TcpStream, S> for LingerAcceptor {
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let accepted = stream.peer_addr().and_then(|peer| {
-            // An address of IPv4 that came to a socket of IPv6 is one address, not two.
+            // An IPv4 address that arrives at an IPv6 socket counts as the same address.
             let seat = self.intake.connect(peer.ip().to_canonical());
             let seat = seat.ok_or_else(|| Error::new(ErrorKind::QuotaExceeded, "too many connections"))?;
             stream.set_nodelay(true)?;
@@ -55,7 +57,7 @@ impl<S> Accept<TcpStream, S> for LingerAcceptor {
 /// Holds the connection until it is dropped.
 pub struct Linger {
     open: Option<(TcpStream, Seat)>,
-    /// When nothing has come for too long.
+    /// Elapses when the connection has been silent for too long.
     over: Pin<Box<Sleep>>,
     silence: Duration,
 }
@@ -66,7 +68,7 @@ impl Linger {
         self.get_mut().open.as_mut().map(|(stream, _)| Pin::new(stream)).ok_or_else(gone)
     }
 
-    /// What nothing comes of is waited for only so long: reading, and writing to somebody who does not read.
+    /// Ends a pending read or write once the connection has been silent for too long.
     fn unless_over<T>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -83,7 +85,7 @@ impl Linger {
 impl Drop for Linger {
     fn drop(&mut self) {
         let Some((mut stream, seat)) = self.open.take() else { return };
-        // Without a runtime everything ends anyway.
+        // Without a runtime the process is ending, and nothing is left to wait for.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(timeout(LINGER, async move {
             let _seat = seat;

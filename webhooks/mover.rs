@@ -1,5 +1,6 @@
-//! The gate in front of Accepted: a node-agent's write passes once the leader has granted it. Nothing in an object is
-//! changed to hold it, so that without berth all goes on as Velero does it.
+//! The gate in front of Accepted: a node-agent's write passes once the leader has granted the data
+//! mover a place. The gate refuses writes and changes no object, so that without berth Velero goes
+//! on as usual.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use berth_core::mover::grant::{MoverPhase, Refusal, Step, judge};
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
-use crate::desk::Desk;
-use crate::known::Known;
-use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+use crate::listers::Listers;
+use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
 #[derive(Deserialize)]
 struct Incoming {
@@ -60,19 +61,23 @@ impl Incoming {
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    if !matches!(question.operation, Operation::Create | Operation::Update) {
+pub fn validate<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    if !matches!(request.operation, Operation::Create | Operation::Update) {
         return Ok(Verdict::allow());
     }
-    let new: Incoming = serde_json::from_str(question.object.ok_or(ReviewError::NoObject)?.get())?;
-    let old = question.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
+    let new: Incoming = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
+    let old = request.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
     let Some(kind) = MoverKind::ALL.into_iter().find(|kind| kind.as_str() == new.kind) else {
         return Ok(Verdict::allow());
     };
-    if desk.roles(&question.user_info.username).queue {
+    if state.roles(&request.user_info.username).queue {
         return Ok(Verdict::allow());
     }
-    // What has ended takes no place: Velero copies it from a store, with all its annotations.
+    // A data mover that has ended takes no place. Velero's backup sync creates such objects with
+    // all their annotations.
     let is_copy = old.is_none() && new.phase().is_final();
     if !is_copy && new.grant() != old.as_ref().and_then(Incoming::grant) {
         let field = Field::root("metadata").child("annotations").key(keys::GRANTED);
@@ -82,7 +87,7 @@ pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Ver
             "grants are given by berth alone: leave it as it is",
         ));
     }
-    if !desk.known().are_granted() {
+    if !state.listers().are_granted() {
         return Ok(Verdict::allow());
     }
     let step = Step {
@@ -98,7 +103,7 @@ pub fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Ver
         Refusal::Forbidden => RefusalReason::Forbidden,
     };
     let message =
-        "waits for a place (loadConcurrency.prepareQueueLength): `berth queue movers` tells for what";
+        "waits for a place (loadConcurrency.prepareQueueLength): `berth queue movers` shows for what";
     Ok(refuse(reason, Field::root("status").child("phase"), message))
 }
 

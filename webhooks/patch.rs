@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 pub struct Edit(Vec<PatchOperation>);
 
 impl Edit {
-    /// Sets `parent.key`, where `parent_exists` tells whether `parent` is an object already. The first edit
-    /// below a missing parent makes it.
+    /// Sets `parent.key`. `parent_exists`: `parent` is an object already. The first edit below a
+    /// missing parent creates it.
     pub fn set(&mut self, parent: &[&str], parent_exists: bool, key: &str, value: Value) {
         let path = pointer(parent);
         let made = self.0.iter().any(|op| matches!(op, PatchOperation::Add(add) if add.path == path));
@@ -21,7 +21,7 @@ impl Edit {
         self.0.push(PatchOperation::Add(AddOperation { path: pointer(&full), value }));
     }
 
-    /// Removes what stands there.
+    /// Removes the value at a path that exists.
     pub fn remove(&mut self, path: &[&str]) {
         self.0.push(PatchOperation::Remove(RemoveOperation { path: pointer(path) }));
     }

@@ -1,5 +1,5 @@
-//! Pods of data movers at admission: every alternative of their StorageClass counts, and tolerations are added. Whatever is
-//! not known for certain leaves the pod as Velero made it.
+//! Pods of data movers at admission: every alternative of their StorageClass counts, and
+//! tolerations are added. A pod stays as Velero made it unless it is certain where it may run.
 
 use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
 use berth_core::affinity::Decision;
@@ -8,38 +8,44 @@ use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::desk::Desk;
-use crate::known::{Known, Mover, MoverPod};
+use crate::listers::Listers;
 use crate::patch::Edit;
-use crate::review::{Operation, Question, ReviewError, Verdict};
+use crate::placement::{MoverRef, PodConstraints};
+use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
+/// Writes node affinity and tolerations into the pod of a data mover.
+///
 /// # Errors
 /// When the object cannot be read.
-pub async fn place<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    let pod: Pod = serde_json::from_str(question.object.ok_or(ReviewError::NoObject)?.get())?;
-    if question.operation != Operation::Create {
+pub async fn place<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    let pod: Pod = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
+    if request.operation != Operation::Create {
         return Ok(Verdict::allow());
     }
     let Some(owner) = owner(&pod.metadata) else {
-        let name = tellable(&question.name);
-        info!(%name, "a pod with a data mover's label that belongs to none: left as it is");
+        let name = tellable(&request.name);
+        info!(%name, "pod has a data mover's label and no data mover as owner: left unchanged");
         return Ok(Verdict::allow());
     };
-    let mover = Mover { kind: owner.kind, name: &owner.name, uid: &owner.uid };
-    let decision = match desk.known().place(&mover, &read(&pod)).await {
+    let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
+    let decision = match state.listers().place(&mover, &read(&pod)).await {
         Ok(Some(decision)) => decision,
         Ok(None) => return Ok(Verdict::allow()),
         Err(why) => {
-            let warning = format!("berth: the pod of {} {} is left as it is: {why}", owner.kind, owner.name);
+            let warning = format!("berth: the pod of {} {} is left unchanged: {why}", owner.kind, owner.name);
             return Ok(Verdict { warnings: vec![warning], ..Verdict::allow() });
         }
     };
     let warnings = decision.findings.iter().map(|finding| format!("berth: {finding}")).collect();
-    if !question.is_dry_run() {
-        decision.findings.iter().for_each(|finding| desk.known().tell(&mover, finding));
+    if !request.is_dry_run() {
+        decision.findings.iter().for_each(|finding| state.listers().tell(&mover, finding));
     }
     let patch = edit(&pod, &decision).into_patch();
     if !patch.0.is_empty() {
@@ -50,11 +56,11 @@ pub async fn place<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<
     Ok(Verdict { patch: Some(patch), warnings, refused: None })
 }
 
-/// What the pod says about where it may run.
-pub fn read(pod: &Pod) -> MoverPod {
+/// Reads the constraints from a pod.
+pub fn read(pod: &Pod) -> PodConstraints {
     let spec = pod.spec.as_ref();
     let selector = spec.and_then(|spec| spec.node_selector.as_ref());
-    MoverPod {
+    PodConstraints {
         terms: required(pod).iter().map(term).collect(),
         tolerations: spec
             .and_then(|spec| spec.tolerations.as_ref())

@@ -1,7 +1,7 @@
 //! The envelope: AdmissionReview v1.
 //!
-//! Own types, since a review is read on the path of everybody's creates: the objects inside stay raw until a
-//! rule wants a part of them.
+//! The types are berth's own, because a review delays the write of a user: the objects inside stay
+//! raw JSON until a rule reads a part of them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,24 +10,24 @@ use json_patch::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// API servers cut a warning that is longer.
+/// In characters. The API server truncates longer warnings.
 const WARNING_LENGTH: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RawReview<'a> {
+struct IncomingReview<'a> {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
     #[serde(borrow)]
-    request: Option<Question<'a>>,
+    request: Option<AdmissionRequest<'a>>,
 }
 
-/// What the API server asks.
+/// The request of an AdmissionReview.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Question<'a> {
+pub struct AdmissionRequest<'a> {
     pub uid: String,
     pub operation: Operation,
     #[serde(default)]
@@ -46,7 +46,7 @@ pub struct Question<'a> {
     pub old_object: Option<&'a RawValue>,
 }
 
-/// Of the object: as the rule that led here names it.
+/// Group and kind of the object, in the version that the webhook's rule matched.
 #[derive(Debug, Default, Deserialize)]
 pub struct Kind {
     #[serde(default)]
@@ -55,14 +55,14 @@ pub struct Kind {
     pub kind: String,
 }
 
-/// Who asks, as far as rules care.
+/// The user who writes.
 #[derive(Debug, Default, Deserialize)]
 pub struct UserInfo {
     #[serde(default)]
     pub username: String,
 }
 
-impl Question<'_> {
+impl AdmissionRequest<'_> {
     pub fn is_dry_run(&self) -> bool {
         self.dry_run.unwrap_or(false)
     }
@@ -77,7 +77,7 @@ pub enum Operation {
     Connect,
 }
 
-/// Why a body is no review that can be answered.
+/// Why a body cannot be answered as an AdmissionReview.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     #[error("the body is not an AdmissionReview: {0}")]
@@ -90,17 +90,19 @@ pub enum ReviewError {
     NoObject,
 }
 
+/// Reads an AdmissionReview.
+///
 /// # Errors
-/// When there is nothing that could be answered under its UID.
-pub fn parse(body: &[u8]) -> Result<Question<'_>, ReviewError> {
-    let review: RawReview<'_> = serde_json::from_slice(body)?;
+/// When the body has no request whose UID could be answered.
+pub fn parse(body: &[u8]) -> Result<AdmissionRequest<'_>, ReviewError> {
+    let review: IncomingReview<'_> = serde_json::from_slice(body)?;
     if review.kind != "AdmissionReview" || review.api_version != "admission.k8s.io/v1" {
         return Err(ReviewError::Kind(review.kind, review.api_version));
     }
     review.request.ok_or(ReviewError::NoRequest)
 }
 
-/// A refusal, and which kind of one.
+/// A refusal, with its kind and all violations.
 #[derive(Debug)]
 pub struct Refused {
     pub reason: RefusalReason,
@@ -111,9 +113,10 @@ pub struct Refused {
 pub enum RefusalReason {
     /// The object is wrong.
     Invalid,
-    /// Somebody else decides this: a controller that reads it gives way.
+    /// Another component decides this. HTTP 409 makes a controller read the object again and give
+    /// way.
     Conflict,
-    /// Nobody may, or not yet.
+    /// This user may not, or not yet.
     Forbidden,
 }
 
@@ -127,7 +130,7 @@ impl RefusalReason {
     }
 }
 
-/// The answer, as a value.
+/// The decision of a rule.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub refused: Option<Refused>,
@@ -147,15 +150,15 @@ impl Verdict {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct AdmissionReview<'a> {
     api_version: &'static str,
     kind: &'static str,
-    response: Response<'a>,
+    response: AdmissionResponse<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Response<'a> {
+struct AdmissionResponse<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +179,7 @@ struct Status {
 }
 
 impl Verdict {
-    /// The review that carries this verdict.
+    /// The AdmissionReview that carries this verdict.
     ///
     /// # Errors
     /// When a patch cannot be written as JSON.
@@ -187,10 +190,10 @@ impl Verdict {
         });
         let patch = self.patch.filter(|patch| !patch.0.is_empty());
         let patch = patch.map(|patch| serde_json::to_vec(&patch)).transpose()?;
-        serde_json::to_vec(&Answer {
+        serde_json::to_vec(&AdmissionReview {
             api_version: "admission.k8s.io/v1",
             kind: "AdmissionReview",
-            response: Response {
+            response: AdmissionResponse {
                 uid,
                 allowed: status.is_none(),
                 status,

@@ -11,20 +11,21 @@ use berth_core::violation::tellable;
 use http::{StatusCode, header};
 use tracing::{debug, info};
 
-use crate::desk::Desk;
 use crate::intake::TurnedAway;
-use crate::known::Known;
-use crate::review::{self, Question, RefusalReason, ReviewError, Verdict};
-use crate::tally::{Answer, Tally};
+use crate::listers::Listers;
+use crate::metrics::{AdmissionMetrics, Outcome};
+use crate::review::{self, AdmissionRequest, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
 use crate::{backup, configmap, garden, mover, pod};
 
-/// How long the API server waits for an answer that does not say so.
+/// How long the API server is assumed to wait when a request has no `timeout` parameter.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// What it says may not be more: it comes from whoever asks.
+/// Cap of the `timeout` parameter, because any client can set it.
 const LONGEST: Duration = Duration::from_secs(30);
-/// What is not decided by then hangs: the replica is to be started anew.
+/// A decision that takes longer hangs: the liveness probe fails, and the kubelet restarts the
+/// replica.
 const HANGS: Duration = Duration::from_secs(60);
-/// Bodies of more bytes are judged a few at a time.
+/// Bodies of more bytes wait for a turn: only a few of them are judged at the same time.
 const LARGE: usize = 128 * 1024;
 
 pub const ENQUEUE_PATH: &str = "/mutate/backups";
@@ -34,7 +35,7 @@ pub const GATE_PATH: &str = "/validate/movers";
 pub const CONFIGURATION_PATH: &str = "/validate/configmaps";
 pub const GARDEN_PATH: &str = "/validate/garden";
 
-pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
+pub fn router<K: Listers>(state: Arc<AdmissionState<K>>) -> Router {
     Router::new()
         .route(ENQUEUE_PATH, post(enqueue::<K>))
         .route(VALIDATE_PATH, post(validate::<K>))
@@ -44,102 +45,103 @@ pub fn router<K: Known>(desk: Arc<Desk<K>>) -> Router {
         .route(GARDEN_PATH, post(shared_buckets::<K>))
         .route("/readyz", get(ready::<K>))
         .route("/healthz", get(|| async { "ok\n" }))
-        .with_state(desk)
+        .with_state(state)
 }
 
-async fn ready<K: Known>(State(desk): State<Arc<Desk<K>>>) -> Response {
-    if desk.known().ready() {
+async fn ready<K: Listers>(State(state): State<Arc<AdmissionState<K>>>) -> Response {
+    if state.listers().ready() {
         "ok\n".into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "the caches are not filled yet\n").into_response()
     }
 }
 
-type Here<K> = State<Arc<Desk<K>>>;
+type Here<K> = State<Arc<AdmissionState<K>>>;
 
-async fn validate<K: Known>(State(desk): Here<K>, request: Request) -> Response {
-    answer("validate", &desk, request, async |question| backup::validate(&desk, question).await).await
+async fn validate<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("validate", &state, http_request, async |request| backup::validate(&state, request).await).await
 }
 
-async fn place<K: Known>(State(desk): Here<K>, request: Request) -> Response {
-    answer("place", &desk, request, async |question| pod::place(&desk, question).await).await
+async fn place<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("place", &state, http_request, async |request| pod::place(&state, request).await).await
 }
 
-async fn gate<K: Known>(State(desk): Here<K>, request: Request) -> Response {
-    answer("gate", &desk, request, async |question| mover::validate(&desk, question)).await
+async fn gate<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("gate", &state, http_request, async |request| mover::validate(&state, request)).await
 }
 
-async fn configuration<K: Known>(State(desk): Here<K>, request: Request) -> Response {
-    answer("configuration", &desk, request, async |question| configmap::validate(&desk, question)).await
+async fn configuration<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("configuration", &state, http_request, async |request| configmap::validate(&state, request)).await
 }
 
-async fn shared_buckets<K: Known>(State(desk): Here<K>, request: Request) -> Response {
-    answer("garden", &desk, request, async |question| garden::validate(&desk, question).await).await
+async fn shared_buckets<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("garden", &state, http_request, async |request| garden::validate(&state, request).await).await
 }
 
-/// Comparing with all that is met in the queue may take its time, and keeps nobody from being answered meanwhile.
-async fn enqueue<K: Known>(State(desk): Here<K>, request: Request) -> Response {
+/// Decides on a thread of its own, because comparing with the whole queue may take long and must
+/// not delay other answers.
+async fn enqueue<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
     let name = "enqueue";
-    let deadline = deadline(&request);
+    let deadline = deadline(&http_request);
     let by = tokio::time::Instant::now() + deadline;
-    let body = match desk.intake().read(request, deadline).await {
+    let body = match state.intake().read(http_request, deadline).await {
         Ok(body) => Arc::new(body),
-        Err(why) => return Rule::begin(name, desk.tally()).turn_away(why),
+        Err(why) => return Rule::begin(name, state.metrics()).turn_away(why),
     };
     let deciding = async {
-        let turn = desk.intake().turn(&body, deadline).await.ok()?;
-        let (desk, body) = (Arc::clone(&desk), Arc::clone(&body));
+        let turn = state.intake().turn(&body, deadline).await.ok()?;
+        let (state, body) = (Arc::clone(&state), Arc::clone(&body));
         let decide = move || {
             let _turn = turn;
-            let _alive = desk.known().within(HANGS);
-            let decide = |question: &Question<'_>| backup::enqueue(&desk, question, desk.now());
-            Rule::begin(name, desk.tally()).answer_with(&body.bytes, decide)
+            let _alive = state.listers().within(HANGS);
+            let decide = |request: &AdmissionRequest<'_>| backup::enqueue(&state, request, state.now());
+            Rule::begin(name, state.metrics()).answer_with(&body.bytes, decide)
         };
         tokio::task::spawn_blocking(decide).await.ok()
     };
     match tokio::time::timeout_at(by, deciding).await {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(_) if body.bytes.len() > LARGE => {
-            Rule::begin(name, desk.tally()).turn_away(TurnedAway::Late)
+            Rule::begin(name, state.metrics()).turn_away(TurnedAway::Late)
         }
         Ok(None) | Err(_) => {
-            desk.tally().turned_away(name, TurnedAway::Late);
-            Rule::begin(name, desk.tally()).answer_with(&body.bytes, backup::enqueue_later)
+            state.metrics().turned_away(name, TurnedAway::Late);
+            Rule::begin(name, state.metrics()).answer_with(&body.bytes, backup::enqueue_later)
         }
     }
 }
 
-/// How long an answer may take, so that whoever waits gets one: three quarters of what the API server says in
-/// `?timeout=2s`.
-fn deadline(request: &Request) -> Duration {
-    let said = request.uri().query().and_then(|query| {
+/// How long an answer may take: three quarters of the API server's `?timeout=2s`, so that the
+/// answer arrives before the API server gives up.
+fn deadline(http_request: &Request) -> Duration {
+    let said = http_request.uri().query().and_then(|query| {
         let seconds = query.split('&').find_map(|pair| pair.strip_prefix("timeout="))?.strip_suffix('s')?;
         seconds.parse().ok().map(Duration::from_secs)
     });
     said.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), LONGEST) * 3 / 4
 }
 
-/// Asks one rule about one body, and counts its answer.
-async fn answer<K: Known>(
+/// Answers one review by one rule, and counts the answer.
+async fn answer<K: Listers>(
     name: &'static str,
-    desk: &Desk<K>,
-    request: Request,
-    rule: impl AsyncFnOnce(&Question<'_>) -> Result<Verdict, ReviewError>,
+    state: &AdmissionState<K>,
+    http_request: Request,
+    rule: impl AsyncFnOnce(&AdmissionRequest<'_>) -> Result<Verdict, ReviewError>,
 ) -> Response {
-    let deadline = deadline(&request);
+    let deadline = deadline(&http_request);
     let by = tokio::time::Instant::now() + deadline;
-    let body = match desk.intake().read(request, deadline).await {
+    let body = match state.intake().read(http_request, deadline).await {
         Ok(body) => body,
-        Err(why) => return Rule::begin(name, desk.tally()).turn_away(why),
+        Err(why) => return Rule::begin(name, state.metrics()).turn_away(why),
     };
-    let at_work = Rule::begin(name, desk.tally());
+    let at_work = Rule::begin(name, state.metrics());
     let answering = async {
         let is_large = body.bytes.len() > LARGE;
-        let _turn = if is_large { Some(desk.intake().turn(&body, deadline).await?) } else { None };
+        let _turn = if is_large { Some(state.intake().turn(&body, deadline).await?) } else { None };
         Ok(match review::parse(&body.bytes) {
-            Ok(question) => {
-                let verdict = rule(&question).await;
-                at_work.answer(&question, verdict)
+            Ok(request) => {
+                let verdict = rule(&request).await;
+                at_work.answer(&request, verdict)
             }
             Err(error) => at_work.refuse_body(&error),
         })
@@ -150,83 +152,83 @@ async fn answer<K: Known>(
     }
 }
 
-/// A rule at work on one body.
+/// One review under one rule, for logs and metrics.
 #[derive(Clone, Copy)]
 struct Rule<'a> {
     name: &'static str,
-    tally: &'a Tally,
+    metrics: &'a AdmissionMetrics,
     begun: Instant,
 }
 
 impl<'a> Rule<'a> {
-    fn begin(name: &'static str, tally: &'a Tally) -> Self {
-        Self { name, tally, begun: Instant::now() }
+    fn begin(name: &'static str, metrics: &'a AdmissionMetrics) -> Self {
+        Self { name, metrics, begun: Instant::now() }
     }
 
     fn answer_with(
         self,
         body: &[u8],
-        decide: impl FnOnce(&Question<'_>) -> Result<Verdict, ReviewError>,
+        decide: impl FnOnce(&AdmissionRequest<'_>) -> Result<Verdict, ReviewError>,
     ) -> Response {
         match review::parse(body) {
-            Ok(question) => {
-                let verdict = decide(&question);
-                self.answer(&question, verdict)
+            Ok(request) => {
+                let verdict = decide(&request);
+                self.answer(&request, verdict)
             }
             Err(error) => self.refuse_body(&error),
         }
     }
 
-    fn answer(self, question: &Question<'_>, verdict: Result<Verdict, ReviewError>) -> Response {
+    fn answer(self, request: &AdmissionRequest<'_>, verdict: Result<Verdict, ReviewError>) -> Response {
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(error) => return self.refuse_body(&error),
         };
-        // Nobody knows who sent this: it is told in one line, whatever is in it.
-        let (rule, dry_run) = (self.name, question.is_dry_run());
-        let [ns, name] = [&question.namespace, &question.name].map(|text| tellable(text));
+        // Texts of the request are shortened to one line, because any client can send them.
+        let (rule, dry_run) = (self.name, request.is_dry_run());
+        let [ns, name] = [&request.namespace, &request.name].map(|text| tellable(text));
         let counted = match &verdict.refused {
             Some(refused) => {
-                let (reason, user) = (refused.reason, tellable(&question.user_info.username));
-                if self.tally.may_tell(Instant::now()) {
+                let (reason, user) = (refused.reason, tellable(&request.user_info.username));
+                if self.metrics.may_log(Instant::now()) {
                     info!(rule, %ns, %name, %user, dry_run, ?reason, violations = %refused.violations, "refused");
                 }
                 match reason {
-                    RefusalReason::Invalid => Answer::Invalid,
-                    RefusalReason::Conflict => Answer::Conflict,
-                    RefusalReason::Forbidden => Answer::Forbidden,
+                    RefusalReason::Invalid => Outcome::Invalid,
+                    RefusalReason::Conflict => Outcome::Conflict,
+                    RefusalReason::Forbidden => Outcome::Forbidden,
                 }
             }
             None => {
                 debug!(rule, %ns, %name, dry_run, warnings = ?verdict.warnings, "allowed");
-                Answer::Allowed
+                Outcome::Allowed
             }
         };
-        let answer = match verdict.answer(&question.uid) {
+        let answer = match verdict.answer(&request.uid) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
         };
-        self.tally.answered(rule, counted, self.begun.elapsed());
+        self.metrics.answered(rule, counted, self.begun.elapsed());
         answer
     }
 
-    /// What the API server's failurePolicy decides on: there is no verdict.
+    /// Answers without a verdict: the API server then follows the failurePolicy.
     fn refuse_body(self, error: &ReviewError) -> Response {
         let error = error.to_string();
         let error = tellable(&error);
-        if self.tally.may_tell(Instant::now()) {
+        if self.metrics.may_log(Instant::now()) {
             info!(rule = self.name, %error, "no verdict");
         }
-        self.tally.answered(self.name, Answer::Unreadable, self.begun.elapsed());
+        self.metrics.answered(self.name, Outcome::Unreadable, self.begun.elapsed());
         (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
     }
 
-    /// The failurePolicy decides here, too.
+    /// Answers without a verdict, because a limit is reached: the failurePolicy applies here, too.
     fn turn_away(self, why: TurnedAway) -> Response {
-        if self.tally.may_tell(Instant::now()) {
+        if self.metrics.may_log(Instant::now()) {
             info!(rule = self.name, %why, "turned away");
         }
-        self.tally.turned_away(self.name, why);
+        self.metrics.turned_away(self.name, why);
         (why.status(), format!("{why}\n")).into_response()
     }
 }

@@ -17,28 +17,31 @@ use rustls::ServerConfig;
 use crate::intake::Intake;
 use crate::linger::{LINGER, LingerAcceptor, SILENCE};
 
-/// How long answers under way may take once a stop was asked for. Longer than the API server waits for one.
+/// How long answers under way may take after the stop. Longer than the API server waits for an
+/// answer.
 const DRAIN: Duration = Duration::from_secs(10);
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// From the end of one request to the last byte of the next one's head, on an HTTP/1.1 connection.
 const HEAD: Duration = SILENCE;
 const HEAD_SIZE: u32 = 8 * 1024;
-/// After which silence an HTTP/2 client is asked whether it is still there.
+/// An HTTP/2 client that is silent for this time is pinged.
 const PING: Duration = Duration::from_secs(30);
-/// Requests under way on one HTTP/2 connection; the next ones are asked when these are answered. API servers speak HTTP/1.1.
+/// Requests under way on one HTTP/2 connection; further ones wait. API servers speak HTTP/1.1 to
+/// webhooks.
 const STREAMS: u32 = 16;
-/// What a connection, and a request on it, may send before it is read.
+/// Bytes that a connection, and a request on it, may send before they are read.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// On the port of probes and metrics: until the head of a request is there, and until its answer is away.
-const QUESTION: Duration = Duration::from_secs(10);
+/// On the port of probes and metrics: until the head of a request has arrived, and until its answer
+/// is sent.
+const PROBE: Duration = Duration::from_secs(10);
 
-/// Serves until `stop` resolves and for `delay` after that, then finishes what is under way.
+/// Serves until `stop` resolves and for `delay` after that, then finishes the requests under way.
 ///
-/// In the delay each client is told, in the answer to its next request, not to use that connection again. What is closed
-/// in the end is idle since then: a request that crosses the close of an idle HTTP/1.1 connection would be lost, as it
-/// is not known whether it was seen.
+/// During the delay each answer on HTTP/1.1 carries `Connection: close`, so that connections which
+/// are closed in the end have been idle since then: a request that crosses the close of an idle
+/// HTTP/1.1 connection would be lost, because the client cannot know whether it was handled.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -62,7 +65,7 @@ pub async fn serve(
         }
     });
     let router = router.layer(middleware::from_fn(move |request: Request, next: Next| {
-        // HTTP/2 has its own way of saying so.
+        // HTTP/2 announces the end with GOAWAY.
         let says_so = is_leaving.load(Ordering::Relaxed) && request.version() <= Version::HTTP_11;
         async move {
             let mut response = next.run(request).await;
@@ -88,7 +91,7 @@ pub async fn serve(
         .initial_stream_window_size(STREAM_WINDOW);
     let served = server.serve(router.into_make_service_with_connect_info::<SocketAddr>()).await;
     watcher.abort();
-    // The last connections, too.
+    // Until the last connections have lingered.
     tokio::time::sleep(LINGER).await;
     served
 }
@@ -109,12 +112,12 @@ pub async fn serve_plain(
         stop.await;
         drain.graceful_shutdown(Some(DRAIN));
     });
-    let acceptor = LingerAcceptor { intake, silence: QUESTION };
+    let acceptor = LingerAcceptor { intake, silence: PROBE };
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle).http1_only();
     let http = server.http_builder();
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(QUESTION)
+        .header_read_timeout(PROBE)
         .max_buf_size(2 * HEAD_SIZE as usize)
         .keep_alive(false);
     let served = server.serve(router.into_make_service()).await;
@@ -138,7 +141,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// The whole answer; nothing, if the connection is closed.
+    /// The whole answer; empty if the connection is closed.
     async fn ask(last: u8, of: SocketAddr) -> String {
         let (mut stream, mut answer) = (connect(last, of).await, String::new());
         let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: probed\r\n\r\n").await;

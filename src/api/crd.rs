@@ -8,8 +8,9 @@ use kube::CustomResourceExt;
 use crate::velero::{Backup, BackupStorageLocation};
 use crate::{extensions, garden};
 
-/// Velero's kinds, for a cluster without Velero. None has a status subresource, as Velero's have none: a write to
-/// `/status` gets 404 there, so it must here.
+/// Velero's kinds, for a cluster without Velero. None has a status subresource, because Velero's
+/// have none: a write to `/status` gets 404 with Velero's definitions, so it must get 404 with
+/// these.
 pub fn velero() -> Vec<CustomResourceDefinition> {
     let as_velero_has_it = |mut crd: CustomResourceDefinition| {
         crd.metadata.labels.get_or_insert_default().insert("component".to_owned(), "velero".to_owned());
@@ -19,7 +20,7 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
     [Backup::crd(), BackupStorageLocation::crd()].map(ours).into_iter().map(as_velero_has_it).collect()
 }
 
-/// Kinds of shared buckets, in the cluster that decides.
+/// The kinds of shared buckets in the hub cluster.
 pub fn hub() -> Vec<CustomResourceDefinition> {
     [
         garden::BackupBucket::crd(),
@@ -31,13 +32,13 @@ pub fn hub() -> Vec<CustomResourceDefinition> {
     .into()
 }
 
-/// Kinds of shared buckets, in a cluster that executes; only where Gardener has not brought them.
+/// The kinds of shared buckets in a member cluster, for members without Gardener's own definitions.
 pub fn member() -> Vec<CustomResourceDefinition> {
     [extensions::BackupBucket::crd(), extensions::BackupEntry::crd()].map(ours).into()
 }
 
 fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    // By this, an installation knows its own again.
+    // An installation recognises its own objects by this label.
     let label = ("app.kubernetes.io/part-of".to_owned(), "berth".to_owned());
     crd.metadata.labels = Some([label].into());
     for version in &mut crd.spec.versions {
@@ -49,8 +50,9 @@ fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// An optional enum is generated with `null` among its values, which kubectl's own validation refuses: absent is enough,
-/// nobody writes null there. Of formats of unsigned numbers the API server warns.
+/// Removes `null` from the values of optional enums, because kubectl's validation refuses it, and
+/// an absent field is enough. Removes formats of unsigned numbers, because the API server warns
+/// about them.
 fn as_kubernetes_takes_it(schema: &mut JSONSchemaProps) {
     if let Some(values) = &mut schema.enum_ {
         values.retain(|value| !value.0.is_null());
@@ -75,7 +77,7 @@ fn as_kubernetes_takes_it(schema: &mut JSONSchemaProps) {
 /// One YAML file per definition: file name and text.
 ///
 /// # Errors
-/// When a definition cannot be written as YAML.
+/// A definition cannot be written as YAML.
 pub fn files(
     definitions: &[CustomResourceDefinition],
 ) -> Result<Vec<(String, String)>, serde_saphyr::ser::Error> {

@@ -6,13 +6,14 @@ use berth_core::violation::{Field, Violations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A duration on the wire. Any text is read, so that one bad field never hides the faults of the others;
-/// [`GoDuration::get`] says whether it means anything.
+// Every text is accepted when an object is parsed, so that one malformed field does not hide the
+// faults of the others; `get` validates it.
+/// A duration as Go writes it, for example 720h0m0s or 1h30m.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct GoDuration(pub String);
 
-/// Why a text is no duration.
+/// Why a text is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     #[error("{0:?} is not a duration: write numbers with units, as in 720h, 1h30m or 90s")]
@@ -35,7 +36,7 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 impl GoDuration {
-    /// Prints as Go's `Duration.String` does for whole seconds: `720h0m0s`, `1m30s`, `0s`.
+    /// Formats like Go's `Duration.String` for whole seconds: `720h0m0s`, `1m30s`, `0s`.
     pub fn from_duration(duration: Duration) -> Self {
         let seconds = duration.as_secs();
         let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -106,7 +107,7 @@ fn take_digits<'a>(rest: &mut &'a str) -> &'a str {
     digits
 }
 
-/// `0.fraction × scale`, cut off below a nanosecond.
+/// `0.fraction × scale`, truncated below a nanosecond.
 fn part_of(fraction: &str, scale: u64) -> u64 {
     let (mut value, mut unit) = (0, u128::from(scale) * 1_000_000_000_000);
     for digit in fraction.bytes().take(12) {
@@ -116,7 +117,7 @@ fn part_of(fraction: &str, scale: u64) -> u64 {
     u64::try_from(value / 1_000_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// As [`GoDuration::get`]; why it is none is told with its field.
+/// Like [`GoDuration::get`]; a malformed duration is reported with its field.
 pub(crate) fn duration(text: Option<&GoDuration>, at: &Field, found: &mut Violations) -> Option<Duration> {
     match text.map(GoDuration::get).transpose() {
         Ok(value) => value.flatten(),

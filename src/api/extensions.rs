@@ -1,6 +1,7 @@
-//! What a member cluster's controllers act on: Gardener's `extensions.gardener.cloud/v1alpha1` BackupBucket and
-//! BackupEntry (source: Gardener's `pkg/apis/extensions/v1alpha1`, 2026-08). The definitions are the least that both a
-//! gardenlet and berth need; where Gardener's own are installed, those stay.
+//! The objects in a member cluster that its controllers reconcile: Gardener's
+//! `extensions.gardener.cloud/v1alpha1` BackupBucket and BackupEntry (source: Gardener's
+//! `pkg/apis/extensions/v1alpha1`, 2026-08). These definitions have only the fields that both a
+//! gardenlet and berth need. If Gardener's own are installed, those stay.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -94,14 +95,14 @@ pub struct BackupEntryStatus {
     pub common: ExtensionStatus,
 }
 
-/// Both kinds, as far as they are alike.
+/// The common interface of both kinds.
 pub trait Extension {
-    /// Of whoever executes.
+    /// The finalizer of the controller that reconciles the object.
     const FINALIZER: &'static str;
 
     fn common(&self) -> Option<&ExtensionStatus>;
 
-    /// Is the spec another one?
+    /// Do the specs differ?
     fn wants_else(&self, other: &Self) -> bool;
 }
 
@@ -129,7 +130,7 @@ impl Extension for BackupEntry {
     }
 }
 
-/// Whose it is. Absent: shoot.
+/// Gardener's extension class. Absent: shoot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -159,7 +160,7 @@ pub struct ExtensionStatus {
     pub last_error: Option<LastError>,
 }
 
-/// An object that the state needs besides.
+/// A further object that the state needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamedResource {

@@ -1,4 +1,4 @@
-//! The lists of which filters are made: names and patterns of namespaces, and of types.
+//! The lists in filters: names and patterns of namespaces and of resource types.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,8 @@ use berth_core::limits;
 use berth_core::selection::Filter;
 use berth_core::violation::{Field, Violations};
 
-/// Of an entry of a filter: a definition's name has no more characters, and each is compared with every type.
+/// Longest entry of a filter. The name of a CustomResourceDefinition has no more characters, and
+/// each entry is compared with every type.
 const LONGEST_RESOURCE: usize = 253;
 
 /// Absent and empty are the same.
@@ -15,7 +16,7 @@ pub(crate) fn list(entries: &Option<Vec<String>>) -> &[String] {
     entries.as_deref().unwrap_or_default()
 }
 
-/// Names and patterns of namespaces. `star`: all of them may be meant.
+/// Parses names and patterns of namespaces. `star`: whether `*` is a valid entry.
 pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violations) -> Vec<Glob> {
     found.limit(names.len(), limits::NAMES, at, "use patterns, or several Backups");
     let mut read = Vec::with_capacity(names.len().min(limits::NAMES));
@@ -39,7 +40,7 @@ pub(crate) fn globs(names: &[String], at: &Field, star: bool, found: &mut Violat
     read
 }
 
-/// Two lists of types that belong together, of a spec or of a policy.
+/// Checks an include list and an exclude list of types, of a spec or of a policy.
 pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Field, found: &mut Violations) {
     for (entries, at) in [(&filter.includes, includes_at), (&filter.excludes, excludes_at)] {
         if entries.len() > 1 && entries.iter().any(|e| e == "*") {
@@ -61,7 +62,7 @@ pub(crate) fn check_lists(filter: &Filter, includes_at: &Field, excludes_at: &Fi
     both_ways(&filter.includes, &filter.excludes, excludes_at, found);
 }
 
-/// Nothing is included and excluded.
+/// Reports entries that are both included and excluded.
 pub(crate) fn both_ways(includes: &[String], excludes: &[String], at: &Field, found: &mut Violations) {
     if includes.is_empty() || excludes.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Hooks as people write them: in a Backup's spec, and as annotations of pods.
+//! Hooks in JSON: in a Backup's spec, and in annotations of pods.
 
 mod command;
 mod pod;

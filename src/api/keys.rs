@@ -1,25 +1,26 @@
-//! Labels, annotations and well-known names, once.
+//! The names of labels, annotations, finalizers and other well-known objects. Each is defined only
+//! here.
 
 use std::collections::BTreeMap;
 
-/// Namespace that Velero and berth serve unless told otherwise.
+/// The default namespace of Velero and berth.
 pub const DEFAULT_NAMESPACE: &str = "velero";
 
 /// A label, annotation or finalizer, with the documentation of its constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub key: &'static str,
-    /// `WHERE: MEANING`, as in `Annotation of a Backup: …`.
+    /// `CARRIER: MEANING`, for example `Annotation of a Backup: …`.
     text: &'static str,
 }
 
 impl Key {
-    /// What carries it, as in `Annotation of a Backup`.
+    /// The kind of key and the object that carries it, for example `Annotation of a Backup`.
     pub fn carrier(&self) -> &'static str {
         self.parts().0
     }
 
-    /// What it says.
+    /// The meaning of its value.
     pub fn meaning(&self) -> &'static str {
         self.parts().1
     }
@@ -30,7 +31,8 @@ impl Key {
     }
 }
 
-/// Declares the constants, and [`ALL`] of them with their documentation: the reference shows the same sentences.
+/// Declares the constants, and [`ALL`] of them with their documentation: the reference shows the
+/// same sentences.
 macro_rules! keys {
     ($($(#[doc = $line:literal])+ pub const $name:ident: &str = $key:literal;)+) => {
         $($(#[doc = $line])+ pub const $name: &str = $key;)+
@@ -42,49 +44,54 @@ macro_rules! keys {
 keys! {
     // The life of a Backup. Only berth writes these.
 
-    /// Annotation of a Backup: when it got its place in the queue, RFC 3339 with microseconds. The webhook or the
-    /// controller sets it once.
+    /// Annotation of a Backup: when it got its place in the queue, RFC 3339 with microseconds. The
+    /// webhook or the controller sets it once.
     pub const ENQUEUED_AT: &str = "berth.dev/enqueued-at";
-    /// Annotation of a Backup: when the first of the backups arrived whose place it took by `berth.dev/supersede`,
-    /// RFC 3339 with microseconds. The controller sets it.
+    /// Annotation of a Backup: when the first of the backups arrived whose place it took by
+    /// `berth.dev/supersede`, RFC 3339 with microseconds. The controller sets it.
     pub const WAITS_SINCE: &str = "berth.dev/waits-since";
-    /// Annotation of a Backup: the namespaces that the patterns of a started backup resolved to, comma separated. The
-    /// backup holds these namespaces while it runs.
+    /// Annotation of a Backup: the namespaces that the patterns of a started backup resolved to,
+    /// comma separated. The backup holds these namespaces while it runs.
     pub const RESOLVED_NAMESPACES: &str = "berth.dev/resolved-namespaces";
-    /// Annotation of a Backup: the run (one attempt of one controller) that a Backup in phase InProgress belongs to. Only that
-    /// run writes the Backup. A new leader takes a backup over by replacing this value.
+    /// Annotation of a Backup: the run (one attempt of one controller) that a Backup in phase
+    /// InProgress belongs to. Only that run writes the Backup. A new leader takes a backup over by
+    /// replacing this value.
     pub const RUN: &str = "berth.dev/run";
-    /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that takes the backup over
-    /// counts one more.
+    /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that
+    /// takes the backup over counts one more.
     pub const RUNS: &str = "berth.dev/runs";
-    /// Annotation of a Backup: the run that has stored everything and may publish. From then on the backup is complete, whichever
-    /// run writes its last file.
+    /// Annotation of a Backup: the run that has stored everything and may publish. From then on the
+    /// backup is complete, whichever run writes its last file.
     pub const PUBLISHING: &str = "berth.dev/publishing";
-    /// Annotation of a Backup: pods in which hooks of its run have begun and the hooks after them were not tried yet. It is written
-    /// before anything is frozen in these pods, because the leader that takes a dead run over must know what to thaw.
+    /// Annotation of a Backup: pods in which hooks of its run have begun and the hooks after them
+    /// were not tried yet. It is written before anything is frozen in these pods, because the
+    /// leader that takes a dead run over must know what to thaw.
     pub const FROZEN: &str = "berth.dev/frozen";
-    /// Annotation of a Backup: digest of the types and namespaces that a started backup takes, as the checkpoints of its run say
-    /// it. It is written before the first checkpoint, because whoever can write to the store could otherwise choose what is read.
+    /// Annotation of a Backup: digest of the types and namespaces that a started backup takes, as
+    /// the checkpoints of its run say it. It is written before the first checkpoint, because
+    /// whoever can write to the store could otherwise choose what is read.
     pub const SCOPE: &str = "berth.dev/scope";
 
-    // How people steer a Backup; `berth queue` writes these. Whoever may change a Backup may hold and cancel it; what lets
-    // it pass others or ends others needs the verb `update` on `backups/queue`.
+    // How people steer a Backup; `berth queue` writes these. Whoever may change a Backup may hold
+    // and cancel it; what lets it pass others or ends others needs the verb `update` on
+    // `backups/queue`.
 
-    /// Annotation of a Backup or a BackupStorageLocation: with any value but `false` the backup (or each backup that goes to
-    /// this location) waits, and blocks no other backup.
+    /// Annotation of a Backup or a BackupStorageLocation: with any value but `false` the backup (or
+    /// each backup that goes to this location) waits, and blocks no other backup.
     pub const HOLD: &str = "berth.dev/hold";
-    /// Annotation of a Backup: a time (RFC 3339). The backup goes to the front of the queue; of several, the latest time goes
-    /// first. Needs the verb `update` on `backups/queue`.
+    /// Annotation of a Backup: a time (RFC 3339). The backup goes to the front of the queue; of
+    /// several, the latest time goes first. Needs the verb `update` on `backups/queue`.
     pub const FIRST: &str = "berth.dev/first";
     /// Annotation of a Backup: with any value but `false` the backup ends, waiting or running.
     pub const CANCEL: &str = "berth.dev/cancel";
-    /// Annotation or label of a Backup: its priority class, one of those that `--priority-classes` configures.
+    /// Annotation or label of a Backup: its priority class, one of those that `--priority-classes`
+    /// configures.
     pub const PRIORITY_CLASS: &str = "berth.dev/priority-class";
-    /// Annotation of a Schedule, which Velero copies to its Backups: with any value but `false`, older Backups of the schedule
-    /// that still wait end when this one arrives.
+    /// Annotation of a Schedule, which Velero copies to its Backups: with any value but `false`,
+    /// older Backups of the schedule that still wait end when this one arrives.
     pub const SUPERSEDE: &str = "berth.dev/supersede";
 
-    // What the leader says of itself.
+    // The settings and state of the leader.
 
     /// Annotation of the leader's Lease: its `--concurrent-backups`.
     pub const CONCURRENT_BACKUPS: &str = "berth.dev/concurrent-backups";
@@ -92,34 +99,40 @@ keys! {
     pub const QUEUE_ORDER: &str = "berth.dev/queue-order";
     /// Annotation of the leader's Lease: why it starts no backup, where that is so.
     pub const STOPPED: &str = "berth.dev/stopped";
-    /// Annotation of the leader's Lease: UIDs of the first few Backups whose every write the API server refuses, comma separated.
+    /// Annotation of the leader's Lease: UIDs of the first few Backups whose every write the API
+    /// server refuses, comma separated.
     pub const UNWRITABLE: &str = "berth.dev/unwritable";
-    /// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty means the ConfigMap that the node-agents name.
+    /// Annotation of the leader's Lease: its `--node-agent-configmap`. Empty means the ConfigMap
+    /// that the node-agents name.
     pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
     /// Annotation of the leader's Lease: who runs the backups that it starts, `berth` or `velero`.
     pub const EXECUTOR: &str = "berth.dev/executor";
 
-    // Data movers, and a Velero beside berth.
+    // Data movers, and clusters in which Velero runs beside berth.
 
-    /// Annotation of a Backup, a DataUpload or a DataDownload: when berth last touched it because a Velero had not reacted to it.
+    /// Annotation of a Backup, a DataUpload or a DataDownload: when berth last touched it because a
+    /// Velero had not reacted to it.
     pub const NUDGED_AT: &str = "berth.dev/nudged-at";
-    /// Annotation of the node-agents' ConfigMap: faults are warnings when it is written, not refusals.
+    /// Annotation of the node-agents' ConfigMap: faults are warnings when it is written, not
+    /// refusals.
     pub const UNCHECKED: &str = "berth.dev/unchecked";
-    /// Annotation of a data mover: with any value but `false` it may be accepted. Only the leader writes it, because the leader
-    /// counts the places.
+    /// Annotation of a data mover: with any value but `false` it may be accepted. Only the leader
+    /// writes it, because the leader counts the places.
     pub const GRANTED: &str = "berth.dev/granted";
-    /// Annotation of a data mover: how often it was put back to New because its node-agent was gone.
+    /// Annotation of a data mover: how often it was put back to New because its node-agent was
+    /// gone.
     pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
 
     // Certificates of the webhooks.
 
-    /// Annotation of the webhooks' Secret: `leaf` or `ca` asks for a new certificate or a new authority. berth removes it when that
-    /// is done.
+    /// Annotation of the webhooks' Secret: `leaf` or `ca` asks for a new certificate or a new
+    /// authority. berth removes it when that is done.
     pub const ROTATE: &str = "berth.dev/rotate";
-    /// Annotation of the webhooks' Secret: asks to revoke all authorities but the newest. berth removes it when that is done.
+    /// Annotation of the webhooks' Secret: asks to revoke all authorities but the newest. berth
+    /// removes it when that is done.
     pub const REVOKE: &str = "berth.dev/revoke";
 
-    // Velero's own.
+    // Keys of Velero.
 
     /// Label of a Backup: the schedule that made it.
     pub const SCHEDULE: &str = "velero.io/schedule-name";
@@ -135,13 +148,14 @@ keys! {
     pub const SOURCE_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
     /// Annotation of a Backup: how long item actions may wait for a resource.
     pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
-    /// Label of a PersistentVolumeClaim: the group of volumes that it belongs to. This key is the default of
-    /// `spec.volumeGroupSnapshotLabelKey`, and is written into the effective spec.
+    /// Label of a PersistentVolumeClaim: the group of volumes that it belongs to. This key is the
+    /// default of `spec.volumeGroupSnapshotLabelKey`, and is written into the effective spec.
     pub const VOLUME_GROUP: &str = "velero.io/volume-group";
-    /// Annotation of an object that an item action looks at: the object is left out of the backup, whatever the value.
+    /// Annotation of an object that an item action looks at: the object is left out of the backup,
+    /// whatever the value.
     pub const SKIP_FROM_BACKUP: &str = "velero.io/skip-from-backup";
-    /// Annotation of an object that an item action looks at: with `"true"`, what the object needs is stored whatever the filters
-    /// say. The annotation itself is not stored.
+    /// Annotation of an object that an item action looks at: with `"true"`, what the object needs
+    /// is stored whatever the filters say. The annotation itself is not stored.
     pub const MUST_INCLUDE: &str = "backup.velero.io/must-include-additional-items";
     /// Label of an object that a restore made: the name of the Restore.
     pub const RESTORE_NAME: &str = "velero.io/restore-name";
@@ -149,53 +163,65 @@ keys! {
     pub const RESTORE_UID: &str = "velero.io/restore-uid";
     /// Label of an object that was made for a backup: the name of the Backup.
     pub const BACKUP_NAME: &str = "velero.io/backup-name";
-    /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of it, or that it was restored from.
+    /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
+    /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
     /// Annotation of a PersistentVolumeClaim in an archive: the data movement of that backup.
     pub const DATA_UPLOAD_NAME: &str = "velero.io/data-upload-name";
-    /// Annotation of a VolumeSnapshot in an archive: the handle by which a restore finds the snapshot in its storage.
+    /// Annotation of a VolumeSnapshot in an archive: the handle by which a restore finds the
+    /// snapshot in its storage.
     pub const SNAPSHOT_HANDLE: &str = "velero.io/csi-volumesnapshot-handle";
-    /// Annotation of a VolumeSnapshot in an archive: the size that a volume restored from it must have at least.
+    /// Annotation of a VolumeSnapshot in an archive: the size that a volume restored from it must
+    /// have at least.
     pub const SNAPSHOT_RESTORE_SIZE: &str = "velero.io/csi-volumesnapshot-restore-size";
     /// Annotation of a VolumeSnapshot in an archive: the CSI driver that took the snapshot.
     pub const SNAPSHOT_DRIVER: &str = "velero.io/csi-driver-name";
-    /// Annotation of a VolumeSnapshot in an archive: the deletion policy of its VolumeSnapshotContent.
+    /// Annotation of a VolumeSnapshot in an archive: the deletion policy of its
+    /// VolumeSnapshotContent.
     pub const SNAPSHOT_DELETION_POLICY: &str = "velero.io/csi-vsc-deletion-policy";
-    /// Annotation of a VolumeSnapshot in an archive: the handle of the group snapshot that it belongs to.
+    /// Annotation of a VolumeSnapshot in an archive: the handle of the group snapshot that it
+    /// belongs to.
     pub const GROUP_SNAPSHOT_HANDLE: &str = "velero.io/csi-volumegroupsnapshot-handle";
 
     // Shared buckets.
 
     /// Finalizer of the hub's objects: berth removes it when the object's end is complete.
     pub const GARDEN_FINALIZER: &str = "garden.berth.dev/backup";
-    /// Finalizer of a Secret with the credentials of buckets: the Secret stays while a bucket needs it.
+    /// Finalizer of a Secret with the credentials of buckets: the Secret stays while a bucket needs
+    /// it.
     pub const CREDENTIALS_FINALIZER: &str = "garden.berth.dev/backupbucket";
     /// Finalizer of a member cluster's BackupBucket and its Secret: Gardener's own.
     pub const EXTENSION_BUCKET_FINALIZER: &str = "extensions.gardener.cloud/backupbucket";
     /// Finalizer of a member cluster's BackupEntry and its Secret: Gardener's own.
     pub const EXTENSION_ENTRY_FINALIZER: &str = "extensions.gardener.cloud/backupentry";
-    /// Annotation of a member cluster's BackupBucket or BackupEntry: the operation that is asked for, `reconcile`, `migrate` or
-    /// `restore`. Gardener's own.
+    /// Annotation of a member cluster's BackupBucket or BackupEntry: the operation that is asked
+    /// for, `reconcile`, `migrate` or `restore`. Gardener's own.
     pub const OPERATION: &str = "gardener.cloud/operation";
-    /// Annotation of a member cluster's BackupBucket or BackupEntry: when the operation was asked for. Gardener's own.
+    /// Annotation of a member cluster's BackupBucket or BackupEntry: when the operation was asked
+    /// for. Gardener's own.
     pub const OPERATION_TIMESTAMP: &str = "gardener.cloud/timestamp";
     /// Annotation of an object that may be deleted: permits the deletion. Gardener's own.
     pub const CONFIRM_DELETION: &str = "confirmation.gardener.cloud/deletion";
-    /// Annotation of a BackupEntry of the hub: the purpose of its cluster, which decides how long deleted data stays.
+    /// Annotation of a BackupEntry of the hub: the purpose of its cluster, which decides how long
+    /// deleted data stays.
     pub const PURPOSE: &str = "garden.berth.dev/purpose";
-    /// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. It survives a restore of the hub, which
-    /// loses finalizers and statuses, so that such an entry keeps its place though the bucket is full.
+    /// Annotation of a BackupEntry of the hub: the bucket in which it was given its place. It
+    /// survives a restore of the hub, which loses finalizers and statuses, so that such an entry
+    /// keeps its place though the bucket is full.
     pub const PLACED_IN: &str = "garden.berth.dev/placed-in";
-    /// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as in `status.seed`. It survives a restore of
-    /// the hub, which loses statuses, so that the hub knows which cluster it has to wait for.
+    /// Annotation of a BackupEntry of the hub: the Seed whose cluster may write there, as in
+    /// `status.seed`. It survives a restore of the hub, which loses statuses, so that the hub knows
+    /// which cluster it has to wait for.
     pub const WRITER: &str = "garden.berth.dev/writer";
-    /// Annotation of a BackupEntry, hub or member: what lies in the directory of its name without an owner's mark is its own. The
-    /// value is its name. In a hub only who may write statuses of entries may set it.
+    /// Annotation of a BackupEntry, hub or member: what lies in the directory of its name without
+    /// an owner's mark is its own. The value is its name. In a hub only who may write statuses of
+    /// entries may set it.
     pub const OWN_DIRECTORY: &str = "garden.berth.dev/own-directory";
-    /// Annotation of a member's BackupEntry: the namespace of the hub's, to whom its directory belongs.
+    /// Annotation of a member's BackupEntry: the namespace of the hub's, to whom its directory
+    /// belongs.
     pub const HUB_NAMESPACE: &str = "garden.berth.dev/hub-namespace";
-    /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may be writing there. The value is
-    /// the reason, in words.
+    /// Annotation of a BackupEntry of the hub: its next move does not wait for the cluster that may
+    /// be writing there. The value is the reason, in words.
     pub const TAKE_OVER: &str = "garden.berth.dev/take-over";
     /// Annotation of a Seed: UID of the cluster that it is; the first cluster that reported counts.
     pub const CLUSTER: &str = "garden.berth.dev/cluster";
@@ -203,35 +229,45 @@ keys! {
     pub const CLOUD_PROFILE: &str = "garden.berth.dev/cloud-profile";
     /// Label of a ConfigMap: it is the record of a BackupEntry that no longer exists.
     pub const TOMBSTONE: &str = "garden.berth.dev/tombstone";
-    /// Annotation of a BackupEntry of the hub: its data is deleted without a grace period. The value is the reason, for the record.
-    pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
-    /// Annotation of a BackupEntry or BackupBucket, hub or member: what is left in the store stays there, and that is recorded. The
+    /// Annotation of a BackupEntry of the hub: its data is deleted without a grace period. The
     /// value is the reason, for the record.
+    pub const FORCE_DELETION: &str = "garden.berth.dev/force-deletion";
+    /// Annotation of a BackupEntry or BackupBucket, hub or member: what is left in the store stays
+    /// there, and that is recorded. The value is the reason, for the record.
     pub const FORGET_DATA: &str = "garden.berth.dev/forget-data";
-    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is emptied before it is deleted.
+    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is emptied
+    /// before it is deleted.
     pub const EMPTY_BUCKET: &str = "garden.berth.dev/empty-bucket";
-    /// Annotation of a CloudProfile: another provider without a region is admitted, with a warning, and gets no bucket.
+    /// Annotation of a CloudProfile: another provider without a region is admitted, with a warning,
+    /// and gets no bucket.
     pub const ALLOW_CROSS_PROVIDER: &str = "garden.berth.dev/allow-cross-provider";
-    /// Annotation of a CloudProfile: an endpoint or path by which its buckets are found from now on, in the same store.
+    /// Annotation of a CloudProfile: an endpoint or path by which its buckets are found from now
+    /// on, in the same store.
     pub const SAME_STORE: &str = "garden.berth.dev/same-store";
-    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is created again though it was lost.
+    /// Annotation of a BackupBucket, hub or member: the bucket's own name, so that it is created
+    /// again though it was lost.
     pub const MAKE_ANEW: &str = "garden.berth.dev/make-anew";
-    /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: the name of that entry.
+    /// Label of a BackupStorageLocation or Secret that was made for a BackupEntry: the name of that
+    /// entry.
     pub const BACKUP_ENTRY: &str = "garden.berth.dev/backup-entry";
-    /// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and when that run last said so.
+    /// Annotation of a BackupStorageLocation: the run of `berth garden migrate` that moves it, and
+    /// when that run last said so.
     pub const MIGRATED_BY: &str = "garden.berth.dev/migrated-by";
-    /// Label of every object that a member cluster holds for its hub: the name of the seed. An object without it belongs to
-    /// somebody else.
+    /// Label of every object that a member cluster holds for its hub: the name of the seed. An
+    /// object without it belongs to another owner.
     pub const CARRIED_FOR: &str = "garden.berth.dev/seed";
-    /// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an object of the hub: the UID of that object.
-    /// By it the record of an earlier object's end is not taken for that of a later one of the same name.
+    /// Label of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an object of
+    /// the hub: the UID of that object. By it the record of an earlier object's end is not taken
+    /// for that of a later one of the same name.
     pub const HUB_UID: &str = "garden.berth.dev/hub-uid";
-    /// Annotation of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an object of the hub: a digest of the
-    /// credentials that it uses, so that new credentials are noticed.
+    /// Annotation of a BackupBucket, BackupEntry or BackupStorageLocation that was made for an
+    /// object of the hub: a digest of the credentials that it uses, so that new credentials are
+    /// noticed.
     pub const CREDENTIALS_DIGEST: &str = "garden.berth.dev/credentials-digest";
     /// Label of a Secret of the hub: it holds keys for the directory of one entry.
     pub const LOCATION_KEYS: &str = "garden.berth.dev/location-keys";
-    /// Annotation of a Secret with keys for one directory: the credentials by which the keys were made.
+    /// Annotation of a Secret with keys for one directory: the credentials by which the keys were
+    /// made.
     pub const MADE_FROM: &str = "garden.berth.dev/made-from";
     /// Annotation of a Secret with keys for one directory: when the keys were made.
     pub const MADE_AT: &str = "garden.berth.dev/made-at";
@@ -239,30 +275,32 @@ keys! {
     pub const EXPIRE_AT: &str = "garden.berth.dev/expire-at";
     /// Label of a Role or RoleBinding in the hub: what the Seed of that name may read.
     pub const SEED_ACCESS: &str = "garden.berth.dev/seed-access";
-    /// Annotation of a BackupEntry of the hub: its location becomes the default location of its cluster, if there is no other.
+    /// Annotation of a BackupEntry of the hub: its location becomes the default location of its
+    /// cluster, if there is no other.
     pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 }
 
-/// Provider of a location that is a folder.
+/// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
-/// In the hub, the agent of Seed NAME is ServiceAccount NAME of this namespace, or the user of this prefix and NAME.
+/// In the hub, the agent of Seed NAME is ServiceAccount NAME of this namespace, or the user of this
+/// prefix and NAME.
 pub const SEEDS_NAMESPACE: &str = "garden-seeds";
 pub const SEED_USER: &str = "garden.berth.dev:seed:";
 
-/// Who writes: the field manager of every patch; and who reports Events.
+/// The field manager of every patch, and the reporter of Events.
 pub const FIELD_MANAGER: &str = "berth";
 pub const REPORTING_COMPONENT: &str = "berth.dev";
 
-/// Is this annotation there, and not `false`?
+/// Does this annotation exist with a value other than `false`?
 pub fn is_set(annotations: &BTreeMap<String, String>, key: &str) -> bool {
     annotations.get(key).is_some_and(|value| value != "false")
 }
 
-/// A name as a label value: longer than 63 characters, the first 57 and six hexadecimal digits of its hash.
-/// `hash` is the SHA-256 of the name in hexadecimal (source: Velero's `pkg/label`).
+/// A name as a label value: longer than 63 characters, the first 57 and six hexadecimal digits of
+/// its hash. `hash` is the SHA-256 of the name in hexadecimal (source: Velero's `pkg/label`).
 pub fn label_value(name: &str, sha256_hex: impl FnOnce(&str) -> String) -> String {
     if name.len() <= 63 {
         return name.to_owned();

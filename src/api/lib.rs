@@ -1,6 +1,6 @@
-//! The wire: Velero's API kinds as JSON, the keys berth puts on objects, and the one reader that turns what
-//! people wrote into checked values of `berth-core`. The webhook lets in exactly what the controller can
-//! read, since both call [`parse`].
+//! JSON types: Velero's API kinds, the labels and annotations of berth, and the parser that turns
+//! them into validated values of `berth-core`. The webhook accepts exactly what the controller can
+//! read, because both call [`parse`].
 
 pub mod crd;
 pub mod duration;

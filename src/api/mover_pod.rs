@@ -1,11 +1,12 @@
-//! The pod of a data mover: whose it is, and where it may run. To and from the wire.
+//! Conversion of a data mover's pod from and to JSON types: its owner, node affinity and
+//! tolerations.
 
 use berth_core::affinity::{Effect, Expression, Operator, Term, Toleration};
 use berth_core::mover::MoverKind;
 use k8s_openapi::api::core::v1 as wire;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The object that a pod works for.
+/// The data mover that a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub kind: MoverKind,
@@ -13,8 +14,9 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// Whose pod this is. The label alone says nothing: anybody can write one, and a configured label of pods overwrites its
-/// value. The owner's name is the pod's.
+/// The data mover that this pod belongs to. The label alone proves nothing, because every user can
+/// write it, and a configured pod label overwrites its value. The name of the owner is the name of
+/// the pod.
 pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
     let labels = metadata.labels.as_ref()?;
     let kind = MoverKind::ALL.into_iter().find(|kind| labels.contains_key(kind.pod_label()))?;
@@ -26,7 +28,7 @@ pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
     is_owner.then(|| Owner { kind, name: owner.name.clone(), uid: owner.uid.clone() })
 }
 
-/// What is no operator is left out: the API server lets none of that in.
+/// Drops requirements with an unknown operator, because the API server admits none.
 pub fn term(term: &wire::NodeSelectorTerm) -> Term {
     let read = |one: &wire::NodeSelectorRequirement| {
         let operator = Operator::parse(&one.operator)?;
@@ -36,7 +38,7 @@ pub fn term(term: &wire::NodeSelectorTerm) -> Term {
     Term { expressions: all(&term.match_expressions), fields: all(&term.match_fields) }
 }
 
-/// To the wire.
+/// Converts back to the JSON type.
 pub fn write_term(term: &Term) -> wire::NodeSelectorTerm {
     let write = |one: &Expression| wire::NodeSelectorRequirement {
         key: one.key().to_owned(),
@@ -48,7 +50,7 @@ pub fn write_term(term: &Term) -> wire::NodeSelectorTerm {
     wire::NodeSelectorTerm { match_expressions: all(&term.expressions), match_fields: all(&term.fields) }
 }
 
-/// An effect that is none stands for all: the API server lets none of that in.
+/// An unknown effect is read as every effect, because the API server admits none.
 pub fn toleration(toleration: &wire::Toleration) -> Toleration {
     let exists = toleration.operator.as_deref() == Some("Exists");
     Toleration {
@@ -59,7 +61,7 @@ pub fn toleration(toleration: &wire::Toleration) -> Toleration {
     }
 }
 
-/// To the wire.
+/// Converts back to the JSON type.
 pub fn write_toleration(toleration: &Toleration) -> wire::Toleration {
     let operator = if toleration.value.is_some() { "Equal" } else { "Exists" };
     wire::Toleration {

@@ -1,7 +1,8 @@
-//! The ConfigMap of Velero's node-agent: how many data movers run, and where.
+//! The ConfigMap of Velero's node-agent: how many data movers run, and on which nodes.
 //!
-//! Velero reads it once at its start, fails on what is no JSON or has a wrong type, and passes over everything
-//! else that is wrong. [`parse`] reads what Velero would go by, and tells the rest.
+//! Velero reads it once at the start of a node-agent. It fails on malformed JSON and wrong types,
+//! and ignores all other faults. [`parse`] returns the configuration that Velero uses, and reports
+//! the faults.
 
 mod json;
 mod reader;
@@ -32,30 +33,30 @@ const TOP: [&str; 11] = [
     "podLabels",
 ];
 
-/// The claim that Velero makes for a backup of a volume of one class.
+/// The settings for the claim that Velero creates to back up a volume of one StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackupClaim {
-    /// `None`: that of the source.
+    /// `None`: the class of the source volume.
     pub storage_class: Option<String>,
     pub read_only: bool,
 }
 
-/// What node-agents go by, and berth for them.
+/// The settings that node-agents use, and that berth applies for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAgentConfig {
     pub load_affinity: Vec<Rule>,
-    /// Not Velero's: it ignores the key.
+    /// A field of berth's own, which Velero ignores.
     pub load_tolerations: Vec<TolerationRule>,
-    /// By the class of the source.
+    /// By the StorageClass of the source volume.
     pub backup_pvc: BTreeMap<String, BackupClaim>,
     pub ignore_delay_binding: bool,
-    /// Movers at one time on a node for which [`Self::per_node`] has nothing.
+    /// Number of concurrent movers on a node without an entry in [`Self::per_node`].
     pub global_config: u32,
-    /// Of several that match a node, the smallest number counts.
+    /// If several entries match a node, the smallest number applies.
     pub per_node: Vec<(Selector, u32)>,
-    /// Movers that may be in preparation at one time; `None`: any number.
+    /// Number of movers that may be prepared at the same time; `None`: any number.
     pub prepare_queue_length: Option<usize>,
-    /// Every StorageClass that is named.
+    /// Every StorageClass that the configuration names.
     classes: Vec<NamedClass>,
 }
 
@@ -63,11 +64,11 @@ pub struct NodeAgentConfig {
 struct NamedClass {
     at: Field,
     name: String,
-    /// Velero takes none whose volumes outlive their claims.
+    /// Named for a cache. Velero refuses classes whose volumes outlive their claims there.
     for_cache: bool,
 }
 
-/// What becomes of a StorageClass' volumes when their claims go.
+/// The reclaim policy of a StorageClass: what happens to a volume when its claim is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     Delete,
@@ -90,24 +91,25 @@ impl Default for NodeAgentConfig {
 }
 
 impl NodeAgentConfig {
-    /// The class that `backupPVC` has instead of that one of the source.
+    /// The StorageClass that `backupPVC` uses instead of that of the source.
     pub fn mapped_class(&self, source: &str) -> Option<&str> {
         self.backup_pvc.get(source)?.storage_class.as_deref()
     }
 }
 
-/// A configuration that Velero can read, with all that is wrong with it nevertheless.
+/// A configuration that Velero can read, with the faults that it has nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed {
     pub config: NodeAgentConfig,
     pub violations: Violations,
 }
 
-/// Reads the data of the ConfigMap by Velero's rules. What Velero passes over is among the violations; what no pod
-/// could be made of (a selector or a toleration that Kubernetes refuses) is left out as well.
+/// Parses the data of the ConfigMap by Velero's rules. The violations include what Velero ignores.
+/// A selector or toleration that Kubernetes would refuse in a pod is dropped.
 ///
 /// # Errors
-/// Velero cannot read it either. Every fault is told, those too that would not have prevented that.
+/// Velero cannot read the configuration either. Every fault is reported, including those that
+/// Velero would ignore.
 pub fn parse(data: &BTreeMap<String, String>) -> Result<Parsed, Violations> {
     let (mut reader, at) = (Reader::default(), Field::root("data"));
     let mut entries = data.iter();
@@ -137,16 +139,17 @@ pub fn parse(data: &BTreeMap<String, String>) -> Result<Parsed, Violations> {
     }
 }
 
-/// Reads the data of a ConfigMap that somebody is about to write.
+/// Parses the data of a ConfigMap that is about to be written.
 ///
 /// # Errors
-/// Every fault, each with its field path, whether or not Velero minds it.
+/// Every fault, each with its field path, whether or not Velero ignores it.
 pub fn check(data: &BTreeMap<String, String>) -> Result<NodeAgentConfig, Violations> {
     let Parsed { config, violations } = parse(data)?;
     violations.into_result(config)
 }
 
-/// Every StorageClass that the configuration names and that the cluster does not have, or not as it has to be.
+/// Reports every StorageClass in the configuration that the cluster does not have, or that is
+/// unsuitable.
 pub fn check_classes(config: &NodeAgentConfig, known: &BTreeMap<String, ReclaimPolicy>) -> Violations {
     let mut found = Violations::default();
     for NamedClass { at, name, for_cache } in &config.classes {
@@ -196,7 +199,7 @@ fn named(at: &Field, name: &str) -> NamedClass {
     NamedClass { at: at.clone(), name: name.to_owned(), for_cache: false }
 }
 
-/// Notes a class that is named, for [`check_classes`].
+/// Records the name of a class for [`check_classes`].
 fn class(
     json: Option<&Json>,
     at: &Field,
@@ -238,7 +241,7 @@ fn affinity(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut N
     for (i, element) in reader.list(json, at).iter().enumerate() {
         let at = at.index(i);
         if *element == Json::Null {
-            reader.unreadable(&at, "must be an object, is null: Velero breaks off at each data mover");
+            reader.unreadable(&at, "must be an object, is null: Velero fails at each data mover");
             continue;
         }
         let element = reader.object(Some(element), &at, &["nodeSelector", "storageClass"]);

@@ -1,4 +1,4 @@
-//! How the queue is ordered: in flags, and on the leader's Lease, where `berth queue` reads it.
+//! The order of the queue: in flags, and on the leader's Lease, where `berth queue` reads it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,8 +28,10 @@ struct WireShare {
     limit: i64,
 }
 
+/// Writes the order for the annotation of the Lease.
+///
 /// # Errors
-/// When it cannot be written as JSON.
+/// The order cannot be written as JSON.
 pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Wire {
         priority_classes: order.classes.iter().map(|(name, start)| (name.clone(), start.as_secs())).collect(),
@@ -42,8 +44,10 @@ pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
     })
 }
 
+/// Reads the annotation of the Lease.
+///
 /// # Errors
-/// When it is not what [`to_json`] writes.
+/// The text is not the output of [`to_json`].
 pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
     let wire: Wire = serde_json::from_str(text)?;
     Ok(Order {
@@ -61,19 +65,21 @@ pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
     })
 }
 
-/// A priority class as people type it: `high=1h` counts as having arrived an hour earlier, `low=-1h` as an hour later.
+/// Parses a priority class of the command line: `high=1h` counts as having arrived an hour earlier,
+/// `low=-1h` as an hour later.
 ///
 /// # Errors
-/// In words, with the way out.
+/// A message for people, with the way out.
 pub fn parse_class(text: &str) -> Result<(String, SignedDuration), String> {
-    let wrong = || format!("{text:?} is no priority class: write NAME=HEAD_START, as in high=1h or low=-30m");
+    let wrong =
+        || format!("{text:?} is not a priority class: write NAME=HEAD_START, as in high=1h or low=-30m");
     let (name, start) = text.split_once('=').ok_or_else(wrong)?;
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() || name.len() > 63 || !name.chars().all(is_name) {
         return Err(format!("{text:?}: the name of a priority class has 1 to 63 of a-z, 0-9 and -"));
     }
     let (negative, digits) = start.strip_prefix('-').map_or((false, start), |digits| (true, digits));
-    // It would mean zero.
+    // An empty text would parse as zero.
     if digits.is_empty() {
         return Err(wrong());
     }

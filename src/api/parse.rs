@@ -1,4 +1,4 @@
-//! From the wire to checked values, all faults at once.
+//! Parses JSON types into validated values, and reports all faults at once.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +17,25 @@ use crate::selector::{limit_labels, parse_selector, parts};
 use crate::velero::BackupSpec;
 use crate::{hook, keys};
 
-/// A Backup's wishes, checked: what the queue and the engine work with.
+/// A Backup's spec, validated: the input of the queue and the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub namespaces: NamespaceSet,
     pub resources: ResourceFilter,
-    /// Objects match one of these. Empty: all objects.
+    /// An object must match one of these. Empty: all objects match.
     pub selectors: Vec<Selector>,
-    /// Absent: the server's default.
+    /// `None`: the server's default.
     pub ttl: Option<std::time::Duration>,
-    /// What goes first within its type, by the type's plural: `name` or `namespace/name`, in this order.
+    /// Objects that are backed up first within their type, by the type's plural name: `name` or
+    /// `namespace/name`, in this order.
     pub ordered: BTreeMap<String, Vec<String>>,
-    /// Label of claims: those with the same value belong together.
+    /// Key of the claim label whose value names the volume group of a claim.
     pub group_key: String,
-    /// Commands for its pods.
+    /// Hooks for pods.
     pub hooks: Vec<Entry>,
 }
 
-/// Reads a spec by the rules of Velero's own validation.
+/// Parses a spec by the rules of Velero's own validation.
 ///
 /// # Errors
 /// Every fault, each with its field path.
@@ -42,7 +43,8 @@ pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
     read(spec, parse_selector)
 }
 
-/// The faults that [`backup`] tells of a spec, for whoever does nothing else with it: selectors may be large.
+/// Returns the faults that [`backup`] reports, without building values, because selectors may be
+/// large.
 pub fn check(spec: &BackupSpec) -> Violations {
     let only_check = |selector: &LabelSelector, at: &Field, found: &mut Violations| {
         let (labels, expressions) = parts(selector, at, found);
@@ -60,7 +62,7 @@ fn read(
     let mut found = Violations::default();
     let namespaces = namespaces(spec, &at, &mut found);
     let resources = resources(spec, &at, &mut found);
-    // What is too much is looked at no further.
+    // Selectors above the limit are not checked further.
     let are_few = limit_labels(all_selectors(spec), &at, "use several Backups", &mut found);
     let selectors = if are_few { selectors(spec, &at, &mut found, selector) } else { Vec::new() };
     let ttl = duration(spec.ttl.as_ref(), &at.child("ttl"), &mut found);
@@ -70,7 +72,7 @@ fn read(
         let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
         let at = at.child("resourcePolicy");
         found.require(is_config_map, &at.child("kind"), "must be ConfigMap");
-        // It becomes a part of an address.
+        // The name becomes a part of a URL.
         let message = "is not the name of a ConfigMap: lower case letters, digits, '-' and '.'";
         found.require(is_subdomain(&policy.name), &at.child("name"), message);
     }
@@ -86,14 +88,14 @@ fn read(
     found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key, hooks })
 }
 
-/// The ConfigMap with the resource policy, if it can be asked for.
+/// The name of the ConfigMap with the resource policy, if it is a valid name.
 pub fn resource_policy(spec: &BackupSpec) -> Option<&str> {
     let policy = spec.resource_policy.as_ref()?;
     let is_config_map = policy.kind.eq_ignore_ascii_case("configmap");
     (is_config_map && is_subdomain(&policy.name)).then_some(policy.name.as_str())
 }
 
-/// Names that no object has are told when nobody is found by them.
+/// Names that cannot exist are not reported here; the backup reports names that it does not find.
 fn ordered(spec: &BackupSpec, at: &Field, found: &mut Violations) -> BTreeMap<String, Vec<String>> {
     let mut ordered: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let kinds = spec.ordered_resources.as_ref().map_or(0, BTreeMap::len);
@@ -104,7 +106,7 @@ fn ordered(spec: &BackupSpec, at: &Field, found: &mut Violations) -> BTreeMap<St
     let mut count = 0;
     for (kind, names) in spec.ordered_resources.iter().flatten() {
         let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        // One more than there may be.
+        // One more than the limit, so that the excess is noticed.
         let names = names.take(limits::NAMES + 1 - count);
         let names: Vec<String> = names.map(|name| tellable(name).into_owned()).collect();
         count += names.len();
@@ -120,11 +122,11 @@ fn ordered(spec: &BackupSpec, at: &Field, found: &mut Violations) -> BTreeMap<St
     ordered
 }
 
-/// The namespaces alone, for the queue: a spec with other faults still has a place, and fails when its turn
-/// comes.
+/// Parses the namespaces alone, for the queue: a spec with other faults still has a place, and
+/// fails when its turn comes.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// Why the namespaces cannot be parsed.
 pub fn backup_namespaces(spec: &BackupSpec) -> Result<NamespaceSet, Violations> {
     let mut found = Violations::default();
     let set = namespaces(spec, &Field::root("spec"), &mut found);
@@ -185,7 +187,7 @@ fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceF
     ResourceFilter::Scoped { cluster: filter(0, 1), namespaced: filter(2, 3), policy: Lists::default() }
 }
 
-/// Those of its hooks among them.
+/// All label selectors of the spec, including those of its hooks.
 fn all_selectors(spec: &BackupSpec) -> impl Iterator<Item = &LabelSelector> {
     let hooks = spec.hooks.iter().flat_map(|hooks| hooks.resources.iter().flatten());
     let of_hooks = hooks.filter_map(|hook| hook.label_selector.as_ref());
@@ -208,7 +210,7 @@ fn selectors(
     let many =
         either.iter().take(limits::SELECTORS).enumerate().map(|(i, selector)| (or_at.index(i), selector));
     let read: Vec<Selector> = one.chain(many).map(|(at, s)| read_one(s, &at, found)).collect();
-    // One that matches everything makes the others idle.
+    // A selector that matches everything makes the others redundant.
     if read.iter().any(Selector::is_empty) { Vec::new() } else { read }
 }
 
@@ -327,7 +329,7 @@ mod tests {
             (json!({"labelSelector": {"matchExpressions": vec![expressions[0].clone(); 6]}}), 6000),
             (beside_hooks(full(1, "v")), 5000),
             (beside_hooks(and(full(1, "v"), labels(1))), 5001),
-            // None of these is a value, and nobody looks.
+            // None of these is a valid value, but they are not checked.
             (either(full(6, "-")), 6000),
         ] {
             let said = format!(
@@ -349,7 +351,7 @@ mod tests {
             (json!({"metadata": {"labels": some(1001, "b")}}), "metadata.labels", Some("use fewer")),
             (json!({"orderedResources": some(1000, "n")}), "orderedResources", None),
             (json!({"orderedResources": some(1001, "n")}), "orderedResources", Some("name fewer types")),
-            // None of these names anything, and nobody looks.
+            // None of these is a valid name, but they are not checked.
             (json!({"orderedResources": some(1001, ",")}), "orderedResources", Some("name fewer types")),
         ] {
             let said =

@@ -1,4 +1,5 @@
-//! What the queue reads off a Backup, the same at admission and in the controller.
+//! The fields of a Backup that decide its place in the queue, read in the same way at admission and
+//! in the controller.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::keys::{self, is_set};
 use crate::parse::backup_namespaces;
 use crate::velero::BackupSpec;
 
-/// The parts of a Backup that decide on its place.
+/// The parts of a Backup that decide its place.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     pub labels: &'a BTreeMap<String, String>,
@@ -20,7 +21,8 @@ pub struct Source<'a> {
     pub spec: &'a BackupSpec,
 }
 
-/// What [`Source`] looks at of a spec. Reading the rest may take long, and nothing of it decides on a place.
+/// The fields of a spec that [`Source`] needs. Parsing the others may take long, and they do not
+/// change the place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlacedSpec {
@@ -37,7 +39,7 @@ impl From<PlacedSpec> for BackupSpec {
 }
 
 impl Source<'_> {
-    /// Everything but name, UID, phase, position and times of its life.
+    /// Builds an [`Entry`] without name, UID, phase, position and timestamps.
     pub fn entry(&self, order: &Order) -> Entry {
         let (namespaces, refused) = match backup_namespaces(self.spec) {
             Ok(set) => (set, Vec::new()),
@@ -61,7 +63,7 @@ impl Source<'_> {
         }
     }
 
-    /// As [`Entry::includes`].
+    /// The value of [`Entry::includes`].
     pub fn includes(&self) -> Vec<String> {
         let includes = self.spec.included_namespaces.as_deref().unwrap_or_default();
         let mut includes: Vec<String> = includes.iter().take(limits::NAMES).cloned().collect();
@@ -69,13 +71,13 @@ impl Source<'_> {
         if includes.is_empty() { vec!["*".to_owned()] } else { includes }
     }
 
-    /// Its priority class, by annotation or label.
+    /// Its priority class, from the annotation or label.
     pub fn class(&self) -> Option<&str> {
         let named = self.annotations.get(keys::PRIORITY_CLASS);
         named.or_else(|| self.labels.get(keys::PRIORITY_CLASS)).map(String::as_str)
     }
 
-    /// Whose share it uses.
+    /// The tenant whose share it uses.
     pub fn tenant(&self, order: &Order) -> Option<String> {
         self.labels.get(&order.share.as_ref()?.label).cloned()
     }

@@ -1,7 +1,9 @@
-//! A Backup's resource policy: YAML under the only key of a ConfigMap in the Backup's namespace, as Velero reads it.
+//! A Backup's resource policy: YAML in the only key of a ConfigMap in the Backup's namespace, as
+//! Velero reads it.
 //!
-//! Its size, depth and aliases are bounded before any of it is used. What is no YAML of this form is told with line and column
-//! and nothing of what stands there, and everything else that is wrong with its field path.
+//! Its size, depth and aliases are limited before any of it is used. A text that is not YAML of
+//! this form is reported with line and column, without quoting it. All other faults are reported
+//! with their field path.
 
 mod document;
 mod fault;
@@ -23,16 +25,16 @@ use crate::quantity::Quantity;
 use crate::selector::{limit_labels, parse_selector};
 use document::{Document, ResourceFilter};
 
-/// The only one that there is.
+/// The only version.
 const VERSION: &str = "v1";
 const PHASES: [&str; 3] = ["Pending", "Bound", "Lost"];
-/// Nesting of a document that means anything, and some.
+/// Nesting depth: more than a valid policy needs.
 const DEPTH: usize = 16;
-/// Keys and values.
+/// Number of keys and values.
 const NODES: usize = 50_000;
 const ALIASES: usize = 100;
 
-/// Reads the data of a ConfigMap; `at` is how that is called.
+/// Parses the data of a ConfigMap; `at` is the path of the ConfigMap in messages.
 ///
 /// # Errors
 /// Every fault, each with its field path.
@@ -57,7 +59,7 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
     let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
-            found.push(at, format!("is not YAML of a resource policy: {}", fault::told(&error)));
+            found.push(at, format!("is not YAML of a resource policy: {}", fault::describe(&error)));
             return Err(found);
         }
     };
@@ -172,7 +174,7 @@ fn rules(filters: Vec<ResourceFilter>, reach: Reach, at: &Field, found: &mut Vio
         let at = at.index(i);
         let rule = rule(filter, &at, found);
         if rule.kinds.is_empty() {
-            let message = "\"*\", or no kinds, is for namespacedFilterPolicies only: name kinds; those that you do not name are taken as ever";
+            let message = "\"*\", or no kinds, is for namespacedFilterPolicies only: name kinds; those that you do not name are taken as usual";
             found.require(reach == Reach::Namespaces, &at.child("kinds"), message);
             if let Some(other) = rest.replace(i) {
                 let message = format!("resourceFilters[{other}] is for all other kinds already: remove one");
@@ -220,7 +222,7 @@ fn rule(filter: ResourceFilter, at: &Field, found: &mut Violations) -> Rule {
     let many = many.map(|(i, selector)| (either_at.index(i), selector));
     let selectors: Vec<Selector> =
         one.into_iter().chain(many).map(|(at, selector)| parse_selector(&selector.0, &at, found)).collect();
-    // One that matches everything makes the others idle.
+    // A selector that matches everything makes the others redundant.
     let selectors = if selectors.iter().any(Selector::is_empty) { Vec::new() } else { selectors };
     let names = Names::parse(&filter.names.unwrap_or_default(), &at.child("names"), found);
     let excluded =
@@ -246,7 +248,8 @@ fn globs(entries: &[String], at: &Field, found: &mut Violations) -> Vec<Glob> {
     globs
 }
 
-/// What one policy has, no other one has; and of patterns there are no more than can be compared with every namespace.
+/// Reports namespaces that several policies name, and more patterns than can be compared with every
+/// namespace.
 fn compare(policies: &[NamespacePolicy], at: &Field, found: &mut Violations) {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut patterns = 0;

@@ -1,4 +1,4 @@
-//! Amounts as Kubernetes writes them: `500m`, `1.5Gi`, `2e3`.
+//! Quantities as Kubernetes writes them: `500m`, `1.5Gi`, `2e3`.
 
 const UNITS: [(&str, u32, i32); 16] = [
     ("", 0, 0),
@@ -19,7 +19,7 @@ const UNITS: [(&str, u32, i32); 16] = [
     ("Ei", 60, 0),
 ];
 
-/// An amount, in billionths, rounded up as Kubernetes does; what is too large for that is as large as can be.
+/// A quantity, in billionths, rounded up as Kubernetes does; saturates at the largest value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity(i128);
 
@@ -30,7 +30,7 @@ impl Quantity {
         self.0
     }
 
-    /// `None`: Kubernetes reads no amount from that.
+    /// `None`: not a Kubernetes quantity.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -61,7 +61,7 @@ impl Quantity {
     }
 }
 
-/// The powers of two and of ten that a unit stands for.
+/// The powers of two and of ten of a unit.
 fn scale(unit: &str) -> Option<(u32, i32)> {
     if let Some((_, twos, tens)) = UNITS.iter().find(|(name, ..)| *name == unit) {
         return Some((*twos, *tens));

@@ -1,4 +1,4 @@
-//! Label selectors as they stand in objects.
+//! Label selectors in JSON.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// Have these selectors no more labels and values together than are taken?
+/// Do these selectors together have no more labels and values than the limit?
 pub(crate) fn limit_labels<'s>(
     selectors: impl Iterator<Item = &'s LabelSelector>,
     at: &Field,
@@ -34,7 +34,7 @@ pub(crate) fn parse_selector(selector: &LabelSelector, at: &Field, found: &mut V
     Selector::parse(labels, expressions, at, found)
 }
 
-/// Labels and expressions, of each no more than there may be.
+/// The labels and expressions of a selector, each cut to the limit.
 pub(crate) fn parts<'s>(
     selector: &'s LabelSelector,
     at: &Field,

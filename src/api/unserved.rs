@@ -1,15 +1,17 @@
-//! What a Backup may ask for and berth's own engine does not do. What is asked for and not given is never a mere warning:
-//! admission refuses it, and where it got in all the same (by the hand of somebody whom no webhook answered, or from before a
-//! change of the executor) it costs the backup its phase. None of it concerns backups that Velero runs.
+//! Fields of a Backup that berth's own engine does not implement. A request that is not served is
+//! never a mere warning: admission refuses it, and a Backup that has it all the same (because no
+//! webhook was called, or because the executor was changed later) ends as failed. None of this
+//! applies to backups that Velero runs.
 
 use berth_core::violation::{Field, Violations};
 
 use crate::velero::BackupSpec;
 
-/// What every one of these faults ends with.
+/// The end of every one of these messages.
 pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth install --executor=velero)";
 
-/// Everything that the engine does not do, each with its field path and the way out.
+/// All requests in the spec that the engine does not implement, each with its field path and the
+/// way out.
 pub fn unserved(spec: &BackupSpec) -> Violations {
     let to_files = spec.default_volumes_to_fs_backup.or(spec.default_volumes_to_restic) == Some(true);
     let volumes = "berth's engine stores objects, and not the data of volumes";
@@ -57,7 +59,8 @@ mod tests {
         );
     }
 
-    /// As Velero's command line and its server write it where nothing is asked for, and what the engine does.
+    /// Values that Velero's command line and server write by default, and fields that the engine
+    /// implements.
     #[test]
     fn what_asks_for_nothing_is_served() {
         let spec = serde_json::json!({

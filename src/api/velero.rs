@@ -1,4 +1,5 @@
-//! `velero.io`, one kind per file; the four kinds of data movers share one. No kind has a status subresource: status is written with the object.
+//! `velero.io`, one kind per file; the four kinds of data movers share one. No kind has a status
+//! subresource: the status is written with the object.
 
 pub mod backup;
 pub mod backup_storage_location;

@@ -11,30 +11,30 @@ use jiff::SignedDuration;
 use super::{MoverArgs, duration};
 use crate::settings::{Executor, LogFormat};
 
-/// What every server process takes.
+/// Flags of every server process.
 #[derive(ClapArgs, Clone)]
 pub struct CommonArgs {
-    /// Namespace whose Backups are served.
+    /// Namespace of the Backups.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// Backups that may run at the same time.
+    /// How many Backups may run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: u16,
-    /// Workers of each running backup: pods in which its hooks run at one time.
+    /// Workers of each running Backup: how many pods its hooks run in at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: u16,
-    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
+    /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
     #[arg(long, default_value = "[::]:8085")]
     pub health_address: SocketAddr,
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or tracing's filter syntax.
+    /// Log level (error, warn, info, debug, trace), or a filter in tracing's syntax.
     #[arg(long, env = "BERTH_LOG", default_value = "info")]
     pub log_level: String,
-    /// Who runs the backups that are started.
+    /// Program that runs started Backups.
     #[arg(long, value_enum, default_value = "berth")]
     pub executor: Executor,
     #[command(flatten)]
@@ -42,33 +42,35 @@ pub struct CommonArgs {
     /// Secret that holds the webhook's certificate.
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
-    /// Namespace of the hub with the credentials of shared buckets' stores.
+    /// Namespace of the hub that holds the credentials of shared buckets.
     #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
-    /// ConfigMap of the node-agents. Default: what their DaemonSet names.
+    /// ConfigMap of the node-agents. Default: the one that their DaemonSet names.
     #[arg(long)]
     pub node_agent_configmap: Option<String>,
     #[command(flatten)]
     pub movers: MoverArgs,
 }
 
-/// How the queue is ordered. Without any of these: by arrival.
+/// How the queue is ordered. Without any of these flags: by time of arrival.
 #[derive(ClapArgs, Clone)]
 pub struct OrderArgs {
-    /// Priority classes and their head starts, as in high=1h,low=-1h: such a backup counts as having arrived that
-    /// much earlier or later. A backup names its class by the annotation or label berth.dev/priority-class.
+    /// Priority classes and their head starts, as in high=1h,low=-1h: a Backup of a class is
+    /// ordered as if it had arrived that much earlier or later. A Backup names its class by the
+    /// annotation or label berth.dev/priority-class.
     #[arg(long, value_delimiter = ',', value_parser = berth_api::order::parse_class)]
     pub priority_classes: Vec<(String, SignedDuration)>,
-    /// Let tenants that used much lately let others pass: a second back for each worker-second.
+    /// Fair sharing: move a tenant back one second in the queue for each worker-second that it used
+    /// recently.
     #[arg(long)]
     pub fair_share: bool,
-    /// Label of a Backup that names its tenant.
+    /// Label of a Backup whose value is its tenant.
     #[arg(long, default_value = berth_api::keys::SCHEDULE, requires = "fair_share")]
     pub fair_share_label: String,
-    /// Time after which a worker-second counts half.
+    /// Half-life of used worker-seconds: after this time they count half.
     #[arg(long, default_value = "24h", value_parser = duration, requires = "fair_share")]
     pub fair_share_half_life: Duration,
-    /// The furthest that a tenant is put back.
+    /// The most that a tenant is moved back.
     #[arg(long, default_value = "1h", value_parser = duration, requires = "fair_share")]
     pub fair_share_limit: Duration,
 }

@@ -11,43 +11,47 @@ use crate::settings::Certificates;
 pub struct ControllerArgs {
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How long backups are kept that do not say.
+    /// How long to keep Backups that set no ttl.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
-    /// How long a read that fails is tried again. Then the backup goes on without that type, and is PartiallyFailed; where the
-    /// API server itself is gone its run ends: it is run again from its checkpoint, and Failed where there is none.
+    /// How long to retry a failing read of the API server. After that the Backup goes on without
+    /// that type and becomes PartiallyFailed. If the API server itself is unreachable the run ends:
+    /// the Backup resumes from its checkpoint, or is Failed if it has none.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub list_retry_timeout: Duration,
-    /// Objects asked for with one request.
+    /// Objects per page of a list request.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub client_page_size: u32,
-    /// How often a storage location is checked that does not say.
+    /// How often to check storage locations that set no validationFrequency.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub store_validation_frequency: Duration,
-    /// Service in front of the webhooks: its DNS names stand in the certificate.
+    /// Service in front of the webhooks. Its DNS names are in the certificate.
     #[arg(long, default_value = "berth-webhook")]
     pub webhook_service: String,
-    /// Further name or address under which the webhooks are called. May be given more than once.
+    /// Further DNS name or IP address of the webhooks, for the certificate. May be given more than
+    /// once.
     #[arg(long = "webhook-name")]
     pub webhook_names: Vec<String>,
-    /// Name of the two webhook configurations whose caBundle is kept current.
+    /// Name of both webhook configurations whose caBundle is kept current.
     #[arg(long, default_value = "berth")]
     pub webhook_configuration: String,
-    /// Who keeps the webhooks' certificates.
+    /// Program that issues the webhooks' certificates.
     #[arg(long, value_enum, default_value = "self-managed")]
     pub certificates: Certificates,
-    /// How long a new authority stands in caBundle before anything that it signed is served: longer than the slowest
-    /// API server takes to notice.
+    /// How long a new authority is in caBundle before a certificate that it signed is served. Must
+    /// be longer than the slowest API server takes to read the change.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub ca_lead_time: Duration,
-    /// How long running backups may go on once a stop was asked for, before the next leader has them. Without: it has them at once.
-    /// A pod needs a terminationGracePeriodSeconds that is longer.
+    /// How long running Backups may go on after SIGTERM before the next leader takes them over.
+    /// Default: the next leader takes them over at once. The pod's terminationGracePeriodSeconds
+    /// must be longer.
     #[arg(long, value_parser = duration)]
     pub drain_timeout: Option<Duration>,
-    /// What becomes of a backup whose controller was killed, lost its Lease or was asked to stop, or whose store failed, while it ran.
+    /// What happens to a running Backup when its controller is killed, stopped or loses its Lease,
+    /// or when its store fails.
     #[arg(long, value_enum, default_value = "resume")]
     pub after_interruption: AfterInterruption,
-    /// How long a leader that went silent keeps the others waiting.
+    /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
     #[command(flatten)]
@@ -56,14 +60,17 @@ pub struct ControllerArgs {
     pub hub: HubArgs,
 }
 
-/// What becomes of a backup whose run ended before it did. One that this happens to three times is Failed, whatever is set.
+/// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,
+/// whatever is set.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum AfterInterruption {
-    /// The next leader goes on from the last checkpoint in the store; where there is none, it begins the backup anew.
+    /// The next leader resumes the Backup from the last checkpoint in the store, or restarts it if
+    /// there is none.
     Resume,
-    /// The next leader begins it anew. Where its store or the API server failed, it is Failed.
+    /// The next leader restarts the Backup. If its store or the API server failed, the Backup is
+    /// Failed.
     Restart,
-    /// It is Failed.
+    /// The Backup is Failed.
     Fail,
 }
 

@@ -18,56 +18,61 @@ pub struct GardenArgs {
 
 #[derive(Subcommand)]
 pub enum GardenCommand {
-    /// Act in a member cluster: make buckets and remove data, as Gardener's BackupBuckets and BackupEntries say; with
-    /// --hub-kubeconfig, carry what a hub gave to this cluster. Run two: one leads.
+    /// Run the agent of a member cluster: it creates buckets and deletes data as Gardener's
+    /// BackupBuckets and BackupEntries ask; with --hub-kubeconfig it also syncs the hub's objects
+    /// for this cluster. Run two: one leads.
     Agent(Box<AgentArgs>),
-    /// The hub's buckets: how full, who acts on them, what is wrong.
+    /// List the hub's buckets: how full they are, which seed acts on them, and what is wrong.
     Buckets(HubTarget),
-    /// The hub's entries: where, whose, what is wrong, until when deleted data stays.
+    /// List the hub's entries: their bucket, their cluster, what is wrong, and until when deleted
+    /// data is kept.
     Entries(HubTarget),
-    /// What a hub would make of these files. No cluster is asked.
+    /// Show what a hub would do with the objects in these files. No cluster is contacted.
     Plan(PlanArgs),
-    /// Move a cluster's backups from a bucket of its own into its directory of a shared one. What is done is on record in the
-    /// shared bucket: run it again after an interruption. Backups of the location wait during the last listing.
+    /// Move a cluster's backups from its own bucket into its directory of a shared bucket. Progress
+    /// is recorded in the shared bucket, so run it again after an interruption. Backups to the
+    /// location wait during the last listing.
     Migrate(MigrateArgs),
 }
 
 #[derive(ClapArgs)]
 pub struct AgentArgs {
-    /// Namespace of the Lease, and of the BackupStorageLocations that are made.
+    /// Namespace of the Lease, and of the BackupStorageLocations that the agent creates.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// Kubeconfig file of the hub. Without: only what is in this cluster is acted on.
+    /// Kubeconfig file of the hub. Default: none, and the agent acts on this cluster's objects
+    /// only.
     #[arg(long, requires = "seed")]
     pub hub_kubeconfig: Option<PathBuf>,
-    /// Name of the hub's Seed that this cluster is.
+    /// Name of this cluster's Seed in the hub.
     #[arg(long, requires = "hub_kubeconfig")]
     pub seed: Option<String>,
-    /// Namespace with the stores' credentials, in the hub and here.
+    /// Namespace of the stores' credentials, in the hub and in this cluster.
     #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
-    /// Where /healthz, /readyz and /metrics are served, plain HTTP.
+    /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
     #[arg(long, default_value = "[::]:8085")]
     pub health_address: SocketAddr,
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged: error, warn, info, debug, trace, or tracing's filter syntax.
+    /// Log level (error, warn, info, debug, trace), or a filter in tracing's syntax.
     #[arg(long, env = "BERTH_LOG", default_value = "info")]
     pub log_level: String,
-    /// How long a leader that went silent keeps the others waiting.
+    /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
     #[command(flatten)]
     pub folders: FolderArgs,
 }
 
-/// What is asked of a hub.
+/// Flags of commands that list a hub's objects.
 #[derive(ClapArgs)]
 pub struct HubTarget {
-    /// Kubeconfig file of the hub. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
+    /// Kubeconfig file of the hub. Default: KUBECONFIG, ~/.kube/config, or the pod's service
+    /// account.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     #[arg(long, short, value_enum, default_value = "table")]
@@ -76,11 +81,12 @@ pub struct HubTarget {
 
 #[derive(ClapArgs)]
 pub struct PlanArgs {
-    /// YAML file with CloudProfiles, Seeds, BackupEntries, and BackupBuckets that are there already; `-` is standard input.
-    /// May be given more than once.
+    /// YAML file with CloudProfiles, Seeds, BackupEntries, and existing BackupBuckets; `-` is
+    /// standard input. May be given more than once.
     #[arg(long = "filename", short = 'f', required = true)]
     pub files: Vec<PathBuf>,
-    /// Entries that a bucket takes, as in aws=100. A provider without one: any number. May be given more than once.
+    /// Most entries in one bucket of a provider, as in aws=100. Default: no limit. May be given
+    /// more than once.
     #[arg(long = "bucket-quota", value_delimiter = ',', value_parser = limit)]
     pub bucket_quotas: Vec<(String, u32)>,
     #[arg(long, short, value_enum, default_value = "table")]
@@ -91,22 +97,23 @@ pub struct PlanArgs {
 pub struct MigrateArgs {
     #[command(flatten)]
     pub target: Target,
-    /// BackupStorageLocation whose backups are moved. It keeps its name.
+    /// BackupStorageLocation whose backups to move. It keeps its name.
     #[arg(long, value_name = "LOCATION")]
     pub from: String,
-    /// BackupEntry of this cluster that they are moved to.
+    /// BackupEntry of this cluster to move the backups to.
     #[arg(long, value_name = "ENTRY")]
     pub to_entry: String,
-    /// Say what there is to do, and write nothing.
+    /// Show what would be done, and write nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// In the end, remove at the old place what was copied. Without: it stays until this is run again with it.
+    /// At the end, delete the copied objects from the old bucket. Default: they stay until a later
+    /// run with --retire.
     #[arg(long, conflicts_with = "dry_run")]
     pub retire: bool,
-    /// Objects that are copied at the same time.
+    /// How many objects are copied at the same time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub at_once: u16,
-    /// How long to wait for backups that run, and for the location at its new place.
+    /// How long to wait for running Backups to end, and for the moved location to become Available.
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
     #[command(flatten)]

@@ -10,25 +10,28 @@ use berth_core::garden::quota::Quota;
 use clap::Args as ClapArgs;
 use jiff::SignedDuration;
 
-/// Shared buckets, in the cluster that decides. Without its kinds there is nothing to do.
+/// Shared buckets, on the hub. They have no effect in a cluster without the hub's definitions.
 #[derive(ClapArgs, Clone)]
 pub struct HubArgs {
-    /// Entries that a bucket takes, as in aws=100. A provider without one: any number. May be given more than once.
+    /// Most entries in one bucket of a provider, as in aws=100. Default: no limit. May be given
+    /// more than once.
     #[arg(long = "bucket-quota", value_delimiter = ',', value_parser = limit)]
     pub bucket_quotas: Vec<(String, u32)>,
-    /// How long data outlives its deleted entry: for all, as in 168h; at one provider, as in aws=168h; for entries of one
-    /// purpose there, as in aws/production=720h. The most specific one counts. May be given more than once. Default: not
-    /// at all.
+    /// How long the data of a deleted entry is kept: of all entries, as in 168h; of one provider,
+    /// as in aws=168h; of one provider and purpose, as in aws/production=720h. The most specific
+    /// period applies. May be given more than once. Default: data is deleted at once.
     #[arg(long = "deletion-grace-period", value_delimiter = ',', value_parser = grace)]
     pub deletion_grace_periods: Vec<(For, SignedDuration)>,
-    /// How long a bucket stays that no seed backs up into and no entry is in.
+    /// How long to keep a bucket that no seed uses and that has no entry.
     #[arg(long, default_value = "1h", value_parser = super::duration)]
     pub bucket_idle_delay: Duration,
 }
 
 impl HubArgs {
+    /// The hub's settings.
+    ///
     /// # Errors
-    /// When two flags are for the same.
+    /// When two values are for the same provider and purpose.
     pub fn settings(&self, namespace: &str) -> anyhow::Result<Settings> {
         Ok(Settings {
             quota: Quota::new(self.bucket_quotas.iter().cloned()).context("--bucket-quota")?,
@@ -53,7 +56,7 @@ fn grace(text: &str) -> Result<(For, SignedDuration), String> {
     if whose.is_empty() {
         return Ok((For::default(), period));
     }
-    // Providers may have slashes, too; those have dots before them.
+    // A provider may have a slash itself; then its part before the slash has a dot.
     let whose = match whose.rsplit_once('/') {
         Some((provider, last)) => match Purpose::parse(last) {
             Some(purpose) => For { provider: Some(provider.to_owned()), purpose: Some(purpose) },

@@ -12,55 +12,60 @@ use crate::settings::{Certificates, EngineRights, Executor};
 pub struct InstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: that of this version, from where it is
-    /// installed from.
+    /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: the image of
+    /// this version, from the repository that the installed one came from.
     #[arg(long, value_parser = image::checked)]
     pub image: Option<String>,
-    /// Who runs the backups that are started. Default: as it is installed, else berth.
+    /// Program that runs started Backups. Default: as it is installed, else berth.
     #[arg(long, value_enum)]
     pub executor: Option<Executor>,
-    /// Velero is installed there: bring no definitions, leave the namespace as it is, and take its service account for
-    /// Velero. Default: found out.
+    /// Velero is installed in the namespace: install no Velero definitions, leave the namespace
+    /// unchanged, and use its service account as Velero's. Default: detected.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub beside_velero: Option<bool>,
-    /// Switch off those controllers of Velero that berth takes the place of. The difference is shown first; `berth
+    /// Switch off the Velero controllers that berth replaces. The difference is shown first; `berth
     /// uninstall` switches them on again.
     #[arg(long, conflicts_with = "output")]
     pub adjust_velero: bool,
-    /// Who keeps the webhooks' certificates. Default: as it is installed, else berth itself.
+    /// Program that issues the webhooks' certificates. Default: as it is installed, else
+    /// self-managed.
     #[arg(long, value_enum)]
     pub certificates: Option<Certificates>,
-    /// Velero's service account, which may delete, expire and copy finished Backups. Default: that of its Deployment; where
-    /// none is found, the one that is installed, if that was said to be another one than velero, else none.
+    /// Velero's service account, which may delete, expire and sync finished Backups. Default: the
+    /// one of Velero's Deployment; without a Deployment, as it is installed if that is not velero,
+    /// else none.
     #[arg(long)]
     pub velero_service_account: Option<String>,
-    /// What the engine may read to back it up. Default: as it is installed, else all.
+    /// Which types the engine may read for backups. Default: as it is installed, else all.
     #[arg(long, value_enum)]
     pub engine_rights: Option<EngineRights>,
-    /// Backups that may run at the same time. Default: as it is installed.
+    /// How many Backups may run at the same time. Default: as it is installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub concurrent_backups: Option<u16>,
-    /// Pods of each running backup in which hooks run at one time. Default: as it is installed.
+    /// How many pods the hooks of each running Backup run in at the same time. Default: as it is
+    /// installed.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: Option<u16>,
     #[command(flatten)]
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
-    /// Take over objects of berth's names that no `berth install` brought. Without, they are named, and nothing is changed.
+    /// Take over existing objects with berth's names that no `berth install` created. Default: list
+    /// them, and change nothing.
     #[arg(long, conflicts_with = "output")]
     pub adopt: bool,
-    /// Let the API server judge everything, and write nothing.
+    /// Let the API server validate every object (server-side dry run), and write nothing.
     #[arg(long)]
     pub dry_run: bool,
     /// Show what would change, and write nothing.
     #[arg(long)]
     pub diff: bool,
-    /// Print the objects instead of applying them, for GitOps. No cluster is asked (but with --engine-rights=listed what it
-    /// serves): say --beside-velero where it applies.
+    /// Print the objects instead of applying them, for GitOps. No cluster is contacted, except for
+    /// its served types with --engine-rights=listed, so set --beside-velero where it applies.
     #[arg(long, short, value_enum, conflicts_with_all = ["dry_run", "diff"])]
     pub output: Option<Printed>,
-    /// How long to wait until berth is ready, and for running backups to end where another one is to run them.
+    /// How long to wait until berth is ready, and for running Backups to end where --executor
+    /// changes.
     #[arg(long, default_value = "2m", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -74,11 +79,11 @@ pub enum Printed {
 pub struct UninstallArgs {
     #[command(flatten)]
     pub target: Target,
-    /// Say what would be removed, and remove nothing.
+    /// Show what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// How long to wait until berth's pods have ended. Backups that run are not waited for: they stay InProgress, until a
-    /// later `berth install` goes on with them.
+    /// How long to wait until berth's pods have ended. Running Backups are not waited for: they
+    /// stay InProgress until a later `berth install` resumes them.
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
 }

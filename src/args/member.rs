@@ -8,36 +8,40 @@ use clap::Args as ClapArgs;
 
 #[derive(ClapArgs)]
 pub struct MemberArgs {
-    /// This cluster shares backup buckets with others: install the agent that acts here (`berth garden agent`), and its
-    /// definitions where nobody else brought them. =false takes it out again. Default: as it is installed.
+    /// This cluster shares backup buckets with others: install its agent (`berth garden agent`),
+    /// and the agent's definitions unless they exist. =false removes the agent. Default: as it is
+    /// installed.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub garden_member: Option<bool>,
-    /// Kubeconfig file of the hub that this cluster is a seed of. Its current context, and no other one, is kept in the
-    /// Secret berth-garden-hub. Implies --garden-member. Default: as it is installed.
+    /// Kubeconfig file of the hub. Only its current context is stored, in the Secret
+    /// berth-garden-hub. Implies --garden-member. Default: as it is installed.
     #[arg(long, value_name = "FILE", requires = "seed")]
     pub hub_kubeconfig: Option<PathBuf>,
-    /// Name of the hub's Seed that this cluster is. Implies --garden-member.
+    /// Name of this cluster's Seed in the hub. Implies --garden-member.
     #[arg(long, value_name = "NAME", requires = "hub_kubeconfig", value_parser = name)]
     pub seed: Option<String>,
-    /// Secret of berth's namespace with `kubeconfig` and `seed` that somebody else makes, in place of --hub-kubeconfig and
-    /// --seed. Implies --garden-member.
+    /// Existing Secret of berth's namespace with the keys `kubeconfig` and `seed`, in place of
+    /// --hub-kubeconfig and --seed. Implies --garden-member.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["hub_kubeconfig", "seed"], value_parser = name)]
     pub hub_secret: Option<String>,
-    /// With --output: Gardener brought the member's definitions, so print none. Without --output it is found out.
+    /// With --output: Gardener has installed the member's definitions, so print none. Without
+    /// --output this is detected.
     #[arg(long, requires = "output")]
     pub beside_gardener: bool,
 }
 
 impl MemberArgs {
+    /// Checks that the flags fit together.
+    ///
     /// # Errors
-    /// When the part is to be taken out and a hub given to it.
+    /// When the agent should be removed and a hub is given for it.
     pub fn ensure_consistent(&self) -> anyhow::Result<()> {
         let flag = match self {
             Self { garden_member: Some(false), hub_kubeconfig: Some(_), .. } => "--hub-kubeconfig",
             Self { garden_member: Some(false), hub_secret: Some(_), .. } => "--hub-secret",
             _ => return Ok(()),
         };
-        bail!("--garden-member=false takes the agent out, {flag} gives it a hub: leave one of the two out")
+        bail!("--garden-member=false removes the agent, but {flag} gives it a hub: use only one of the two")
     }
 }
 

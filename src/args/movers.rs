@@ -1,5 +1,5 @@
-//! Periods of what is done for data movers. Nobody needs to set them, so the help does not show them: tests do, in order not to
-//! wait for as long.
+//! Periods for data movers. The help does not show these flags, because nobody needs to set them
+//! except tests, which wait less.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use super::duration;
 
 #[derive(ClapArgs, Clone, Copy)]
 pub struct MoverArgs {
-    /// How long a node may be without a ready node-agent before what that one carried is looked after.
+    /// How long a node may be without a ready node-agent before its data movers count as orphaned.
     #[arg(long, default_value = "25s", value_parser = duration, hide = true)]
     pub mover_orphaned_after: Duration,
-    /// How long before what cannot begin anew is given up.
+    /// How long before an orphaned data mover that cannot be restarted is given up.
     #[arg(long, default_value = "2m", value_parser = duration, hide = true)]
     pub mover_given_up_after: Duration,
-    /// How long nobody may give a sign that places are granted before the webhook lets everything pass. The leader gives three
-    /// in that time, so a webhook must not be told less than a controller.
+    /// How long no leader may renew its sign that it grants places before the webhook lets every
+    /// write pass. The leader renews the sign three times in this period, so the webhook's value
+    /// must not be less than the controller's.
     #[arg(long, default_value = "1m", value_parser = duration, hide = true)]
     pub mover_grants_silent_after: Duration,
 }

@@ -14,47 +14,49 @@ pub struct QueueArgs {
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// What runs and what waits, in order, with exact places.
+    /// List running and waiting Backups in order, with exact positions.
     List {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// The list again whenever something changes. Ends with Ctrl-C.
+    /// Show the list again at every change, until Ctrl-C.
     Watch {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Everything that is in the way of one Backup, and what must end first.
+    /// Show everything that blocks one Backup, and what must end first.
     Explain {
         name: String,
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// The data movers that have not ended, in the order in which they get places; who has one, and what the others wait for.
+    /// List unfinished data movers in the order in which they get places: which have one, and what
+    /// the others wait for.
     Movers {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Let Backups wait until they are released. They are in nobody's way meanwhile. With --location: whatever goes
-    /// there, now or later.
+    /// Hold Backups until they are released. Held Backups block no other one. With --location: also
+    /// every later Backup to it.
     Hold(Which),
-    /// Let held Backups take part again, at their old places.
+    /// Release held Backups, at their old positions.
     Release(Which),
-    /// End Backups, waiting or running: phase Failed, nothing of them stays in the store.
+    /// Cancel waiting or running Backups: their phase becomes Failed, and the store keeps nothing
+    /// of them.
     Cancel(Which),
-    /// Move Backups to the front: of several, the one named first goes first.
+    /// Move Backups to the front, in the order in which they are named.
     First(Which),
 }
 
-/// Backups by name, or all that wait; of `cancel`, those that berth runs as well.
+/// Which Backups a command acts on.
 #[derive(ClapArgs)]
 pub struct Which {
     #[arg(required_unless_present_any = ["all", "location"])]
     pub names: Vec<String>,
-    /// All that wait; of `cancel`, those that berth runs as well.
+    /// All waiting Backups; with `cancel` also those that berth runs.
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
-    /// The same, as far as they go to this storage location.
+    /// The same, limited to Backups to this storage location.
     #[arg(long, conflicts_with_all = ["names", "all"])]
     pub location: Option<String>,
 }

@@ -7,22 +7,24 @@ use clap::Args as ClapArgs;
 
 use super::duration;
 
-/// What takes a restriction back.
+/// The value of `--reviews-from` that removes the restriction.
 pub const ANYWHERE: &str = "anywhere";
 
-/// Who may ask the webhooks, and for how long.
+/// Which clients may send reviews to the webhooks, and the timeout of a review.
 #[derive(ClapArgs)]
 pub struct ReviewArgs {
-    /// How long the API server waits for an answer of the webhooks: whole seconds, 30 at most. Default: as it is installed,
-    /// else 2s.
+    /// How long the API server waits for an answer of the webhooks: whole seconds, from 1s to 30s.
+    /// Default: as it is installed, else 2s.
     #[arg(long, env = "BERTH_WEBHOOK_TIMEOUT", value_parser = webhook_timeout)]
     pub webhook_timeout: Option<u8>,
-    /// Addresses of the control plane, as CIDR: a NetworkPolicy lets reviews come from nowhere else. May be given more than
-    /// once; `anywhere` takes it back. Default: as it is installed, else from anywhere.
+    /// Addresses of the control plane, as CIDR: a NetworkPolicy then allows reviews from no other
+    /// address. May be given more than once; `anywhere` removes the restriction. Default: as it is
+    /// installed, else anywhere.
     #[arg(long, value_name = "CIDR", value_parser = addresses)]
     pub reviews_from: Vec<String>,
-    /// ConfigMap of the namespace whose ca.crt signs what the API server shows to webhooks: reviews are taken from nobody
-    /// else. Empty takes it back. Default: as it is installed, else none.
+    /// ConfigMap of the namespace whose ca.crt signs the API server's client certificate: the
+    /// webhooks then accept reviews from no other client. Empty removes the restriction. Default:
+    /// as it is installed, else none.
     #[arg(long, value_name = "NAME")]
     pub client_ca_configmap: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! What the checkpoint in a folder says of the upload of its archive.
 
-use berth_core::upload::Standing;
+use berth_core::upload::FoundCheckpoint;
 use bytes::Bytes;
 
 use super::checkpoint::Head;
@@ -28,12 +28,12 @@ impl Noted {
         }
     }
 
-    pub fn standing(&self) -> Standing<'_> {
+    pub fn standing(&self) -> FoundCheckpoint<'_> {
         match self {
-            Self::Nothing => Standing::Nothing,
-            Self::Void => Standing::Void,
-            Self::Unreadable => Standing::Unreadable,
-            Self::Of { run, upload } => Standing::Of { run, upload },
+            Self::Nothing => FoundCheckpoint::Nothing,
+            Self::Void => FoundCheckpoint::Void,
+            Self::Unreadable => FoundCheckpoint::Unreadable,
+            Self::Of { run, upload } => FoundCheckpoint::Of { run, upload },
         }
     }
 }

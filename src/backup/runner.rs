@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::queue::{Entry, Phase, View, may_open};
+use berth_core::queue::{Entry, Phase, View, may_run};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -107,7 +107,7 @@ impl Runner {
                         continue;
                     }
                     let view = self.view(&running);
-                    if !may_open(&view, &item.entry, |other| running.contains_key(&other.uid)) {
+                    if !may_run(&view, &item.entry, |other| running.contains_key(&other.uid)) {
                         continue;
                     }
                     let (engine, name, uid) =

@@ -117,7 +117,7 @@ fn an_object_without_its_last_finalizer_is_gone_by_an_answer_and_not_by_the_watc
 fn an_object_is_gone_that_is_deleted_and_has_no_finalizer() {
     let object = |deleted: bool, finalizers: Option<&[&str]>| {
         let finalizers = finalizers.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
-        let deletion_timestamp = deleted.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+        let deletion_timestamp = deleted.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
         let metadata = ObjectMeta { deletion_timestamp, finalizers, ..ObjectMeta::default() };
         Arc::new(ConfigMap { metadata, ..ConfigMap::default() })
     };

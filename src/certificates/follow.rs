@@ -1,4 +1,5 @@
-//! What a webhook replica serves: the Secret, as it is now. What cannot be served leaves the last good key in place.
+//! The certificate that a webhook replica serves follows the Secret. A certificate that cannot be
+//! served leaves the last good one in place.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
-/// What is counted of the certificate.
+/// Metrics of the served certificate.
 #[derive(Clone, Default)]
 pub struct Counts {
     pub not_after: Gauge,
@@ -35,23 +36,26 @@ pub struct Counts {
 impl Counts {
     pub fn register(&self, registry: &mut Registry) {
         let part = registry.sub_registry_with_prefix("berth_certificate");
-        let expires = "When the certificate that is served expires, in seconds since 1970";
+        let expires = "When the served certificate expires, in seconds since 1970";
         part.register("not_after_seconds", expires, self.not_after.clone());
-        part.register("swapped", "Certificates taken up", self.swapped.clone());
-        let rejected = "Certificates in the Secret that could not be served: the previous one was kept";
+        part.register("swapped", "Certificates put into use", self.swapped.clone());
+        let rejected =
+            "Certificates in the Secret that could not be served, so that the previous one was kept";
         part.register("rejected", rejected, self.rejected.clone());
     }
 }
 
-/// How long a replica that serves nothing yet waits for its certificate to be believed: then there is nothing to lose.
+/// How long a replica that serves nothing yet waits for the authority of its certificate to be in
+/// caBundle. After that it serves the certificate anyway, because nothing can get worse.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A certificate that is served is given up this long before it expires, whatever else is believed.
+/// The served certificate is replaced this long before it expires, even by one whose authority is
+/// not in caBundle.
 const LAST_MOMENT: SignedDuration = SignedDuration::from_mins(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// An API server learns of a caBundle through a watch.
+/// How long an API server takes to read a new caBundle through its watch.
 const LEAD_TIME: Duration = Duration::from_secs(2);
 
-/// What a replica serves, and what it tells of that.
+/// Follows the certificate Secret and serves its certificate.
 pub struct Follower {
     pub client: Client,
     pub namespace: String,
@@ -59,13 +63,13 @@ pub struct Follower {
     pub current: Arc<CurrentKey>,
     pub counts: Counts,
     pub events: Events,
-    /// What the API server believes. Secret and caBundle may be written by two programs, in whatever order: only what is
-    /// believed is served.
+    /// The caBundles. Two programs may write Secret and caBundle in any order, so a certificate is
+    /// served only once its authority is in every caBundle.
     pub trust: Trust,
 }
 
 impl Follower {
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(self) {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.secret));
         let latest = watch::Sender::new(None::<Secret>);
@@ -90,13 +94,13 @@ impl Follower {
             while changed.changed().await.is_ok() {
                 let Some(secret) = changed.borrow_and_update().clone() else { continue };
                 let hash = pair(&secret);
-                // The same pair again: the Secret changed in something else, or the watch began anew.
+                // The same pair again, because another field changed or the watch restarted.
                 if std::mem::replace(&mut seen, hash) == hash {
                     continue;
                 }
                 tokio::select! {
                     taken = self.take(&secret, served.as_ref()) => served = taken.or(served),
-                    // It is out of date before it was taken up.
+                    // A newer pair arrived before this one was in use.
                     () = another(&latest, hash) => {}
                 }
             }
@@ -104,7 +108,8 @@ impl Follower {
         tokio::join!(watching, taking);
     }
 
-    /// Gives what is served from now on, if that is another one.
+    /// Puts the Secret's certificate into use. Returns the certificate that is served from now on,
+    /// if it changed.
     async fn take(&self, secret: &Secret, served: Option<&Served>) -> Option<Served> {
         let (certificate, key) = (text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY));
         let provider = rustls::crypto::ring::default_provider();
@@ -119,7 +124,7 @@ impl Follower {
         match valid {
             Ok(bundle) => {
                 self.believed(certificate, served).await;
-                info!(not_after = %bundle.not_after, "serving the certificate of the Secret");
+                info!(not_after = %bundle.not_after, "swapped the served certificate");
                 self.counts.not_after.set(bundle.not_after.as_second());
                 self.counts.swapped.inc();
                 self.current.set(bundle.key);
@@ -135,7 +140,8 @@ impl Follower {
         }
     }
 
-    /// Waits until every webhook believes this certificate, or there is nothing to lose by serving it.
+    /// Waits until the certificate's authority is in every caBundle, or waiting longer is of no
+    /// use.
     async fn believed(&self, certificate: &str, served: Option<&Served>) {
         let begun = Instant::now();
         let mut told = false;
@@ -179,21 +185,22 @@ impl Follower {
             }
             sleep(LOOK).await;
         }
-        // It was not at the first look: an API server may not have noticed yet.
+        // The authority was missing at the first check, so an API server may not have read the new
+        // caBundle yet.
         if served.is_some() && begun.elapsed() >= LOOK {
             sleep(LEAD_TIME).await;
         }
     }
 }
 
-/// What is served at present.
+/// The certificate that is served at present.
 struct Served {
     /// PEM.
     certificate: String,
     not_after: Timestamp,
 }
 
-/// Until the Secret holds another pair than that of `hash`.
+/// Resolves when the Secret holds another pair than the one of `hash`.
 async fn another(latest: &watch::Sender<Option<Secret>>, hash: u64) {
     let mut changed = latest.subscribe();
     let is_another = |secret: &Option<Secret>| secret.as_ref().is_some_and(|secret| pair(secret) != hash);
@@ -202,7 +209,7 @@ async fn another(latest: &watch::Sender<Option<Secret>>, hash: u64) {
     }
 }
 
-/// Tells certificates and keys apart.
+/// A hash of certificate and key.
 fn pair(secret: &Secret) -> u64 {
     hasher().hash_one((text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY)))
 }

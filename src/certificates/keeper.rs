@@ -1,9 +1,11 @@
-//! Makes the webhooks' keys, renews them, and repairs what somebody else broke. The leader alone.
+//! Issues the webhooks' keys, renews them, and repairs foreign changes. Only the leader runs it.
 //!
-//! `caBundle` never lacks a CA that signed what is served: a new CA is trusted by both configurations, for as long as
-//! the slowest API server takes to notice, before anything that it signed is put into the Secret.
+//! `caBundle` always holds the CA that signed the served certificate: a new CA is in both
+//! configurations for as long as the slowest API server takes to read them, before a certificate
+//! that it signed is put into the Secret.
 //!
-//! What is to be revoked stands as an annotation on the Secret until it is done: whoever leads next finishes it.
+//! A pending revocation is an annotation on the Secret until it is done, so that the next leader
+//! can finish it.
 
 use std::time::{Duration, Instant};
 
@@ -33,35 +35,36 @@ use crate::client::is_conflict;
 use crate::pace::counted;
 use crate::watch::{of_namespace, reflect};
 
-/// How often everything is looked at, whatever the watches show.
+/// How often all objects are read again, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How often caBundle is looked at while a new authority waits.
+/// How often caBundle is read while a new authority waits.
 const LOOK: Duration = Duration::from_millis(500);
-/// After a failure, and while something is to be revoked.
+/// The pause after a failure, and during a revocation.
 const SOON: Duration = Duration::from_secs(1);
 
 pub struct Keeper {
     pub client: Client,
-    /// For watches.
+    /// The client for watches.
     pub watch: Client,
     pub namespace: String,
     pub secret: String,
     /// Name of both webhook configurations.
     pub configuration: String,
-    /// Under which the webhooks are called.
+    /// DNS names and addresses of the webhooks.
     pub names: Vec<String>,
-    /// How long a CA is trusted before anything that it signed is served.
+    /// How long a CA is in caBundle before a certificate that it signed is served.
     pub lead_time: Duration,
 }
 
-/// A leaf in the Secret, and since when this leader knows it to be there: clocks of leaders differ.
+/// A leaf in the Secret, and since when this leader has seen it there, by its own clock, because
+/// clocks of leaders differ.
 struct Published {
     leaf: String,
     since: Timestamp,
 }
 
 impl Keeper {
-    /// For ever: repairs whatever is not as it should be.
+    /// Runs for ever, and repairs the Secrets and caBundles.
     pub async fn run(&self) {
         let changed = Notify::new();
         let keeping = async {
@@ -96,7 +99,7 @@ impl Keeper {
         Trust { client: self.client.clone(), configuration: self.configuration.clone() }
     }
 
-    /// Gives when to look again, if nothing changes.
+    /// One pass. Returns how long to wait for the next one if nothing changes.
     async fn keep(&self, published: &mut Published) -> anyhow::Result<Duration> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let (signing, serving) = (read(&api, AUTHORITY).await?, read(&api, &self.secret).await?);
@@ -124,7 +127,7 @@ impl Keeper {
             Some(Step::Revoke(keys)) => (keys, true),
             Some(Step::TrustFirst(keys)) => {
                 trust.write(&keys.authorities).await?;
-                // Where nothing was believed nothing is served: there is nobody to wait for.
+                // An empty caBundle means that no certificate is in use yet, so no wait is needed.
                 if !believed.trim().is_empty() {
                     self.wait_for_trust(&trust, &keys.authorities).await?;
                 }
@@ -136,8 +139,8 @@ impl Keeper {
         trust.write(&keys.authorities).await?;
         if is_revoked {
             let is_written = trust.read().await?.iter().all(|(_, bundle)| *bundle == keys.authorities);
-            ensure!(is_written, "caBundle was written by somebody else meanwhile");
-            info!("older authorities are revoked");
+            ensure!(is_written, "caBundle was changed by another program meanwhile");
+            info!("revoked older authorities");
         }
         let values = [
             (CA_CERTIFICATE, keys.authorities.as_str()),
@@ -146,7 +149,7 @@ impl Keeper {
         ];
         let mut wanted = holding(serving.as_ref(), &self.secret, "kubernetes.io/tls", &values);
         if let Some(annotations) = &mut wanted.metadata.annotations {
-            // Ours from now on, whoever kept it before.
+            // berth keeps the Secret from now on, so another program's annotations are removed.
             annotations.retain(|key, _| {
                 key != keys::ROTATE
                     && !(is_revoked && key == keys::REVOKE)
@@ -157,15 +160,18 @@ impl Keeper {
         Ok(if is_revoking { SOON } else { PERIOD })
     }
 
-    /// As long as the slowest API server takes to notice.
+    /// Waits for as long as the slowest API server takes to read caBundle.
     async fn wait_for_trust(&self, trust: &Trust, authorities: &str) -> anyhow::Result<()> {
-        info!(for_seconds = self.lead_time.as_secs(), "a new authority is trusted, and used in a while");
+        info!(
+            for_seconds = self.lead_time.as_secs(),
+            "added a new authority to caBundle; waiting before it is used"
+        );
         let mut since = Instant::now();
         while since.elapsed() < self.lead_time {
             sleep(LOOK.min(self.lead_time)).await;
             let believed = trust.read().await?;
             if !believed.iter().all(|(_, bundle)| trusts(bundle, authorities)) {
-                warn!("caBundle was overwritten meanwhile: written again");
+                warn!("caBundle was overwritten: writing it again");
                 trust.write(authorities).await?;
                 since = Instant::now();
             }
@@ -182,8 +188,8 @@ fn part(secret: Option<&Secret>, key: &str) -> String {
     secret.map(|secret| text(secret, key).to_owned()).unwrap_or_default()
 }
 
-/// The Secret with these values and no others. It is in no backup: who reads one could sign, and who restores one would bring
-/// back what was revoked.
+/// The Secret with exactly these values. It is excluded from backups, because a reader of a backup
+/// could sign certificates, and a restore would bring back a revoked authority.
 fn holding(found: Option<&Secret>, name: &str, kind: &str, values: &[(&str, &str)]) -> Secret {
     let mut secret = found.cloned().unwrap_or_else(|| Secret {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
@@ -193,12 +199,13 @@ fn holding(found: Option<&Secret>, name: &str, kind: &str, values: &[(&str, &str
     let value = |&(key, text): &(&str, &str)| (key.to_owned(), ByteString(text.as_bytes().to_vec()));
     secret.data = Some(values.iter().map(value).collect());
     let labels = secret.metadata.labels.get_or_insert_default();
-    // Whoever keeps that label otherwise would write it again and again.
+    // An existing value stays, because a program that sets another one would write it again and
+    // again.
     labels.entry(EXCLUDE_FROM_BACKUP.to_owned()).or_insert_with(|| "true".to_owned());
     secret
 }
 
-/// Unless it is so already.
+/// Writes the Secret unless it has these values already.
 async fn write(api: &Api<Secret>, found: Option<&Secret>, wanted: &Secret) -> anyhow::Result<()> {
     if found == Some(wanted) {
         return Ok(());
@@ -214,13 +221,13 @@ async fn write(api: &Api<Secret>, found: Option<&Secret>, wanted: &Secret) -> an
             Ok(())
         }
         Err(error) if is_conflict(&error) => {
-            Err(error).context(format!("Secret {name} was written by somebody else meanwhile"))
+            Err(error).context(format!("Secret {name} was changed by another program meanwhile"))
         }
         Err(error) => Err(error).context(format!("failed to write Secret {name}")),
     }
 }
 
-/// What somebody asked for by an annotation. Writing the Secret takes it away.
+/// The rotation that an annotation asks for. Writing the Secret removes the annotation.
 fn asked(secret: &Secret) -> Option<Rotate> {
     match secret.annotations().get(keys::ROTATE).map(String::as_str) {
         None => None,
@@ -229,7 +236,7 @@ fn asked(secret: &Secret) -> Option<Rotate> {
     }
 }
 
-/// Tells whenever that object changes, for ever.
+/// Notifies `changed` at every change of the object, for ever.
 async fn touched<K>(api: Api<DeserializeGuard<K>>, name: &str, changed: &Notify)
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
@@ -244,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// What tells of changes as they come never asks faster than what looks every ten seconds for long.
+    /// A watch that fails backs off, and soon reads less often than the pass of every ten seconds.
     #[tokio::test(start_paused = true)]
     async fn whoever_cannot_list_asks_less_and_less_often_and_goes_on() {
         let api = Scripted::new().always(get("/api/v1/namespaces/ns/secrets").refuses(500));

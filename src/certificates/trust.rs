@@ -1,4 +1,5 @@
-//! `caBundle` of the two webhook configurations: what the API server believes; and whom they call.
+//! The two webhook configurations: their `caBundle`, which the API server trusts, and the Service
+//! that they call.
 
 use anyhow::Context as _;
 use k8s_openapi::ByteString;
@@ -23,10 +24,10 @@ pub struct Trust {
 pub type Believed = (String, String);
 
 impl Trust {
-    /// Every webhook of both configurations; none where a configuration is missing.
+    /// Reads every webhook of both configurations. A missing configuration has none.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// When a configuration cannot be read.
     pub async fn read(&self) -> anyhow::Result<Vec<Believed>> {
         let mut all =
             self.found::<MutatingWebhookConfiguration>().await?.map_or_else(Vec::new, |c| c.believed());
@@ -36,7 +37,7 @@ impl Trust {
         Ok(all)
     }
 
-    /// Every webhook believes exactly `bundle` afterwards, unless somebody else writes meanwhile.
+    /// Sets `bundle` as the caBundle of every webhook. A concurrent write of another program wins.
     ///
     /// # Errors
     /// When a configuration cannot be read or written.
@@ -59,12 +60,12 @@ impl Trust {
         }
         let bundle = ByteString(bundle.as_bytes().to_vec());
         let webhook = |(name, _): &Believed| json!({"name": name, "clientConfig": {"caBundle": bundle}});
-        // Merged by the webhook's name, so everything else about it stays as it is.
+        // A strategic merge by the webhook's name, so that all other fields stay.
         let change = json!({"webhooks": believed.iter().map(webhook).collect::<Vec<Value>>()});
         let as_seen = Write::on(&found).uid(None);
         let (api, kind): (Api<K>, _) = (Api::all(self.client.clone()), K::kind(&()));
         match patch_strategic(&api, as_seen, change).await {
-            // Somebody else wrote: that change brings us back here.
+            // Another program wrote first; the watch shows that change and starts the next pass.
             Answer::Conflict(_) => return Ok(()),
             answer => answer
                 .written()
@@ -81,7 +82,7 @@ pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
     Some(first.client_config.service.as_ref()?.namespace.clone())
 }
 
-/// Both webhook configurations, alike for us.
+/// The fields that both kinds of webhook configurations share.
 trait Configuration:
     Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
     + Clone

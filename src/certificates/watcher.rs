@@ -1,4 +1,4 @@
-//! Where somebody else keeps the certificates: is what berth cannot do without in place?
+//! Where cert-manager issues the certificates: checks that every webhook has a caBundle.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// For ever.
+    /// Runs for ever.
     pub async fn run(&self) {
         let mut missing_since: Option<Instant> = None;
         let mut told = false;
@@ -45,7 +45,7 @@ impl Watcher {
                     }
                 }
                 Err(error) => {
-                    warn!(error = format!("{error:#}"), "failed to look at the webhook configurations")
+                    warn!(error = format!("{error:#}"), "could not read the webhook configurations")
                 }
             }
             sleep(paced(PERIOD)).await;

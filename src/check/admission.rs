@@ -1,4 +1,4 @@
-//! The webhooks: do they answer, and is their certificate good for a while?
+//! Checks that the webhooks answer, and that their certificate does not expire soon.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::install::{Cluster, Installed};
 use crate::settings::Certificates;
 use crate::text::chain;
 
-/// berth renews a month before the end.
+/// A certificate that expires within this time is a finding, because berth renews a month before.
 const SOON: SignedDuration = SignedDuration::from_hours(24 * 14);
 const HOUR: i64 = 3600;
 

@@ -1,4 +1,4 @@
-//! Versions, definitions, Deployments, rights.
+//! Checks versions, definitions, Deployments and rights.
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -50,7 +50,7 @@ pub(super) fn definition(found: &Found, namespace: &str) -> Finding {
     }
 }
 
-/// May it be installed here?
+/// Can berth be installed in this cluster?
 pub(super) async fn before(cluster: &Cluster, found: &Found) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "installation";
     let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
@@ -131,7 +131,8 @@ fn versions(installed: &Installed, namespace: &str) -> Finding {
     }
 }
 
-/// What a tag stands for is decided by whoever may write to the registry, each time that a node asks for it.
+/// An image without a digest is a finding, because anybody who may write to the registry can change
+/// the tag's image.
 fn image(installed: &Installed, namespace: &str) -> Option<Finding> {
     const CHECK: &str = "image";
     let image = installed.image()?;
@@ -172,7 +173,7 @@ fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Fin
     }
 }
 
-/// Can the agent's pods find the way to the hub?
+/// Can the agent's pods use the Secret with the access to the hub?
 async fn hub(cluster: &Cluster, member: &Member) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "hub";
     let Some(hub) = member.hub() else { return Ok(None) };
@@ -186,7 +187,7 @@ async fn hub(cluster: &Cluster, member: &Member) -> anyhow::Result<Option<Findin
     }))
 }
 
-/// One thing that a service account must be allowed.
+/// One right that a service account needs.
 struct Right {
     user: String,
     role: String,
@@ -194,7 +195,7 @@ struct Right {
 }
 
 impl Right {
-    /// `deployments.apps`.
+    /// As in `deployments.apps`.
     fn resource(&self) -> String {
         let resource = self.attributes.resource.as_deref().unwrap_or_default();
         match self.attributes.group.as_deref() {
@@ -211,7 +212,7 @@ impl Right {
     }
 }
 
-/// May the service accounts what the manifests say they may?
+/// Do the service accounts have the rights that the manifests give them?
 async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "rights";
     let unknown = |error: &kube::Error| {
@@ -273,7 +274,7 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
         Finding::fault(CHECK, said.join("; "), install.clone())
     }];
     if !of_hooks.is_empty() {
-        // Somebody may have meant that.
+        // A warning, because an admin may have removed the role on purpose.
         let fix = format!("{install} brings the ClusterRole {HOOKS}, where the API server has policies");
         findings.push(Finding::warning("hooks", "none is run: each one is an error of its backup", fix));
     }
@@ -282,7 +283,7 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
     Ok(findings)
 }
 
-/// Of the types that the cluster serves: which may the engine not read?
+/// The finding for served types that the engine may not read.
 fn listed(types: &Types, missing: &[Right], fix: &str) -> Finding {
     const CHECK: &str = "engine rights";
     let mut names: Vec<String> = missing.iter().map(Right::resource).collect();
@@ -308,7 +309,7 @@ fn list(value: &Value) -> &[Value] {
 fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
     let mut rights = Vec::new();
     for binding in objects.iter().filter(|object| object["roleRef"].is_object()) {
-        // Roles of several namespaces may have one name.
+        // Roles in several namespaces may have the same name.
         let is_role = |role: &&Value| {
             role["kind"] == binding["roleRef"]["kind"]
                 && role["metadata"]["name"] == binding["roleRef"]["name"]
@@ -317,7 +318,7 @@ fn granted(objects: &[Value], namespace: &str) -> Vec<Right> {
         };
         let role = objects.iter().find(is_role).unwrap_or(&Value::Null);
         let within = binding["metadata"]["namespace"].as_str().map(str::to_owned);
-        // Groups are of others: a hub's seeds.
+        // Groups are skipped, because they are a hub's seeds.
         for subject in list(&binding["subjects"]).iter().filter(|one| one["kind"] == "ServiceAccount") {
             let account = subject["name"].as_str().unwrap_or_default();
             for attributes in list(&role["rules"]).iter().flat_map(each_of) {

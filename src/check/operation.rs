@@ -1,4 +1,4 @@
-//! Who leads, what time it is, what Velero does, where backups go.
+//! Checks the leader, clocks, Velero's controllers, and storage locations.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::leader::LEASE;
 use crate::settings::Executor;
 use crate::text::chain;
 
-/// A leader that was silent for so long is none.
+/// A leader that has not renewed its Lease for this long counts as gone.
 const SILENT: SignedDuration = SignedDuration::from_secs(60);
-/// Certificates are made for clocks that are this far apart.
+/// Larger differences of clocks are a fault, because certificates allow for this much.
 const FAR: SignedDuration = SignedDuration::from_mins(10);
-/// Another candidate looks every few seconds.
+/// How long to wait for a new leader, because candidates read the Lease every few seconds.
 const HANDOVER: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(250);
-/// Worth a word.
+/// Larger differences of clocks are a warning.
 const APART: SignedDuration = SignedDuration::from_secs(30);
 
 pub(super) async fn all(
@@ -53,7 +53,7 @@ async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
     Ok(date.timestamp())
 }
 
-/// Between two leaders nobody leads, for a moment: that is no finding.
+/// Waits for a handover, because a moment without a leader between two leaders is no finding.
 async fn handed_over(cluster: &Cluster) {
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let waiting = async {

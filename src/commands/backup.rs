@@ -1,4 +1,4 @@
-//! `berth backup`: one Backup as people want to read it.
+//! `berth backup`: shows one Backup.
 
 use std::io::Write;
 
@@ -54,7 +54,7 @@ fn describe(
         time.as_ref().map(|time| time.0.to_string()).unwrap_or_default()
     };
     row("Created", &time(&backup.creation_timestamp()))?;
-    // One that was run once was not taken up again.
+    // Shown only from the second run on, because one run means no interruption.
     let runs = backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse::<Runs>().ok());
     let runs = runs.filter(|runs| runs.all > 1);
     row("Runs", &runs.map(Runs::told).unwrap_or_default())?;

@@ -1,4 +1,5 @@
-//! `berth certificates`: asks the leader, which keeps them.
+//! `berth certificates`: asks the leading controller, which issues the certificates, by an
+//! annotation.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::client::Clients;
 use crate::write::{Write, patch_metadata};
 
 const LOOK: Duration = Duration::from_millis(100);
-/// A new authority is trusted for a while before it is used.
+/// How long to wait. A new authority is in caBundle for a while before it is used.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {

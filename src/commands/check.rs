@@ -8,7 +8,7 @@ use crate::check::{self, Finding, Outcome};
 use crate::client::persistent;
 use crate::install::Cluster;
 
-/// 0: nothing is wrong. 1: something is. 2: it could not be looked at.
+/// Exit code 0: no fault. 1: a fault. 2: the check itself failed.
 pub async fn run(args: CheckArgs) -> ExitCode {
     match look(&args).await {
         Ok(true) => ExitCode::SUCCESS,

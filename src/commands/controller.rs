@@ -1,4 +1,4 @@
-//! `berth controller`: one leads, the others wait.
+//! `berth controller`: one replica leads, the others wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,9 +41,9 @@ use crate::settings::{Certificates, Executor};
 use crate::storage::{Checker, Opener};
 use crate::{backup, shutdown};
 
-/// Threads of a run that write its archive: as many as there are cores, but not more. Each holds some MiB.
+/// Archive workers of a run: one per core, up to this many, because each holds some MiB.
 const PACKERS: usize = 8;
-/// How long the first list of a new leader may take before it says so.
+/// A new leader whose first list takes longer logs that it waits.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
 pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
@@ -55,7 +55,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let garden_metrics = GardenMetrics::new(&mut registry);
     let backup_metrics = match args.common.executor {
         Executor::Berth => BackupMetrics::new(&mut registry),
-        // It counts them itself.
+        // Velero counts them itself.
         Executor::Velero => BackupMetrics::default(),
     };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
@@ -93,8 +93,9 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 
 type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics);
 
-/// Everything that only one may do. Ends after `stop`, when the running backups have ended or are handed over; dropped at once
-/// when leadership is lost. Nothing survives it: the next leader begins from one list.
+/// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
+/// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
+/// leader begins from a list.
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
@@ -187,7 +188,7 @@ async fn lead(
     }
 }
 
-/// Grants places to data movers, and tells what is wrong with where they run. For ever.
+/// Grants places to data movers, and reports faults of their placement. Runs for ever.
 async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
@@ -212,7 +213,7 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     );
 }
 
-/// Runs what is ReadyToStart, and keeps an eye on the locations.
+/// Runs Backups that are ReadyToStart, and checks storage locations.
 async fn execute(
     args: &ControllerArgs,
     clients: &Clients,
@@ -230,7 +231,7 @@ async fn execute(
         opener,
         client,
         namespace: namespace.to_owned(),
-        // The connections of watches may be silent, and so may a hook.
+        // The watch client, because a hook may be silent for as long as a watch.
         exec: Arc::new(Kubelets { client: clients.watch.clone() }),
         workers: usize::from(args.common.item_block_worker_count),
         packers: std::thread::available_parallelism().map_or(1, usize::from).min(PACKERS),

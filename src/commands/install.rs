@@ -1,4 +1,4 @@
-//! `berth install`: everything that a cluster needs, applied in an order in which no admission is ever lost.
+//! `berth install`: applies all objects, in an order in which no admission request is ever lost.
 
 mod print;
 
@@ -26,7 +26,7 @@ use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
 
 const LOOK: Duration = Duration::from_millis(100);
-/// Definitions and the namespace are applied before anything that needs them.
+/// Applied first, because other objects need the definitions and the namespace.
 const FIRST: [&str; 2] = ["Namespace", "CustomResourceDefinition"];
 
 pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
@@ -96,7 +96,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     advise(&cluster, &args, executor).await
 }
 
-/// On the other stream than objects that are printed.
+/// Prints to standard error, because objects are printed to standard output.
 fn tell_gaps(engine: Option<&Types>) {
     if engine.is_some_and(|types| !types.is_whole) {
         eprintln!(
@@ -105,18 +105,18 @@ fn tell_gaps(engine: Option<&Types>) {
     }
 }
 
-/// Roles and bindings of the agents of Seeds at the hub.
+/// Is this a role or a binding of the Seeds' agents at the hub?
 const SEEDS_ROLE: &str = "berth-garden-seeds";
 
-/// A policy, or what is only safe beside one: what Seeds may write, and whose Backups may have commands run in whatever pod, is
-/// fenced by nothing else.
+/// Is this a policy, or an object that is only safe beside one? Only policies limit what Seeds may
+/// write, and which users' Backups may run commands in pods.
 fn needs_policies(object: &Value) -> bool {
     let is_policy = object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"));
     let is_of_seeds = object["metadata"]["name"] == SEEDS_ROLE && object["kind"] != "Namespace";
     is_policy || is_of_seeds || object["metadata"]["name"] == HOOKS
 }
 
-/// What is not said stays as it is installed.
+/// The settings by the flags, or else as installed.
 fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found>) -> Settings {
     let installed = found.and_then(|found| found.installed.as_ref());
     let mut flags = Vec::new();
@@ -133,7 +133,8 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
         spec.service_account_name.clone()
     };
     let known = || account().or_else(|| installed?.velero_account(&args.target.namespace));
-    // Where no Velero is, whoever may make service accounts would gain by making one of its name.
+    // Without a Velero no account is trusted, because anybody who may create service accounts could
+    // create one of its name.
     let of_velero = || match args.beside_velero.unwrap_or(velero.is_some()) {
         true => Some(known().unwrap_or_else(|| VELERO_ACCOUNT.to_owned())),
         false => known().filter(|_| args.beside_velero.is_none()),
@@ -157,7 +158,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
     }
 }
 
-/// Whom the guard takes for Velero where none was found.
+/// The message about the account that policies treat as Velero where no Velero was found.
 fn tell_account(settings: &Settings, found: &Found, args: &InstallArgs) {
     let is_said = args.velero_service_account.is_some() || args.beside_velero.is_some();
     let (None, Some(installed), false) = (&found.velero, &found.installed, is_said) else { return };
@@ -173,7 +174,7 @@ fn tell_account(settings: &Settings, found: &Found, args: &InstallArgs) {
     }
 }
 
-/// Before anything is written: may all of it be?
+/// Checks before any write that the user has the rights to write everything.
 async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<()> {
     let missing = apply::missing_rights(&cluster.client, objects).await?;
     if !missing.is_empty() {
@@ -182,7 +183,7 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
             missing.join("\n  ")
         );
     }
-    // Nobody may give rights away that he does not have himself.
+    // The API server lets a user grant only rights that the user has.
     let is_role =
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
     for role in objects.iter().filter(is_role) {
@@ -191,7 +192,7 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
     Ok(())
 }
 
-/// Before anything is written: nothing of somebody else's that happens to have one of our names is overwritten.
+/// Checks before any write that no foreign object with one of berth's names would be overwritten.
 async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
     let strangers = apply::strangers(&cluster.client, objects).await?;
     if adopt {
@@ -206,7 +207,7 @@ async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyho
     Ok(())
 }
 
-/// What is there already is not brought; what somebody else brought is not touched.
+/// Leaves out objects that exist already or belong to another installation.
 fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or(found.velero.is_some());
     settings.bring_definitions = match found.definition {
@@ -233,8 +234,8 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
     Ok(())
 }
 
-/// Where berth is to run the backups of a Velero that does so now: that one has to let go first, or both would write the
-/// same backups.
+/// Where berth replaces Velero as the executor: waits until Velero runs no Backup, because
+/// otherwise both would write the same backups.
 async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> {
     let wanted = velero::to_switch_off(Executor::Berth);
     let Some(deployment) = cluster.velero().await? else { return Ok(()) };
@@ -250,7 +251,7 @@ async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> 
         );
     }
     println!("{}", difference(&name, &change));
-    // What berth runs it goes on with.
+    // berth resumes its own Backups.
     let left = running::ended(
         cluster,
         args.timeout,
@@ -271,7 +272,8 @@ async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> 
     apply::rolled_out(cluster, &[velero], args.timeout, |line| println!("{line}")).await
 }
 
-/// Where Velero is to run the backups that berth runs now (`was`): what berth has begun nobody would end then.
+/// Where Velero replaces berth as the executor (`was`): waits until berth runs no Backup, because
+/// Velero would not end berth's.
 async fn let_end(cluster: &Cluster, args: &InstallArgs, was: Executor) -> anyhow::Result<()> {
     if was == Executor::Velero {
         let left = Running::read(cluster).await?.by_berth;
@@ -330,12 +332,12 @@ async fn preview(
     Ok(())
 }
 
-/// What passes from one to another by this installation.
+/// The handovers that this installation causes.
 struct Hands {
     executor_to: Option<Executor>,
     certificates_to: Option<Certificates>,
     member: Option<Member>,
-    /// There was one.
+    /// A berth was installed before.
     from_member: bool,
 }
 
@@ -354,7 +356,7 @@ impl Hands {
         }
     }
 
-    /// What of an earlier member part is of no use any more.
+    /// Objects of an earlier member installation that are not needed any more.
     async fn written(&self, cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
         if self.from_member { member::written(cluster, self.member.as_ref()).await } else { Ok(Vec::new()) }
     }
@@ -392,10 +394,11 @@ async fn install(
     for object in &others {
         write(object).await?;
     }
-    // Not before there is somebody to answer: an upgrade's new rules meet its new replicas.
+    // After the rollout, because the new admission rules need the new replicas.
     apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
     if hands.executor_to.is_some() || gives {
-        // They need their rights as long as they are there, and a guard that lets them write.
+        // After the pods have ended, because until then they need their rights and a policy that
+        // lets them write.
         println!("waiting: the controllers before these end");
         remove::leaving_gone(cluster, args.timeout).await?;
     }
@@ -426,7 +429,7 @@ async fn install(
             println!("{note}");
         }
     }
-    // Without its Certificate nobody renews it.
+    // Without its Certificate the Secret is not renewed.
     let authority = remove::authority(cluster);
     let taken = hands.certificates_to == Some(Certificates::SelfManaged);
     if taken && remove::delete(cluster, &authority).await? {
@@ -448,14 +451,14 @@ fn tell(object: &Value, outcome: Outcome, how: &str) {
     }
 }
 
-/// Waits until the API server gets an answer from berth to a Backup that is tried and not stored.
+/// Waits until a dry-run create of a Backup is answered by berth.
 async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let mut seen = String::new();
     let waiting = async {
         loop {
             match probe(cluster).await {
                 Probe::Answered => return,
-                // Whoever may install and may not create Backups cannot tell more.
+                // A user who may not create Backups cannot check more.
                 Probe::NotAllowed => return,
                 Probe::Silent(why) => seen = why,
             }
@@ -468,7 +471,7 @@ async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is left to do in Velero, or done.
+/// Adjusts Velero, or prints what has to be adjusted.
 async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> anyhow::Result<()> {
     let wanted = velero::to_switch_off(executor);
     let Some(deployment) = cluster.velero().await? else {
@@ -480,7 +483,7 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> an
         }
         return Ok(());
     };
-    // What runs as berth left it is left alone.
+    // A Deployment that is as wanted is not changed.
     let Some(change) = velero::change(&deployment, wanted) else { return Ok(()) };
     let name = deployment.name_any();
     if !args.adjust_velero {
@@ -547,7 +550,7 @@ mod tests {
             (Some("--beside-velero"), None, &["webhook", SAID], Some("velero-server")),
             (Some("--beside-velero=false"), None, &["webhook", SAID], None),
             (Some("--beside-velero"), None, &["webhook"], Some("velero")),
-            // What nobody said is not trusted where no Velero is.
+            // Without a flag no account is trusted where no Velero is.
             (None, None, &["webhook"], None),
             (None, None, &["webhook", "--without-velero"], None),
             (None, None, &["webhook", ELSEWHERE], None),

@@ -13,7 +13,8 @@ use crate::client::persistent;
 use crate::movers::node_cache::State;
 use crate::movers::{look, telling};
 
-/// 0: every class has a node. 1: one has none, or the configuration cannot be read. 2: it could not be looked at.
+/// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
+/// 2: the check itself failed.
 pub async fn run(args: NodeAgentArgs) -> ExitCode {
     match check(args).await {
         Ok(true) => ExitCode::SUCCESS,
@@ -49,15 +50,15 @@ async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// Of the node-agents.
+    /// Name of the node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
-    /// Node-agents can read it.
+    /// Can node-agents read it?
     usable: bool,
-    /// What is wrong with it, each with its field.
+    /// Its faults, each with the field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<String>,
-    /// Nodes whose node-agents began before it was changed.
+    /// Nodes whose node-agents started before it changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outdated: Vec<String>,
     nodes: usize,
@@ -68,13 +69,13 @@ struct Report {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
-    /// `None`: all.
+    /// `None`: all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_class: Option<String>,
     mover: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     os: Option<&'static str>,
-    /// That of a backup's claim, where `backupPVC` names another one.
+    /// The class of a backup's claim, where `backupPVC` names another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     claim_class: Option<String>,
     nodes: Vec<String>,
@@ -117,7 +118,7 @@ impl Report {
         }
     }
 
-    /// Has every class a node for each kind of work, whatever the system?
+    /// Does every class have a node for each kind of work, on any operating system?
     fn is_well(&self) -> bool {
         let has_node = |row: &Row| {
             let alike = |other: &&Row| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
@@ -154,7 +155,7 @@ impl Report {
             Head::Always("NODES"),
             Head::Always("WHY"),
         ];
-        // One system needs no word.
+        // With one operating system its name is left out.
         let is_mixed = self.coverage.iter().any(|row| row.os == Some(System::Windows.as_str()));
         let row = |row: &Row| {
             vec![
@@ -228,7 +229,7 @@ fn with_agent(fleet: &State) -> Vec<String> {
     names
 }
 
-/// The first few.
+/// The first few names.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 3;
     Named { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
@@ -302,7 +303,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(squeezed(&printed(&report)), squeezed(expected));
         assert!(report.is_well());
-        // A system that has no node is no fault as long as the other one has.
+        // An operating system without a node is no fault as long as the other one has a node.
         let labels = [("kubernetes.io/os".to_owned(), "windows".to_owned())].into();
         fleet.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
         fleet.nodes.put_agent("w", true);

@@ -1,4 +1,4 @@
-//! What commands print: tables, ages, JSON and YAML.
+//! Output of commands: tables, ages, JSON and YAML.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::args::Output;
 #[derive(Clone, Copy)]
 pub enum Head {
     Always(&'static str),
-    /// What no row has is no column.
+    /// A column without a value in any row is left out.
     IfAny(&'static str),
 }
 
@@ -22,7 +22,7 @@ impl Head {
     }
 }
 
-/// Each column is as wide as its longest cell. Every row has a cell for each head.
+/// Prints a table. Each column is as wide as its longest cell; every row has a cell for each head.
 pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std::io::Result<()> {
     let column = |i: usize| rows.iter().filter_map(move |row| row.get(i));
     let is_shown =
@@ -41,7 +41,7 @@ pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std:
     rows.iter().try_for_each(|row| write(row))
 }
 
-/// For machines.
+/// Prints JSON or YAML.
 pub fn value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Yaml => write!(out, "{}", serde_saphyr::to_string(value)?)?,
@@ -50,7 +50,7 @@ pub fn value(out: &mut impl Write, value: &impl Serialize, output: Output) -> an
     Ok(())
 }
 
-/// `5s`, `12m`, `3h`, `2d`.
+/// An age such as `5s`, `12m`, `3h`, `2d`.
 pub fn age(age: SignedDuration) -> String {
     match age.as_secs().max(0) {
         s @ 0..=119 => format!("{s}s"),

@@ -1,4 +1,5 @@
-//! `berth queue`: what waits, why, and moving it. Reads the API; steers by annotations, which the leader obeys.
+//! `berth queue`: shows which Backups wait and why, and changes their order by annotations, which
+//! the leader reads.
 
 mod list;
 mod movers;
@@ -50,13 +51,13 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The namespace that is looked at.
+/// The namespace of the Backups, and its client.
 pub(super) struct Here {
     pub client: Client,
     pub namespace: String,
 }
 
-/// What is asked of a Backup by an annotation.
+/// A change of a Backup that an annotation asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Hold,
@@ -83,7 +84,7 @@ impl Wish {
         }
     }
 
-    /// The last one moved goes first, so the one named first gets the latest time.
+    /// The latest time goes first, so the Backup that is named first gets the latest one.
     fn value(self, index: usize, now: Timestamp) -> Value {
         let behind = SignedDuration::from_micros(i64::try_from(index).unwrap_or(i64::MAX));
         match self {
@@ -110,7 +111,8 @@ impl Here {
         let all = which.all || which.location.is_some();
         let names = if all {
             let location = which.location.as_deref();
-            // What waits comes first: it would begin in the slots of the others.
+            // Waiting Backups first, because they would otherwise start in the slots of canceled
+            // ones.
             let mut names = situation.waiting_at(location);
             if wish == Wish::Cancel {
                 names.extend(situation.running_at(location));
@@ -128,7 +130,7 @@ impl Here {
         for (i, name) in names.iter().enumerate() {
             match self.wish(&situation, name, wish, wish.value(i, now)).await {
                 Ok(()) => println!("{name} {}", wish.done()),
-                // The others are asked for all the same.
+                // The remaining Backups are changed all the same.
                 Err(error) => {
                     eprintln!("{}", chain(error.as_ref()));
                     failed += 1;

@@ -1,4 +1,4 @@
-//! `berth uninstall`: out again, in an order in which nobody waits for a webhook that is gone.
+//! `berth uninstall`: removes berth, in an order in which no request waits for a missing webhook.
 
 use anyhow::Context as _;
 
@@ -6,7 +6,7 @@ use crate::args::UninstallArgs;
 use crate::client::persistent;
 use crate::install::render::VELERO_GROUP;
 use crate::install::{Cluster, Running, apply, left, member, remove, running, velero};
-use crate::movers::wake;
+use crate::movers::nudge;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.kubeconfig.as_deref()).await?;
@@ -40,7 +40,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let (kept, removed): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|one| matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition"));
-    // The list has admission first, then Deployments, then what they live from.
+    // The list has admission objects first, then Deployments, then the objects that they need.
     let (before, after): (Vec<_>, Vec<_>) = removed
         .into_iter()
         .partition(|one| crate::install::render::is_admission(&one.kind) || one.kind == "Deployment");
@@ -49,7 +49,8 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             println!("{reference} removed");
         }
     }
-    // With their rights, as long as they run: they hand over what they run, undo what its hooks began, and release the Lease.
+    // Roles go after the pods, because until then the pods hand over Backups, undo what hooks
+    // began, and release the Lease.
     remove::pods_gone(&cluster, args.timeout).await?;
     for reference in &after {
         if remove::delete(&cluster, reference).await? {
@@ -59,7 +60,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     for reference in remove::delete_written(&cluster).await? {
         println!("{reference} removed");
     }
-    let woken = wake::refused(&cluster.client, &cluster.namespace).await;
+    let woken = nudge::refused(&cluster.client, &cluster.namespace).await;
     if woken > 0 {
         println!("{woken} data movers that may have waited for a place woken");
     }
@@ -93,7 +94,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What berth runs: nobody ends it without berth.
+/// The warning about Backups that berth runs, because they do not end without berth.
 async fn tell_running(cluster: &Cluster) -> anyhow::Result<()> {
     let all = Running::read(cluster).await?.by_berth;
     if !all.is_empty() {
@@ -109,7 +110,7 @@ async fn tell_running(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What of shared buckets nobody can delete without berth.
+/// The warning about objects of shared buckets that cannot be deleted without berth.
 async fn tell_held(cluster: &Cluster) -> anyhow::Result<()> {
     let held = left::held(cluster).await?;
     if let Some(note) = left::note(&held, &cluster.namespace) {

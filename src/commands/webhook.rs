@@ -1,4 +1,5 @@
-//! `berth webhook`: any number of replicas, no leader, no state but its watch caches.
+//! `berth webhook`: any number of replicas, without a leader, and without state besides watch
+//! caches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +13,12 @@ use berth_core::affinity::{Decision, Finding};
 use berth_core::garden;
 use berth_core::garden::check::Credentials;
 use berth_core::location::Location;
-use berth_core::mover::grant::Mover as Granted;
+use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
 use berth_core::violation::tellable;
-use berth_webhooks::known::{KnownGarden, KnownMovers, Mover, MoverPod};
-use berth_webhooks::{Desk, Identities, Known, router, server};
+use berth_webhooks::listers::{GardenListers, MoverListers};
+use berth_webhooks::placement::{MoverRef, PodConstraints};
+use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -41,7 +43,8 @@ use crate::queue::{BackupCache, Settings, definition};
 use crate::settings::Executor;
 use crate::{health, shutdown};
 
-/// More than these are not looked through to tell one of them when it may start: the API server waits for us.
+/// Start times are estimated only for queues up to this length, because the API server waits for
+/// the answer.
 const ESTIMATE_MOST: usize = 32;
 
 struct Caches {
@@ -58,28 +61,30 @@ struct Caches {
     pulse: health::Pulse,
 }
 
-/// Without rights to see nodes, shared buckets and the like Backups are queued all the same, a little later.
+/// After this time a replica becomes ready without the caches of nodes, shared buckets and the
+/// like, so that Backups are queued even if it may not read those.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
 struct Shared(Arc<Caches>);
 
-impl KnownMovers for Shared {
+impl MoverListers for Shared {
     fn place(
         &self,
-        mover: &Mover<'_>,
-        pod: &MoverPod,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
     ) -> impl Future<Output = Result<Option<Decision>, String>> + Send {
         self.0.placing.decide(mover, pod)
     }
 
-    fn tell(&self, mover: &Mover<'_>, finding: &Finding) {
-        let about = Granted::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
+    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
+        let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
         let about = reference(&self.0.namespace, &about);
         self.0.events.tell_about(What::Placement, about, finding.to_string());
     }
 
-    /// As long as somebody grants: a gate that nobody opens would be worse than none.
+    /// Only while a leader grants places, because a gate that nobody opens would be worse than
+    /// none.
     fn are_granted(&self) -> bool {
         self.0.ledger.is_kept()
     }
@@ -93,7 +98,7 @@ impl KnownMovers for Shared {
     }
 }
 
-impl KnownGarden for Shared {
+impl GardenListers for Shared {
     fn garden(&self) -> Option<Arc<garden::View>> {
         self.0.garden.view()
     }
@@ -107,7 +112,7 @@ impl KnownGarden for Shared {
     }
 }
 
-impl Known for Shared {
+impl Listers for Shared {
     fn ready(&self) -> bool {
         let knows =
             self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
@@ -155,7 +160,7 @@ impl Known for Shared {
 
     fn foreign_queue(&self, name: &str, uid: &str, user: &str) {
         let user = tellable(user);
-        warn!(name = %tellable(name), %user, "another queue wants to move a Backup: start Velero with --disable-controllers=backup-queue");
+        warn!(name = %tellable(name), %user, "refused another queue's write to a Backup: start Velero with --disable-controllers=backup-queue");
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
@@ -218,11 +223,11 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         executor: or(executor_identities, executor),
         lifecycle: if without_velero { lifecycle_identities } else { or(lifecycle_identities, "velero") },
     };
-    let desk = Arc::new(Desk::new(shared.clone(), identities, Timestamp::now));
-    desk.register(&mut registry);
+    let state = Arc::new(AdmissionState::new(shared.clone(), identities, Timestamp::now));
+    state.register(&mut registry);
     let counts = Counts::default();
     counts.register(&mut registry);
-    // Once a stop is asked for it is not ready at once, and alive to the end.
+    // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
     health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
@@ -263,9 +268,9 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let delay = shutdown_delay.unwrap_or_default();
     let asks_for_certificate = client_ca.is_some();
     let tls = Arc::new(caches.key.server_config(client_ca)?);
-    let intake = Arc::clone(desk.intake());
+    let intake = Arc::clone(state.intake());
     info!(%listen, %namespace, asks_for_certificate, "answering admission reviews");
-    let serving = server::serve(listener, tls, router(desk), intake, stop.cancelled_owned(), delay);
+    let serving = server::serve(listener, tls, router(state), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
         () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),

@@ -1,7 +1,8 @@
-//! On which nodes a data mover may run: the pod in which Velero moves the content of one volume.
+//! The nodes on which a data mover can run, that is, the pod in which Velero moves the content of
+//! one volume.
 //!
-//! Velero chooses one element of `loadAffinity` and leaves the others; here the elements that apply are
-//! alternatives. [`decide`] is the whole way from what is known about the mover to what its pod becomes.
+//! Velero applies one element of `loadAffinity` and ignores the others. Here all elements that
+//! apply are alternatives. [`decide`] computes everything that admission changes in the pod.
 
 mod choice;
 mod coverage;
@@ -20,45 +21,45 @@ pub use toleration::{Effect, Taint, Toleration, TolerationRule};
 
 use crate::label::Selector;
 
-/// An element of `loadAffinity`: the nodes for movers whose volume is of that class; without a class, for the
-/// movers of classes that have no rule.
+/// An element of `loadAffinity`: the nodes for movers whose volume has that StorageClass. Without a
+/// class, the element is for movers of classes that have no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     pub storage_class: Option<String>,
-    /// As a label selector reads: without requirements it takes every node.
+    /// Like a label selector: without requirements it matches every node.
     pub selector: Selector,
 }
 
 impl Rule {
-    /// As Velero writes it into a term.
+    /// The requirements in the form in which Velero writes them into a term.
     pub fn expressions(&self) -> Vec<Expression> {
         term::expressions(&self.selector)
     }
 
-    /// Does it allow this node?
+    /// Does the rule allow this node?
     fn allows(&self, node: &Node) -> bool {
         self.selector.matches(&node.labels)
     }
 }
 
-/// When the volume of a StorageClass comes into being.
+/// When a volume of a StorageClass is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     Immediate,
     WaitForFirstConsumer,
 }
 
-/// What the mover is for.
+/// The work of the mover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// A DataUpload. Classes: of the claim that Velero made for it, of `backupPVC` for the source's, of the
-    /// source; the first that is known counts.
+    /// A DataUpload. Candidates for its class: that of the claim that Velero made for it, that of
+    /// `backupPVC` for the source's class, that of the source. The first one that is known counts.
     Backup {
         claim_class: Option<&'a str>,
         mapped_class: Option<&'a str>,
         source_class: Option<&'a str>,
-        /// What Velero put into the pod from the source's volume; empty if that has nothing to say or its class
-        /// binds at once. `None`: not known.
+        /// The topology that Velero copied from the source's volume into the pod. Empty if the
+        /// volume has none or its class binds immediately. `None`: not known.
         topology: Option<&'a [Term]>,
     },
     /// A DataDownload.
@@ -69,13 +70,13 @@ pub enum Operation<'a> {
         /// The pod's `nodeSelector` for `kubernetes.io/hostname`.
         selected_node: Option<&'a str>,
     },
-    /// A PodVolumeBackup or PodVolumeRestore: its node is in the pod already, so that what does not fit would be
-    /// refused by the kubelet.
+    /// A PodVolumeBackup or PodVolumeRestore. Its pod already names its node, so the kubelet would
+    /// refuse a pod that does not fit.
     PodVolume { class: Option<&'a str>, node: &'a str },
 }
 
 impl<'a> Operation<'a> {
-    /// The class that rules are looked up by. Some volumes have none.
+    /// The StorageClass by which rules are found. Some volumes have none.
     pub fn class(&self) -> Option<&'a str> {
         let named = |class: Option<&'a str>| class.filter(|class| !class.is_empty());
         match *self {
@@ -86,7 +87,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The node that is settled, whatever the rules say.
+    /// The node that is decided already, whatever the rules say.
     fn given_node(&self) -> Option<&'a str> {
         match *self {
             Self::Restore { selected_node, .. } => selected_node,
@@ -95,7 +96,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Why the rules do not count, if they do not.
+    /// Why the rules do not apply; `None` if they do.
     fn exempt(&self) -> Option<Reason> {
         match *self {
             Self::Backup { .. } => None,
@@ -112,34 +113,36 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// All that counts about one mover pod.
+/// Everything that the decision about one mover pod depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     pub operation: Operation<'a>,
     pub rules: &'a [Rule],
     pub toleration_rules: &'a [TolerationRule],
-    /// Of the required node affinity of the pod. Empty: there is none.
+    /// Terms of the pod's required node affinity; empty if it has none.
     pub terms: &'a [Term],
     pub tolerations: &'a [Toleration],
-    /// A node-agent runs that started before the last change of the configuration, and so may have chosen by an
-    /// older one.
+    /// A node-agent is running that started before the last change of the configuration, so it may
+    /// have applied an older one.
     pub agents_outdated: bool,
-    /// `None`: not known, so nothing is said about them and nothing left out for their sake.
+    /// `None`: the nodes are not known, so there are no findings about them and no alternative is
+    /// omitted because of them.
     pub nodes: Option<&'a Nodes>,
 }
 
-/// What becomes of the pod, and why.
+/// The changes to the pod, and the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The terms of the required node affinity; empty: it goes. `None`: it stays as it is.
+    /// The new terms of the required node affinity; empty: it is removed. `None`: it stays as it
+    /// is.
     pub terms: Option<Vec<Term>>,
-    /// To be added.
+    /// Tolerations to add.
     pub tolerations: Vec<Toleration>,
     pub reason: Reason,
     pub findings: Vec<Finding>,
 }
 
-/// Decides about one pod. A second look at a pod that was changed accordingly changes nothing.
+/// Decides about one pod. Idempotent: for a pod that was changed accordingly, nothing changes.
 pub fn decide(situation: &Situation<'_>) -> Decision {
     let class = situation.operation.class();
     let (_, chosen) = of_class(situation.toleration_rules, class, |rule| rule.storage_class.as_deref());
@@ -167,7 +170,8 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     Decision { terms, tolerations, reason, findings }
 }
 
-/// The rules of that class if there are any (then the flag is set), else those without a class.
+/// The rules of that class, or, if it has none, those without a class. The flag is true for rules
+/// of the class.
 fn of_class<'r, R>(
     rules: &'r [R],
     class: Option<&str>,
@@ -188,7 +192,7 @@ fn about_given_node(situation: &Situation<'_>, rules: &[&Rule]) -> Vec<Finding> 
     if !rules.is_empty() && !rules.iter().any(|rule| rule.allows(node)) {
         findings.push(Finding::NodeOutsideRules { node: name.to_owned() });
     }
-    // The agent that works for a pod's volume is the one that made the mover.
+    // The node-agent that handles the volume of a pod is the one that created the mover.
     let is_restore = matches!(situation.operation, Operation::Restore { .. });
     if is_restore && !nodes.has_agent(name) {
         findings.push(Finding::NoAgent { nodes: Named { names: vec![name.to_owned()], count: 1 } });
@@ -196,13 +200,13 @@ fn about_given_node(situation: &Situation<'_>, rules: &[&Rule]) -> Vec<Finding> 
     findings
 }
 
-/// The terms, if they have to change.
+/// The new terms, if they must change.
 fn place(
     situation: &Situation<'_>,
     rules: &[&Rule],
     mut questions: Option<&mut Questions<'_>>,
 ) -> (Option<Vec<Term>>, Vec<Finding>) {
-    // A term that asks for nothing matches nothing, so it takes no part.
+    // Terms without requirements match nothing, so they are dropped.
     let there: Vec<Term> = situation.terms.iter().filter(|term| !term.is_empty()).cloned().collect();
     if there.is_empty() && !situation.terms.is_empty() {
         return (None, Vec::new());
@@ -215,7 +219,8 @@ fn place(
     if choice::is_hopeless(&there, &elements) {
         return (None, Vec::new());
     }
-    // The rules that apply are in the order of the configuration, so the first is what Velero takes.
+    // The rules that apply are in the order of the configuration, so the first is the one that
+    // Velero applies.
     let choice = elements.first().map(Vec::as_slice).unwrap_or_default();
     let system = choice::system(&there);
     let alternatives = choice::alternatives(&elements, system);
@@ -235,15 +240,15 @@ fn place(
     if situation.agents_outdated && topology_known {
         base = Some(choice::without_old_choice(&parts));
     } else if !topology_known && is_idle && choice.iter().any(|e| Some(e) != system) {
-        // No alternative would stand behind the terms, so at a second look a topology that asks for the same as
-        // Velero's choice would be taken for that, and go.
+        // With no alternative behind the terms, a topology equal to Velero's choice would be
+        // mistaken for that choice at the second evaluation, and removed.
         kept_choice = choice::has_others(&parts);
     } else if !is_mixed {
         base = choice::without_choice(&parts, choice);
         let may_be_old = situation.agents_outdated && (base.is_none() || choice.is_empty());
         kept_choice = may_be_old && choice::has_others(&parts);
     }
-    // Whatever else stands there is somebody's wish: it goes on counting.
+    // All other requirements were put there on purpose, so they stay.
     let base = base.unwrap_or_else(|| choice::whole(&parts));
     let (terms, mut findings) = placement::terms(&base, &alternatives, questions);
     if kept_choice {

@@ -1,11 +1,14 @@
-//! Which pods go through their hooks together: what several of them use is taken while all of these are still.
+//! Blocks: groups of pods whose hooks run together, because volumes that several pods share must be
+//! stored while all of these are frozen.
 
 use std::collections::BTreeMap;
 
-/// Puts what shares a name, be it by way of others, into one block: each of `all` once, blocks in the order of their first ones, and
-/// each block in the order of `all`. One that would be larger than `most` is cut, because all of it is still until its last one is.
+/// Puts elements that share a name, directly or through others, into one block. Each of `all` is in
+/// one block; blocks are in the order of their first elements, and each block in the order of
+/// `all`. A block larger than `most` is cut, because all of its pods stay frozen until the last one
+/// is stored.
 pub fn blocks<T>(all: Vec<T>, most: usize, uses: impl Fn(&T) -> &[String]) -> Vec<Vec<T>> {
-    // Another one of the same block, which comes before it; itself, where there is none.
+    // For each element, an earlier one of the same block; itself if there is none.
     let mut before: Vec<usize> = (0..all.len()).collect();
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, one) in all.iter().enumerate() {
@@ -51,7 +54,8 @@ mod tests {
 
     type Pod = (usize, Vec<String>);
 
-    /// By their places; a word is what one uses, a letter for each.
+    /// The blocks as places in `words`. Each word is one element, and each letter a name that it
+    /// uses.
     fn of(words: &[&str], most: usize) -> Vec<Vec<usize>> {
         let pods: Vec<Pod> =
             words.iter().map(|word| word.chars().map(String::from).collect()).enumerate().collect();
@@ -82,7 +86,7 @@ mod tests {
         }
     }
 
-    /// The same by another way: everything that can be reached.
+    /// The same, computed in another way: everything that is reachable.
     fn reached(uses: &[Vec<String>], from: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::from([from]);
         loop {
@@ -97,7 +101,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each once, and with a bound blocks are what is connected, in order, cut there and nowhere else.
+        /// Each element is in one block, and blocks are the connected groups, in order, cut at the
+        /// bound and nowhere else.
         #[test]
         fn blocks_are_what_is_connected_cut_at_the_bound(
             uses in prop::collection::vec(prop::collection::vec("[a-h]", 0..4), 0..20),

@@ -1,51 +1,55 @@
-//! Whose a backup's folder in a store is. Names are no proof: two clusters may share a prefix, and a Backup may be deleted and
-//! made anew. A claim in the folder says which run writes there, and what a run did not write it neither overwrites nor removes.
+//! Ownership of a backup's folder in the object store. Names are no proof of it, because two
+//! clusters may share a prefix, and a Backup may be deleted and created again. A claim file in the
+//! folder names the run that writes there, and a run neither overwrites nor removes the files of
+//! another one.
 
-/// Which run writes into the folder.
+/// Names the run that writes into the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// UID of the cluster.
     pub cluster: String,
-    /// Of the Backup; its name is that of the folder.
+    /// Namespace of the Backup. The Backup's name is that of the folder.
     pub namespace: String,
     /// UID of the Backup.
     pub backup: String,
     pub run: String,
-    /// The run from whose checkpoint this one goes on. Until it has written one of its own it has stored nothing, and that one says all.
+    /// The run from whose checkpoint this one continues. Until this run has written a checkpoint of
+    /// its own it has stored nothing, so the earlier checkpoint is complete.
     pub before: Option<String>,
 }
 
 impl Claim {
-    /// Is it by whichever run of the same Backup?
+    /// Is this the claim of any run of the same Backup?
     pub fn is_of_backup_of(&self, other: &Self) -> bool {
         self.cluster == other.cluster && self.backup == other.backup
     }
 }
 
-/// What lies in the folder.
+/// The contents of the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folder {
-    /// The file that makes it visible is there.
+    /// The folder has `velero-backup.json`, the file that makes a backup visible.
     pub published: bool,
     pub claim: Option<Claim>,
-    /// Something else than these two is there.
+    /// The folder has files besides the claim and that one.
     pub others: bool,
 }
 
-/// May a run begin to write there?
+/// Whether a run may begin to write into the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is there.
+    /// The folder is empty.
     Free,
-    /// The claim is this run's already: the answer to its write was lost.
+    /// The folder has this run's own claim: its write succeeded, but the answer was lost.
     Ours,
-    /// As soon as it is known that the Backup of the claim is no more: nobody will publish anything under that claim then.
+    /// The run may begin once the Backup of the claim is known to be deleted, because then no run
+    /// publishes under that claim any more.
     IfGone,
-    /// It holds a backup.
+    /// The folder has a finished backup.
     Published,
-    /// Somebody else writes there, or did, and may be asked.
+    /// Another run writes there, or did.
     Taken,
-    /// Nobody says whose these files are.
+    /// The folder has files without a claim, so their owner is not known.
     Unclaimed,
 }
 
@@ -53,7 +57,7 @@ pub fn judge(ours: &Claim, folder: &Folder) -> Verdict {
     match &folder.claim {
         _ if folder.published => Verdict::Published,
         Some(claim) if claim == ours => Verdict::Ours,
-        // Of another cluster nobody here can tell whether it still runs.
+        // Whether a Backup of another cluster still runs cannot be found out here.
         Some(claim) if claim.cluster == ours.cluster && claim.backup != ours.backup => Verdict::IfGone,
         Some(_) => Verdict::Taken,
         None if folder.others => Verdict::Unclaimed,

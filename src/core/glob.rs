@@ -1,9 +1,9 @@
-//! Name patterns as Velero reads them: `*` any run of characters, `?` one, `[abc]` and `[a-z]` one of a class.
-//! No character is a separator.
+//! Name patterns with Velero's syntax: `*` matches any characters, `?` one, `[abc]` and `[a-z]` one
+//! of a class. No character is a separator.
 //!
-//! Besides matching a name, patterns can be compared with each other without knowing any name: does a
-//! Kubernetes name exist that some match and others do not? That is what keeps a namespace that is created
-//! tomorrow from ending up in two running backups.
+//! Besides matching a name, patterns can be compared without knowing any name: is there a legal
+//! Kubernetes name that some patterns match and others do not? This keeps a namespace that is
+//! created tomorrow out of two running backups.
 
 mod automaton;
 mod effort;
@@ -27,13 +27,14 @@ use automaton::Automaton;
 use name::{MAX_NAME, bit, letters_of_label};
 use token::{Token, tokens};
 
-/// Of a pattern: it stands for characters, or around those that do.
+/// Is this a character of the pattern syntax?
 fn is_special(byte: u8) -> bool {
     matches!(byte, b'*' | b'?' | b'[' | b']')
 }
 
-/// A short stand-in for what may be long: equal values have the same one. Its key is the process's own, as that of every
-/// `HashMap`, because whoever creates backups chooses names; so nothing that is decided or told may follow from it.
+/// A hash that stands for a value that may be long. Its key is random per process, as that of every
+/// `HashMap`, because users choose the names of namespaces. So no decision and no message may
+/// depend on it.
 pub(crate) fn mark<T: Hash>(value: T) -> u64 {
     static KEY: OnceLock<RandomState> = OnceLock::new();
     KEY.get_or_init(RandomState::new).hash_one(value)
@@ -45,7 +46,7 @@ pub struct Glob {
     text: Box<str>,
     /// `None` for a plain name.
     pattern: Option<Box<Matcher>>,
-    /// Those of [`name::LETTERS`] that every name has which it matches: all letters of a plain name.
+    /// The [`name::LETTERS`] that every matching name has; for a plain name, all its letters.
     letters: u64,
     mark: u64,
 }
@@ -53,7 +54,7 @@ pub struct Glob {
 #[derive(Clone, Debug)]
 struct Matcher {
     automaton: Automaton,
-    /// Where its plain beginning ends, and where its plain end begins.
+    /// End of its literal prefix, and start of its literal suffix.
     plain: (usize, usize),
 }
 
@@ -84,11 +85,11 @@ impl Hash for Glob {
 }
 
 impl Glob {
-    /// Reads a namespace name or pattern by Velero's rules (`validateNamespaceName` in its
+    /// Parses a namespace name or pattern by Velero's rules (`validateNamespaceName` in its
     /// `pkg/util/collections/includes_excludes.go`).
     pub fn parse(text: &str) -> Result<Self, GlobError> {
         let bytes = text.as_bytes();
-        // As most are.
+        // The common case: a plain name.
         if let Some(letters) = letters_of_label(bytes, bit) {
             return Ok(Self::new(text, None, letters));
         }
@@ -103,7 +104,8 @@ impl Glob {
             return Err(GlobError::DoubleStar(text.to_owned()));
         }
         let tokens = tokens(text)?;
-        // As Velero does: with the special characters replaced by a letter it has to be a name.
+        // Velero's rule: with the special characters replaced by a letter, the text must be a valid
+        // name.
         if letters_of_label(bytes, |byte| bit(if is_special(byte) { b'x' } else { byte })).is_none() {
             return Err(GlobError::Name(text.to_owned()));
         }
@@ -125,7 +127,7 @@ impl Glob {
         &self.text
     }
 
-    /// The name, if this is no pattern.
+    /// The name, if this is not a pattern.
     pub fn literal(&self) -> Option<&str> {
         self.pattern.is_none().then_some(&*self.text)
     }
@@ -145,20 +147,21 @@ impl Glob {
         name.starts_with(begins) && name.ends_with(ends) && pattern.automaton.matches(name)
     }
 
-    /// Could it match a name that has no other letters than these? The cheapest part of [`Glob::matches`].
+    /// Could it match a name with no other letters than these? The cheapest part of
+    /// [`Glob::matches`].
     pub(crate) fn may_match(&self, letters: u64) -> bool {
         self.letters & !letters == 0
     }
 
-    /// Its plain beginning and end; of a plain name, all of it.
+    /// Its literal prefix and suffix; for a plain name, all of it.
     fn plain(&self) -> (&[u8], &[u8]) {
         let text = self.text.as_bytes();
         let (first, last) = self.pattern.as_ref().map_or((text.len(), 0), |pattern| pattern.plain);
         (text.get(..first).unwrap_or_default(), text.get(last..).unwrap_or_default())
     }
 
-    /// Do their letters, or their plain beginnings and ends, already say that no name matches both? The cheap half of
-    /// [`name_exists`].
+    /// Do the letters, or the literal prefixes and suffixes, already show that no name matches
+    /// both? The cheap half of [`name_exists`].
     pub fn is_apart_from(&self, other: &Self) -> bool {
         match (&self.pattern, &other.pattern) {
             (None, None) => return self != other,
@@ -213,7 +216,7 @@ mod tests {
     }
 
     proptest! {
-        /// Oracle: each rule by itself, as the documentation of Velero and Kubernetes has it.
+        /// Oracle: each rule by itself, as documented by Velero and Kubernetes.
         #[test]
         fn what_is_a_name_or_a_pattern_is_told_as_rule_by_rule(
             text in "[ab1é_A-]{0,5}|[a-c-]{61,66}|[a*?-]{60,65}|[ab*?\\[\\]!,|é-]{0,8}",

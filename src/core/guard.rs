@@ -1,46 +1,49 @@
-//! Who may change what of a Backup. Backups have no status subresource, so whoever may write one could give
-//! itself a place, a phase, or another spec once it waits. These rules say no.
+//! Who may change which fields of a Backup. Backups have no status subresource, so without these
+//! rules everyone who may write a Backup could give it a position, a phase, or another spec while
+//! it waits.
 //!
-//! The same rules stand as a ValidatingAdmissionPolicy in `manifests/webhook/guard.yaml`, so that they hold
-//! while berth is away; a test compares the two, case by case.
+//! The same rules stand as a ValidatingAdmissionPolicy in `manifests/webhook/guard.yaml`, so that
+//! they hold while berth is down. A test compares the two, case by case.
 
-/// What a caller is known as. One identity may be several.
+/// The roles of a caller. One identity may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Places backups, and makes them ReadyToStart.
+    /// Sets positions, and the phase ReadyToStart.
     pub queue: bool,
-    /// Runs what is ReadyToStart.
+    /// Runs backups that are ReadyToStart.
     pub executor: bool,
-    /// Deletes, expires and copies finished backups, and makes those of schedules.
+    /// Deletes, expires and syncs finished backups, and creates those of schedules.
     pub lifecycle: bool,
     /// May `update` the virtual subresource `backups/queue`.
     pub operator: bool,
-    /// May `update` Backups, and not `patch` alone.
+    /// May `update` Backups, not only `patch` them.
     pub editor: bool,
 }
 
 impl Roles {
-    /// Writes as a part of the machinery.
+    /// Is the caller a component of the backup system?
     fn is_served(self) -> bool {
         self.queue || self.executor || self.lifecycle
     }
 }
 
-/// A write to a Backup, reduced to what the rules ask.
+/// One write to a Backup, reduced to what the rules need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// `None` on create.
+    /// The stored phase; `None` on create.
     pub from: Option<&'a str>,
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// berth's own marks: enqueued-at, resolved-namespaces, waits-since, frozen, scope, run, runs, publishing. On create: is there one of
-    /// the others? The first is given then.
+    /// Did one of berth's own annotations change: enqueued-at, resolved-namespaces, waits-since,
+    /// frozen, scope, run, runs, publishing? On create: is there one of them other than
+    /// enqueued-at, which the webhook sets?
     pub marks_changed: bool,
-    /// What lets it pass others, or ends them: first, supersede, a priority class that its writer may not `use`. On create: is
-    /// there any?
+    /// Did an annotation change that lets the Backup pass others or end them: first, supersede, a
+    /// priority class that the writer may not `use`? On create: is there one?
     pub steered: bool,
-    /// What is run in pods, with the rights of whoever runs the backup. On create: is there anything?
+    /// Did the hooks change? They run in pods with the rights of the executor. On create: are there
+    /// any?
     pub hooks_changed: bool,
 }
 
@@ -88,19 +91,22 @@ fn waits(phase: &str) -> bool {
     is_new(phase) || phase == "Queued"
 }
 
-/// Phases in which nothing runs any more.
+/// Is this a final phase?
 fn is_over(phase: &str) -> bool {
     matches!(phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation" | "Deleting")
 }
 
-/// Would what has ended begin once more? A Velero whose cache is behind takes it for ReadyToStart, and writes one of the two phases that
-/// follow, without the resourceVersion that it saw. It takes a refusal well, because it looks again and leaves alone what has ended.
+/// Would a finished Backup begin again? A Velero with an outdated cache takes it for ReadyToStart,
+/// and writes one of the two phases that follow without the resourceVersion it saw. It handles the
+/// refusal well, because it reads the object again and leaves a finished one alone.
 fn begins_again(from: &str, to: &str) -> bool {
     is_over(from) && from != to && (!is_over(to) || to == "FailedValidation")
 }
 
+/// Applies the rules to one write.
+///
 /// # Errors
-/// When a caller with these roles may not do this.
+/// A caller with these roles may not make this change.
 pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
     if change.steered && !(roles.is_served() || roles.operator) {
         return Err(STEERING);
@@ -109,14 +115,16 @@ pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
         return Err(HOOKS);
     }
     let Some(from) = change.from else {
-        // The mutating webhook has placed what is new; finished ones are copied from a store.
+        // The mutating webhook has set the phase of a new Backup; finished ones are synced from a
+        // store.
         if is_over(change.to) && !(roles.is_served() || roles.operator) {
             return Err(FINISHED);
         }
         if !(waits(change.to) || is_over(change.to) || roles.queue || roles.executor) {
             return Err(STATUS);
         }
-        // They say what a running backup holds, what it reads, and in which pods something is run.
+        // These annotations say what a running backup blocks, what it reads, and in which pods
+        // commands run.
         let forged = waits(change.to) && change.marks_changed && !(roles.queue || roles.executor);
         return if forged { Err(MARKS) } else { Ok(()) };
     };
@@ -126,8 +134,8 @@ pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
     if change.status_changed && !may_write_status(roles, from, change.to) {
         return Err(STATUS);
     }
-    // Before it has a place anybody may still change their mind; afterwards only whoever runs it, who
-    // writes down what the spec amounts to.
+    // Until the Backup has a position, its owner may change the spec. Later only the executor may,
+    // which writes the resolved spec.
     if change.spec_changed && !is_new(from) && !(roles.executor || (roles.lifecycle && is_over(from))) {
         return Err(SPEC);
     }
@@ -209,7 +217,7 @@ mod tests {
             "WaitingForPluginOperationsPartiallyFailed",
             "Finalizing",
             "FinalizingPartiallyFailed",
-            // One that this build does not know.
+            // A phase that this build does not know.
             "Thinking",
         ];
         for from in ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"] {

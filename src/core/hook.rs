@@ -1,8 +1,9 @@
-//! Commands that run in a pod before and after it is stored: which ones it has. Annotations of the pod outrank the entries of
-//! the Backup's spec, those before it and those after it each for themselves.
+//! Hooks: the commands that run in a pod before and after its data is stored. Annotations of the
+//! pod take precedence over the entries of the Backup's spec, separately for hooks before and hooks
+//! after.
 //!
-//! A pod whose hooks have begun is on record on its Backup until those after it were tried: whoever settles what a dead run
-//! left finds there what may still be frozen.
+//! A pod whose hooks have begun is recorded on its Backup until its post hooks were tried. The
+//! process that recovers a dead run finds there which pods may still be frozen.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +15,22 @@ use crate::label::Selector;
 use crate::limits;
 use crate::namespace::NamespaceSet;
 
-/// Of a hook that does not say.
+/// Time-out of a hook that sets none.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Characters of the shortest word of a command that is kept out of messages. Shorter ones are parts of everything.
+/// Shortest word of a command that is removed from messages, in characters. Shorter words occur in
+/// every text.
 const SECRET: usize = 4;
 
-/// What the failure of a hook before a pod means for that pod. One after it comes too late to mean anything.
+/// What the failure of a hook before a pod's backup means for that pod. A hook after it fails too
+/// late to matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// It is stored all the same. Also where a hook does not say, as with Velero's server (whose documentation says the
-    /// contrary): an object that is there can be left out of a restore, and one that is missing cannot be had.
+    /// The pod is stored all the same. This is also the default, as in Velero's server (its
+    /// documentation says otherwise), because a restore can leave out an object that was stored,
+    /// but cannot restore one that was not.
     #[default]
     Continue,
-    /// It is not stored.
+    /// The pod is not stored.
     Fail,
 }
 
@@ -48,9 +52,9 @@ impl fmt::Display for When {
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// By which people know it: that of its entry in the spec, or the key of its annotation.
+    /// The name in messages: that of its entry in the spec, or the key of its annotation.
     pub name: String,
-    /// `None`: the first one.
+    /// `None`: the first container.
     pub container: Option<String>,
     pub command: Vec<String>,
     pub on_error: OnError,
@@ -58,10 +62,10 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// What is said of it, without the words of its command, which may be passwords: shells, and those who run containers, quote
-    /// what they cannot run.
+    /// Removes the words of the command from a message, because they may be passwords, and shells
+    /// and container runtimes quote what they cannot run.
     pub fn unquoted(&self, text: &str) -> String {
-        // As it stands there, line by line, and as it is written between quotes.
+        // Each word as written, line by line, and as written between quotes.
         let quoted = self.command.iter().filter_map(|word| {
             let quoted = format!("{word:?}");
             quoted.strip_prefix('"').and_then(|word| word.strip_suffix('"')).map(str::to_owned)
@@ -69,17 +73,17 @@ impl Hook {
         let lines = self.command.iter().flat_map(|word| word.lines()).map(|line| line.trim().to_owned());
         let mut words: Vec<String> =
             quoted.chain(lines).filter(|word| word.chars().count() >= SECRET).collect();
-        // One that has another one in it goes first.
+        // A word that contains another one goes first.
         words.sort_unstable_by_key(|word| Reverse(word.len()));
         words.iter().fold(text.to_owned(), |text, word| text.replace(word.as_str(), "…"))
     }
 }
 
-/// An entry of a Backup's spec: hooks for the pods that it is for.
+/// An entry of a Backup's spec: hooks for the pods that match.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub namespaces: NamespaceSet,
-    /// Its filter of types leaves pods in. There are no hooks of anything else.
+    /// The resource filter of the entry includes pods. Only pods have hooks.
     pub takes_pods: bool,
     pub selector: Selector,
     pub pre: Vec<Arc<Hook>>,
@@ -92,23 +96,23 @@ impl Entry {
     }
 }
 
-/// What is asked of a pod.
+/// The part of a pod that these decisions need.
 pub struct Pod<'a> {
     pub namespace: &'a str,
     pub labels: &'a BTreeMap<String, String>,
-    /// It has succeeded or failed, and nothing can run in it.
+    /// The pod is Succeeded or Failed, so no command can run in it.
     pub has_ended: bool,
-    /// What its annotations say.
+    /// Hooks from the annotations of the pod.
     pub pre: Option<Arc<Hook>>,
     pub post: Option<Arc<Hook>>,
 }
 
-/// The hooks of one pod, each in its order.
+/// The hooks of one pod, before and after, each in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
     pub pre: Vec<Arc<Hook>>,
     pub post: Vec<Arc<Hook>>,
-    /// Some are those of its annotations.
+    /// At least one hook comes from an annotation.
     pub is_annotated: bool,
 }
 
@@ -117,13 +121,13 @@ impl Hooks {
         self.pre.is_empty() && self.post.is_empty()
     }
 
-    /// Is a pod left out whose hooks cannot be run at all?
+    /// Is the pod left out if its hooks cannot be run at all?
     pub fn may_leave_out(&self) -> bool {
         self.pre.iter().any(|hook| hook.on_error == OnError::Fail)
     }
 }
 
-/// Nobody can have meant that.
+/// More hooks than anyone can have intended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it has more than {} hooks, before and after it together, from all entries of spec.hooks that fit it: put some of them into one command",
@@ -131,8 +135,10 @@ impl Hooks {
 )]
 pub struct TooMany;
 
+/// The hooks of one pod.
+///
 /// # Errors
-/// When they are more than a pod may have.
+/// There are more than a pod may have.
 pub fn hooks(pod: &Pod<'_>, entries: &[Entry]) -> Result<Hooks, TooMany> {
     if pod.has_ended {
         return Ok(Hooks::default());
@@ -154,7 +160,7 @@ pub fn hooks(pod: &Pod<'_>, entries: &[Entry]) -> Result<Hooks, TooMany> {
     if found.pre.len() + found.post.len() > limits::HOOKS { Err(TooMany) } else { Ok(found) }
 }
 
-/// A pod on record. Its UID tells it from another one that has its name.
+/// A recorded pod. Its UID distinguishes it from a later pod of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId {
     pub namespace: String,
@@ -168,13 +174,13 @@ impl fmt::Display for PodId {
     }
 }
 
-/// Pods as they stand on record: `namespace/name/uid`, comma separated.
+/// The record as text: `namespace/name/uid`, comma separated.
 pub fn write_frozen<'p>(pods: impl IntoIterator<Item = &'p PodId>) -> String {
     let written = pods.into_iter().map(|pod| format!("{}/{}/{}", pod.namespace, pod.name, pod.uid));
     written.collect::<Vec<_>>().join(",")
 }
 
-/// The pods on record, each once; what names none is passed over.
+/// Parses the record; each pod once. Malformed entries are skipped.
 pub fn read_frozen(text: &str) -> BTreeSet<PodId> {
     let pod = |text: &str| {
         let mut parts = text.split('/');
@@ -337,7 +343,8 @@ mod tests {
             let _ = read_frozen(&text);
         }
 
-        /// Of every pod and every spec: nothing of another namespace, never more than the limit, and an annotation alone.
+        /// For every pod and every spec: no hook of another namespace, never more than the limit,
+        /// and an annotation replaces all entries.
         #[test]
         fn a_pod_has_the_hooks_of_its_annotation_or_of_its_entries(
             sides in prop::collection::vec((any::<bool>(), 0..4_usize, 0..4_usize), 0..6),

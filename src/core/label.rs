@@ -1,11 +1,11 @@
-//! Label selectors of `metav1.LabelSelector`: well formed or not, and what they match.
+//! Label selectors of `metav1.LabelSelector`: validation and matching.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::violation::{Field, Violations};
 
-/// How one key is compared.
+/// The operator of one requirement, with its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operator {
     In(Vec<String>),
@@ -25,11 +25,11 @@ impl fmt::Display for Operator {
     }
 }
 
-/// A checked selector: every requirement has to hold. Without any it matches everything.
+/// A valid selector: every requirement must hold. Without any it matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(Vec<(String, Operator)>);
 
-/// One requirement as it stands on the wire.
+/// One requirement as written in JSON.
 pub struct RawRequirement<'a> {
     pub key: &'a str,
     pub operator: &'a str,
@@ -37,9 +37,10 @@ pub struct RawRequirement<'a> {
 }
 
 impl RawRequirement<'_> {
-    /// What makes its operator of its values, if there is one. It stands at `index` of the expressions below `at`.
+    /// Returns the constructor of its operator if the requirement is valid. It is the one at
+    /// `index` of the expressions below `at`.
     fn check(&self, index: usize, at: &Field, found: &mut Violations) -> Option<fn(&[String]) -> Operator> {
-        // Made where there is a fault to tell: mostly there is none, and requirements may be thousands.
+        // Built only for a fault, because most requirements have none, and there may be thousands.
         let field = |name: &str| at.child("matchExpressions").index(index).child(name);
         if !is_key(self.key) {
             check_key(self.key, &field("key"), found);
@@ -81,7 +82,8 @@ fn check_label(key: &str, value: &str, at: &Field, found: &mut Violations) {
 }
 
 impl Selector {
-    /// Checks keys, values and operators by Kubernetes' rules; every fault is told under `at`.
+    /// Checks keys, values and operators by Kubernetes' rules. Every fault is reported with a path
+    /// below `at`.
     pub fn parse<'a>(
         labels: impl Iterator<Item = (&'a str, &'a str)>,
         expressions: impl Iterator<Item = RawRequirement<'a>>,
@@ -101,7 +103,8 @@ impl Selector {
         Self(requirements)
     }
 
-    /// What [`Selector::parse`] says of faults, without a selector: values may be very many.
+    /// Finds the same faults as [`Selector::parse`] without building a selector, because there may
+    /// be very many values.
     pub fn check<'a>(
         labels: impl Iterator<Item = (&'a str, &'a str)>,
         expressions: impl Iterator<Item = RawRequirement<'a>>,
@@ -133,7 +136,7 @@ impl Selector {
         self.0.iter().map(|(key, operator)| (key.as_str(), operator))
     }
 
-    /// The first key whose requirements exclude each other, so that nothing can ever match.
+    /// The first key whose requirements exclude each other, so that the selector never matches.
     pub fn contradiction(&self) -> Option<&str> {
         self.0.iter().map(|(key, _)| key.as_str()).find(|key| self.contradicts(key))
     }
@@ -156,7 +159,7 @@ impl Selector {
         is_used_up || (absent && (present || left.is_some()))
     }
 
-    /// As the API server takes it in the `labelSelector` parameter of a list.
+    /// The selector in the syntax of the `labelSelector` parameter of a list.
     pub fn query(&self) -> String {
         let parts = self.0.iter().map(|(key, operator)| match operator {
             Operator::In(values) => match values.as_slice() {
@@ -186,7 +189,7 @@ fn is_key(key: &str) -> bool {
     prefix_ok && is_qualified(name)
 }
 
-/// Notes a key that is none, by Kubernetes' rules.
+/// Reports a key that is not valid by Kubernetes' rules.
 pub fn check_key(key: &str, at: &Field, found: &mut Violations) {
     if !is_key(key) {
         let message = format!(
@@ -200,7 +203,7 @@ fn is_value(value: &str) -> bool {
     value.is_empty() || is_qualified(value)
 }
 
-/// Notes a value that is none, by Kubernetes' rules.
+/// Reports a value that is not valid by Kubernetes' rules.
 pub fn check_value(value: &str, at: &Field, found: &mut Violations) {
     if !is_value(value) {
         let message = format!(

@@ -1,26 +1,45 @@
-//! What berth decides. Every public item here is a value or a pure function of values: no async, no API
-//! client, no clock (`now` is an argument), no randomness, no files, no logging. The rim (package `berth`)
-//! freezes a view, asks this package, and acts on the answer.
+//! Everything that berth decides. Each public item is a value or a pure function of values: no
+//! async, no API client, no clock (`now` is an argument), no randomness, no files, no logging. The
+//! package `berth` reads the API objects, builds an immutable view of them, calls a function of
+//! this package, and carries out what the function returns.
 //!
-//! - [`namespace`]: which namespaces a backup takes, and whether two backups can meet.
-//! - [`queue`]: the order of waiting backups, who may start, why the others wait, how positions are kept.
-//! - [`selection`]: which resource types and items a backup takes.
-//! - [`policy`]: what a resource policy says of types, objects and volumes.
-//! - [`reading`]: whether a read that failed is tried again.
-//! - [`revision`]: as of which moment lists are, and what is not.
-//! - [`label`]: label selectors: are they well formed, what do they match.
-//! - [`hook`]: which commands run in a pod before and after it is stored.
-//! - [`guard`]: who may change what of a Backup.
-//! - [`block`]: which pods go through their hooks together.
-//! - [`limits`]: how much a Backup may ask for.
-//! - [`claim`]: whose a backup's folder in a store is.
-//! - [`run`]: what becomes of a backup whose run ended before it did.
-//! - [`upload`]: who goes on with an upload in parts, and who may abort it.
-//! - [`location`]: which storage location a backup goes to.
-//! - [`affinity`]: on which nodes a data mover may run.
-//! - [`mover`]: data movers: which may take a place in the cluster.
-//! - [`garden`]: shared buckets: where clusters' backups go, and what may be asked for.
-//! - [`violation`]: faults of an object, each with its field path, all of them at once.
+//! The queue of Backups:
+//!
+//! - [`queue`]: the total order of waiting Backups, which of them start, why the others wait, and
+//!   which queue positions must be written.
+//! - [`namespace`]: the set of namespaces that a Backup takes, and whether two such sets overlap.
+//! - [`location`]: the BackupStorageLocation that a Backup uses, and whether its Backups must wait.
+//! - [`guard`]: who may change which fields of a Backup.
+//! - [`limits`]: the largest sizes that berth accepts: list entries, bytes, durations.
+//!
+//! The contents of a backup:
+//!
+//! - [`selection`]: the resource types and objects that a Backup takes.
+//! - [`policy`]: the filters and volume actions of a Velero resource policy.
+//! - [`label`]: label selectors: validation and matching.
+//! - [`glob`]: the patterns of Velero: parsing, matching, and whether two of them share a match.
+//! - [`hook`]: the commands that run in a pod before and after its data is stored.
+//! - [`block`]: groups of pods whose hooks must run together because the pods share volumes.
+//! - [`revision`]: the resourceVersion at which lists are read, and why some types cannot be read
+//!   at it.
+//! - [`reading`]: whether a failed read of the API server is retried, and after which pause.
+//!
+//! A run that ends early, and its successor:
+//!
+//! - [`claim`]: which run owns the folder of a backup in the object store.
+//! - [`run`]: what happens to a Backup whose run ended before the backup was complete.
+//! - [`upload`]: which run continues a multipart upload, and which run may abort it.
+//!
+//! Data movers and shared buckets:
+//!
+//! - [`mover`]: how many of Velero's data movers are prepared at the same time, and which ones.
+//! - [`affinity`]: the nodes on which the pod of a data mover can run.
+//! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
+//!   that.
+//!
+//! Used by all of them:
+//!
+//! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
 pub mod block;

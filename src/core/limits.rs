@@ -1,58 +1,64 @@
-//! How much a Backup may ask for. Velero has no such limits; what is above them is refused with the field and the way
-//! out, because reading and comparing it would cost everybody else their time.
+//! The largest sizes that berth accepts in a Backup. Velero has no such limits. A larger Backup is
+//! refused with the field and the way out, because reading and comparing it would delay all others.
 //!
-//! `manifests/webhook/guard.yaml` says the first one, of lists, while berth is away, too.
+//! `manifests/webhook/guard.yaml` repeats the first limit for lists, so that it holds while berth
+//! is down.
 
 use std::time::Duration;
 
-/// Entries of a list of namespaces or of resource types; types of `orderedResources`, and names of all of these together.
+/// Entries of one list of namespaces or resource types. Also types of `orderedResources`, and all
+/// names in it together.
 pub const NAMES: usize = 1000;
-/// Of these, patterns in a list of namespaces.
+/// Patterns among the entries of one list of namespaces.
 pub const PATTERNS: usize = 100;
-/// Selectors, hooks, and requirements of one selector.
+/// Label selectors; hooks; requirements of one selector.
 pub const SELECTORS: usize = 100;
 /// Values of one requirement.
 pub const VALUES: usize = 1000;
-/// Labels of a Backup itself, and those in its spec.metadata, which it has from a Schedule's template.
+/// Labels of the Backup itself, and labels in its `spec.metadata`, which come from the template of
+/// a Schedule.
 pub const OWN_LABELS: usize = 1000;
-/// Labels and values of all label selectors of a Backup, or of a resource policy, together; a requirement without values counts as one.
-/// Nobody writes so many by hand, and a program that does can make several Backups: each is read by itself, a fifth of a microsecond
-/// at most, while the API server waits.
+/// Labels and values in all label selectors of a Backup or a resource policy together; a
+/// requirement without values counts as one. A program that needs more can create several Backups.
+/// Each label takes up to a fifth of a microsecond to check, while the API server waits.
 pub const LABELS: usize = 5000;
-/// Bytes of the whole object as JSON. The API server stores up to 1.5 MiB, and what is written to it later has to fit.
+/// Bytes of the whole object as JSON. The API server stores up to 1.5 MiB, and berth's later writes
+/// must fit as well.
 pub const OBJECT: usize = 1024 * 1024;
 /// Bytes of a resource policy.
 pub const POLICY: usize = 128 * 1024;
-/// Entries of one section of it: of a policy of volumes, of namespaces, or of a kind.
+/// Entries of one section of a resource policy: volumes, namespaces, or kinds.
 pub const POLICIES: usize = 100;
-/// Hooks of one pod, before and after it together.
+/// Hooks of one pod, before and after its backup together.
 pub const HOOKS: usize = 100;
-/// Words of a hook's command, and the bytes of all of them. They go to the API server as a part of an address, in which one byte
-/// may take three.
+/// Words of a hook's command, and the bytes of all of them. They are sent to the API server in the
+/// query of a URL, in which one byte may take three.
 pub const COMMAND_WORDS: usize = 256;
 pub const COMMAND: usize = 16 * 1024;
-/// How long a hook may take: whatever it keeps still is still for so long.
+/// The longest time-out of a hook, because the workload may stay frozen for so long.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
-/// How long a hook may take that an annotation of its pod asks for, and how long all pods of a namespace with such hooks may keep
-/// workers of one backup busy: whoever may annotate a pod holds up everybody's backups for so long.
+/// The longest time-out of a hook from an annotation of its pod. All pods of one namespace with
+/// such hooks together may occupy workers of one backup for as long, because everyone who may
+/// annotate a pod could otherwise delay all backups.
 pub const ANNOTATED_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
 pub const ANNOTATED_HOOKS: Duration = Duration::from_secs(3600);
-/// How long the hooks after one pod may take in all when its backup ends early, or nobody runs it any more.
+/// Time for all hooks after one pod if its backup ends early or is no longer run.
 pub const LAST_HOOKS: Duration = Duration::from_secs(600);
-/// Pods of one block: each of them is still until the last one is, and what it uses is on its way to the store.
+/// Pods of one block. Each of them stays frozen until the last one is, and is stored before they
+/// continue.
 pub const BLOCK_PODS: usize = 16;
-/// How long the first pod of a block that was frozen waits for hooks before the others to begin. It is enough for fifteen hooks that take
-/// the half minute that a hook has which does not say.
+/// How long the first frozen pod of a block waits for the pre hooks of the others. It is enough for
+/// fifteen hooks with the default time-out and some more.
 pub const BLOCK_STILL: Duration = Duration::from_secs(600);
-/// Claims of one pod that are taken between its hooks.
+/// Volume claims of one pod that are stored between its hooks.
 pub const BLOCK_CLAIMS: usize = 100;
-/// Pods whose hooks are run at one time for a run that is no more.
+/// Pods whose hooks are run at the same time on behalf of a run that died.
 pub const THAWED_AT_ONCE: usize = 256;
-/// Pods that one Backup has on record as maybe frozen. More are not read.
+/// Pods that one Backup can record as perhaps frozen. More are not read.
 pub const FROZEN: usize = 1024;
-/// Violations of one object that are told one by one.
+/// Faults of one object that are listed; the rest is counted.
 pub const VIOLATIONS: usize = 20;
-/// Characters of a field's path, and of what is said of it.
-pub const TOLD: usize = 300;
-/// How long the API server may take for one write.
+/// Characters of a field's path in a message, and of the message.
+pub const MESSAGE: usize = 300;
+/// Time-out of one write to the API server.
 pub const WRITE: Duration = Duration::from_secs(10);

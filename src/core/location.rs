@@ -1,29 +1,30 @@
-//! Which storage location a backup goes to.
+//! The BackupStorageLocation that a backup uses, and whether its backups must wait.
 
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A BackupStorageLocation, as far as choosing one goes.
+/// The part of a BackupStorageLocation that these decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub name: String,
     pub is_default: bool,
     pub read_only: bool,
-    /// Somebody wants its backups to wait (`berth.dev/hold`).
+    /// The location has the annotation `berth.dev/hold`: its backups wait.
     pub held: bool,
-    /// Why the store cannot be used just now.
+    /// Why the store cannot be used at the moment; `None` if it can.
     pub unavailable: Option<String>,
-    /// Since when it can be used again, if it could not before.
+    /// Since when the store can be used again, if it could not before.
     pub reopened_at: Option<Timestamp>,
 }
 
-/// For so long after it can be used again nothing starts there: a Velero reads locations from a cache of its own, and fails for good what it
-/// picks up before that knows of the change.
+/// No backup starts for so long after the location became available again. A Velero reads locations
+/// from its own cache, and fails a backup for good if it starts it before that cache has the
+/// change.
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 
 impl Location {
-    /// The same as it was seen before, if it was.
+    /// The location, with the time of its recovery taken over from how it was `before`.
     #[must_use]
     pub fn seen_after(self, before: Option<&Self>, now: Timestamp) -> Self {
         let reopened_at = match before {
@@ -35,20 +36,21 @@ impl Location {
     }
 }
 
-/// Name of the location of a backup that names none, where none is marked as default.
+/// Name of the location of a backup that names none, if no location is marked as default.
 pub const DEFAULT_LOCATION: &str = "default";
 
-/// Why backups of a location are to wait.
+/// Why the backups of a location must wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Until somebody releases it.
+    /// Until the annotation `berth.dev/hold` is removed.
     Held,
     /// Until its store can be used.
     Unavailable { why: String },
 }
 
-/// What a [`View`](crate::queue::View) calls the locations whose backups are to wait: their names, and the empty one if
-/// it is the default that is meant. Whoever runs a backup whose store cannot be used just now lets it fail: it waits instead.
+/// The value of `closed_locations` of a [`View`](crate::queue::View): names of the locations whose
+/// backups must wait, and the empty name if the default location is one of them. Backups wait
+/// instead of starting there, because an executor would fail them.
 pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed> {
     let why = |location: &Location| match &location.unavailable {
         _ if location.held => Some(Closed::Held),
@@ -56,7 +58,7 @@ pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed>
         None => {
             let settles =
                 location.reopened_at.is_some_and(|at| at <= now && now.duration_since(at) < SETTLING);
-            settles.then(|| Closed::Unavailable { why: "it can be used again since a moment ago".to_owned() })
+            settles.then(|| Closed::Unavailable { why: "it became available a moment ago".to_owned() })
         }
     };
     let mut closed: HashMap<String, Closed> =
@@ -67,7 +69,8 @@ pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed>
     closed
 }
 
-/// The location of that name; with an empty name, the one marked as default, else the one called `default`.
+/// The location with that name. For the empty name, the one marked as default, or else the one
+/// called `default`.
 pub fn choose<'l>(locations: &'l [Location], wanted: &str) -> Option<&'l Location> {
     if wanted.is_empty() {
         let marked = locations.iter().find(|location| location.is_default);

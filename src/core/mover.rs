@@ -1,12 +1,13 @@
-//! Data movers: the objects by which Velero's node-agents carry volume data, of four kinds.
+//! Data movers: the objects of four kinds by which Velero's node-agents move volume data.
 //!
-//! - [`grant`]: which of them may take a place in the cluster, exactly as many as are allowed.
+//! - [`grant`]: which data movers may be prepared next, so that never more are than the limit
+//!   allows.
 
 pub mod grant;
 
 use std::fmt;
 
-/// Their order settles who goes first among equally old ones.
+/// The order of the kinds decides between data movers of the same age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MoverKind {
     DataUpload,
@@ -20,7 +21,7 @@ impl MoverKind {
         [Self::DataUpload, Self::DataDownload, Self::PodVolumeBackup, Self::PodVolumeRestore];
     pub const GROUP: &str = "velero.io";
 
-    /// The `kind` on the wire.
+    /// The `kind` of the API object.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DataUpload => "DataUpload",
@@ -30,7 +31,7 @@ impl MoverKind {
         }
     }
 
-    /// The resource, as paths and rules name it.
+    /// The plural resource name, as in paths and RBAC rules.
     pub fn plural(self) -> &'static str {
         match self {
             Self::DataUpload => "datauploads",
@@ -47,7 +48,7 @@ impl MoverKind {
         }
     }
 
-    /// Group and version, as an ownerReference names them.
+    /// Group and version, as in an ownerReference.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::DataUpload | Self::DataDownload => "velero.io/v2alpha1",
@@ -55,8 +56,8 @@ impl MoverKind {
         }
     }
 
-    /// Label of its pod. The value is its name, unless a configured label of pods overwrote it: an ownerReference says
-    /// for certain whose pod it is.
+    /// Key of the label of its pod. The value is the name of the data mover, unless a configured
+    /// pod label overwrote it. The pod's ownerReference is reliable instead.
     pub fn pod_label(self) -> &'static str {
         match self {
             Self::DataUpload => "velero.io/data-upload",
@@ -66,7 +67,7 @@ impl MoverKind {
         }
     }
 
-    /// Can only the node-agent of one node carry it? Any node-agent can carry the others.
+    /// Is it bound to the node-agent of one node? Any node-agent can run the other kinds.
     pub fn is_bound(self) -> bool {
         matches!(self, Self::PodVolumeBackup | Self::PodVolumeRestore)
     }

@@ -1,4 +1,4 @@
-//! Which namespaces a backup takes, and whether two backups can meet in one.
+//! The set of namespaces that a backup takes, and whether two such sets overlap.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -9,14 +9,14 @@ use crate::glob::{Effort, Glob, letters_of, mark, name_exists};
 
 mod asked;
 
-/// The namespaces of a backup: those included, less those excluded. Patterns stay patterns, so that a
-/// namespace that does not exist yet is covered too.
+/// The namespaces of a backup: the included ones without the excluded ones. Patterns are kept as
+/// patterns, so that the set covers namespaces that do not exist yet.
 #[derive(Clone, Debug)]
 pub struct NamespaceSet {
-    /// `None`: all.
+    /// `None`: all namespaces.
     includes: Option<Globs>,
     excludes: Globs,
-    /// Of both: sets are looked up by it, because reading them takes long.
+    /// Hash of both, by which sets are looked up, because comparing them takes long.
     mark: u64,
 }
 
@@ -41,7 +41,8 @@ impl PartialOrd for NamespaceSet {
     }
 }
 
-/// By marks first, which are others in each process: an order for looking sets up, and not for people.
+/// Compares the hashes first, which differ from process to process: an order for lookups, not for
+/// people.
 impl Ord for NamespaceSet {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_mark = self.mark.cmp(&other.mark);
@@ -58,24 +59,24 @@ impl Hash for NamespaceSet {
 }
 
 impl Default for NamespaceSet {
-    /// Takes nothing.
+    /// The empty set.
     fn default() -> Self {
         Self::literal([])
     }
 }
 
-/// Where two sets meet.
+/// An overlap of two sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// Names both take, or, where only patterns meet, the two patterns joined by `&`. At most
-    /// [`Meeting::TOLD`] of them: this is for people.
+    /// Names in both sets; where only patterns overlap, the two patterns joined by `&`. At most
+    /// [`Meeting::MAX_NAMES`], because this is for messages.
     pub namespaces: Vec<String>,
 }
 
 impl Meeting {
-    pub const TOLD: usize = 3;
+    pub const MAX_NAMES: usize = 3;
 
-    /// What cannot be told apart in time counts as meeting.
+    /// Sets that cannot be compared within the effort count as overlapping.
     fn perhaps() -> Self {
         Self { namespaces: vec!["what its patterns may match (too many to compare)".to_owned()] }
     }
@@ -96,7 +97,8 @@ impl Globs {
         self.names.iter().chain(&self.patterns)
     }
 
-    /// `patterns` are all of its own that could match. `None`: there was no effort left to find out.
+    /// `patterns` are all patterns of this set that could match. `None`: the effort was spent
+    /// before the answer was known.
     fn contain(&self, name: Name<'_>, patterns: &[Glob], effort: &Effort) -> Option<bool> {
         if !effort.spend(name.text.len()) {
             return None;
@@ -105,27 +107,29 @@ impl Globs {
         Some(is_there || matched(patterns, name, effort)?)
     }
 
-    /// Its patterns, or none, if none could match a name that has no other letters than these.
+    /// The patterns of this set, or none if no pattern could match a name with no other letters
+    /// than these.
     fn patterns_for(&self, letters: u64) -> &[Glob] {
         if self.patterns.iter().any(|pattern| pattern.may_match(letters)) { &self.patterns } else { &[] }
     }
 }
 
 impl NamespaceSet {
-    /// Empty `includes`, or one that is a lone `*`, takes all.
+    /// Empty `includes`, or a single `*`, means all namespaces.
     pub fn new(includes: Vec<Glob>, excludes: Vec<Glob>) -> Self {
         let all = includes.is_empty() || includes.iter().any(|glob| glob.as_str() == "*");
         let (mut includes, excludes) = ((!all).then(|| Globs::new(includes)), Globs::new(excludes));
         let effort = Effort::of_decision();
         if let Some(includes) = &mut includes {
             let patterns = excludes.patterns_for(letters_of_all(&includes.names));
-            // A name of which that is not known stays.
+            // A name stays in the list if the effort does not suffice to find out whether it is
+            // excluded.
             includes.names.retain(|name| excludes.contain(name.into(), patterns, &effort) != Some(true));
         }
         Self::made(includes, excludes)
     }
 
-    /// Just these; none of them takes nothing at all.
+    /// Exactly these names. An empty list is the empty set.
     pub fn literal(names: impl IntoIterator<Item = Glob>) -> Self {
         Self::made(Some(Globs::new(names)), Globs::default())
     }
@@ -139,12 +143,12 @@ impl NamespaceSet {
         self.includes.is_none() && self.excludes.iter().next().is_none()
     }
 
-    /// Does it take all, but for namespaces that are left out whatever it says?
+    /// Does the set contain all namespaces, apart from those that are left out in any case?
     pub fn takes_all_but(&self, left_out: impl Fn(&str) -> bool) -> bool {
         self.includes.is_none() && self.excludes.iter().all(|glob| glob.literal().is_some_and(&left_out))
     }
 
-    /// Is every namespace named outright, with no pattern among the includes?
+    /// Does the set consist of plain names only?
     pub fn is_literal(&self) -> bool {
         self.includes.as_ref().is_some_and(|globs| globs.patterns.is_empty())
     }
@@ -153,18 +157,20 @@ impl NamespaceSet {
         self.may_contain(namespace, &Effort::of_decision())
     }
 
-    /// As [`NamespaceSet::contains`]; what there is no effort left to find out counts as contained.
+    /// Like [`NamespaceSet::contains`]; a namespace counts as contained if the effort does not
+    /// suffice to find out.
     pub fn may_contain(&self, namespace: &str, effort: &Effort) -> bool {
         let name = Name { text: namespace, letters: letters_of(namespace.as_bytes()) };
         self.may_take(name, effort)
     }
 
-    /// As [`NamespaceSet::may_contain`], of a plain name.
+    /// Like [`NamespaceSet::may_contain`], for a plain name.
     pub(crate) fn may_contain_name(&self, name: &Glob, effort: &Effort) -> bool {
         self.may_take(name.into(), effort)
     }
 
-    /// The cheap half of [`NamespaceSet::contains`]: does it name this one, or does a pattern ask for no other letters?
+    /// The cheap half of [`NamespaceSet::contains`]: is it one of the names, or does a pattern need
+    /// no other letters?
     pub(crate) fn could_contain(&self, namespace: &str) -> bool {
         self.includes.as_ref().is_none_or(|globs| {
             !globs.patterns_for(letters_of(namespace.as_bytes())).is_empty()
@@ -178,12 +184,12 @@ impl NamespaceSet {
             && contain(&self.excludes) != Some(true)
     }
 
-    /// Names that are included outright and not excluded, sorted.
+    /// Plain names that are included and not excluded, sorted.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.names().iter().map(Glob::as_str)
     }
 
-    /// As [`NamespaceSet::literals`].
+    /// Like [`NamespaceSet::literals`].
     pub(crate) fn names(&self) -> &[Glob] {
         self.includes.as_ref().map(|globs| globs.names.as_slice()).unwrap_or_default()
     }
@@ -193,17 +199,17 @@ impl NamespaceSet {
         self.includes.iter().flat_map(|globs| &globs.patterns)
     }
 
-    /// Can a namespace, existing or not, be in both sets? `None` when it cannot. Sets that cannot be told apart with
-    /// the effort that is left count as meeting.
+    /// Can a namespace, existing or not, be in both sets? `None` if not. Sets that cannot be
+    /// compared within the remaining effort count as overlapping.
     pub fn meets(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
         let comparison = effort.of_comparison();
         let begun = comparison.left();
-        let meeting = self.compare(other, Meeting::TOLD, &comparison);
+        let meeting = self.compare(other, Meeting::MAX_NAMES, &comparison);
         effort.charge(begun, &comparison);
         meeting
     }
 
-    /// [`NamespaceSet::meets`] without telling where.
+    /// Like [`NamespaceSet::meets`], without the names of the overlap.
     pub fn overlaps(&self, other: &Self, effort: &Effort) -> bool {
         let comparison = effort.of_comparison();
         let begun = comparison.left();
@@ -212,12 +218,12 @@ impl NamespaceSet {
         meet
     }
 
-    fn compare(&self, other: &Self, told: usize, effort: &Effort) -> Option<Meeting> {
+    fn compare(&self, other: &Self, most: usize, effort: &Effort) -> Option<Meeting> {
         let (few, many) =
             if self.names().len() <= other.names().len() { (self, other) } else { (other, self) };
         let mut asked = Asked::of(many, letters_of_all(few.names()));
         let names = few.names().iter().filter(|name| asked.may_contain(name, effort));
-        // What a list of names has in common with another one is found by its own names.
+        // Names that both lists contain are found from one side already.
         let back: &[Glob] = if few.is_literal() { &[] } else { many.names() };
         let mut asked_back = Asked::of(few, letters_of_all(back));
         let theirs = back.iter().filter(|name| asked_back.may_contain(name, effort));
@@ -229,7 +235,7 @@ impl NamespaceSet {
             if !namespaces.iter().any(|known| known == name) {
                 namespaces.push(name.to_owned());
             }
-            if namespaces.len() >= told {
+            if namespaces.len() >= most {
                 break;
             }
         }
@@ -254,7 +260,7 @@ impl NamespaceSet {
             }
             let meet = match (a, b) {
                 (Some(a), Some(b)) if a.is_apart_from(b) => false,
-                // What was accepted as a pattern matches some name.
+                // Every valid pattern matches some name.
                 (Some(a), Some(b)) if a == b && excludes.is_empty() => true,
                 (Some(a), Some(b)) => name_exists(&[a, b], &excludes, effort),
                 _ if excludes.is_empty() => true,
@@ -265,20 +271,20 @@ impl NamespaceSet {
                 return Some(Meeting::perhaps());
             }
             if meet {
-                let told = match (a, b) {
+                let shown = match (a, b) {
                     (Some(a), Some(b)) if a.as_str() != b.as_str() => {
                         format!("{}&{}", a.as_str(), b.as_str())
                     }
                     (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
                     (None, None) => "*".to_owned(),
                 };
-                return Some(Meeting { namespaces: vec![told] });
+                return Some(Meeting { namespaces: vec![shown] });
             }
         }
         None
     }
 
-    /// What it takes beyond plain names: its patterns, or everything (`None`).
+    /// The part beyond plain names: its patterns, or everything (`None`).
     fn wide(&self) -> Vec<Option<&Glob>> {
         match &self.includes {
             None => vec![None],
@@ -298,40 +304,43 @@ mod tests {
         NamespaceSet::new(globs(includes), globs(excludes))
     }
 
-    fn told(a: &NamespaceSet, b: &NamespaceSet) -> Option<Vec<String>> {
+    fn shared(a: &NamespaceSet, b: &NamespaceSet) -> Option<Vec<String>> {
         a.meets(b, &Effort::of_decision()).map(|meeting| meeting.namespaces)
     }
 
     #[test]
     fn sets_meet_where_they_share_a_name() {
-        assert_eq!(told(&set(&["ns1", "ns2"], &[]), &set(&["ns2", "ns3"], &[])), Some(vec!["ns2".into()]));
-        assert_eq!(told(&set(&["ns1"], &[]), &set(&["ns2"], &[])), None);
-        assert_eq!(told(&set(&[], &[]), &set(&["ns2"], &[])), Some(vec!["ns2".into()]));
-        assert_eq!(told(&set(&["*"], &[]), &set(&[], &["a"])), Some(vec!["*".into()]));
+        assert_eq!(shared(&set(&["ns1", "ns2"], &[]), &set(&["ns2", "ns3"], &[])), Some(vec!["ns2".into()]));
+        assert_eq!(shared(&set(&["ns1"], &[]), &set(&["ns2"], &[])), None);
+        assert_eq!(shared(&set(&[], &[]), &set(&["ns2"], &[])), Some(vec!["ns2".into()]));
+        assert_eq!(shared(&set(&["*"], &[]), &set(&[], &["a"])), Some(vec!["*".into()]));
     }
 
     #[test]
     fn an_excluded_name_is_no_meeting() {
-        assert_eq!(told(&set(&[], &["ns2"]), &set(&["ns2"], &[])), None);
-        assert_eq!(told(&set(&["team-*"], &["team-a"]), &set(&["team-a"], &[])), None);
-        assert_eq!(told(&set(&[], &["team-*"]), &set(&["team-*"], &[])), None);
-        assert_eq!(told(&set(&["a"], &["a"]), &set(&["a"], &[])), None);
+        assert_eq!(shared(&set(&[], &["ns2"]), &set(&["ns2"], &[])), None);
+        assert_eq!(shared(&set(&["team-*"], &["team-a"]), &set(&["team-a"], &[])), None);
+        assert_eq!(shared(&set(&[], &["team-*"]), &set(&["team-*"], &[])), None);
+        assert_eq!(shared(&set(&["a"], &["a"]), &set(&["a"], &[])), None);
     }
 
     #[test]
     fn patterns_meet_in_a_namespace_that_does_not_exist_yet() {
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["*-prod"], &[])), Some(vec!["team-*&*-prod".into()]));
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["club-*"], &[])), None);
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&[], &[])), Some(vec!["team-*".into()]));
-        assert_eq!(told(&set(&["team-*"], &[]), &set(&["team-*"], &[])), Some(vec!["team-*".into()]));
+        assert_eq!(
+            shared(&set(&["team-*"], &[]), &set(&["*-prod"], &[])),
+            Some(vec!["team-*&*-prod".into()])
+        );
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&["club-*"], &[])), None);
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&[], &[])), Some(vec!["team-*".into()]));
+        assert_eq!(shared(&set(&["team-*"], &[]), &set(&["team-*"], &[])), Some(vec!["team-*".into()]));
     }
 
     #[test]
     fn a_name_that_no_namespace_has_still_meets_itself() {
-        assert_eq!(told(&set(&["missing"], &[]), &set(&["missing"], &[])), Some(vec!["missing".into()]));
+        assert_eq!(shared(&set(&["missing"], &[]), &set(&["missing"], &[])), Some(vec!["missing".into()]));
     }
 
-    /// Patterns that no name matches in common and that are long in saying so: what stopped a queue for hours.
+    /// Disjoint patterns whose comparison takes long: these once stopped a queue for hours.
     fn hostile(seed: usize) -> NamespaceSet {
         let letter = |i: usize| char::from(b'a' + u8::try_from(i % 26).unwrap_or(0));
         let pattern = |p: usize| {

@@ -1,8 +1,8 @@
-//! What a Backup's resource policy says: which types and objects are taken besides what the spec says, and what becomes of
-//! volumes. `berth_api::policy` reads it from a ConfigMap.
+//! The contents of a Backup's resource policy: types and objects to take in addition to the spec's
+//! filters, and actions for volumes. `berth_api::policy` reads it from a ConfigMap.
 //!
 //! - [`filters`]: which objects of a kind are taken, by namespace, name and label.
-//! - [`volume`]: what is to become of a volume.
+//! - [`volume`]: the action for a volume.
 
 pub mod filters;
 pub mod volume;
@@ -11,21 +11,22 @@ use crate::selection::Lists;
 use filters::{NamespacePolicy, Rule};
 use volume::VolumePolicy;
 
-/// All that one ConfigMap says. Without anything in it nothing changes.
+/// The contents of one ConfigMap. An empty policy changes nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policies {
-    /// `includeExcludePolicy`: types.
+    /// `includeExcludePolicy`: resource types.
     pub types: Option<Lists>,
-    /// `clusterScopedFilterPolicy`: objects of the whole cluster.
+    /// `clusterScopedFilterPolicy`: cluster-scoped objects.
     pub cluster: Vec<Rule>,
-    /// `namespacedFilterPolicies`: objects of namespaces. The first one that fits a namespace counts.
+    /// `namespacedFilterPolicies`: objects in namespaces. The first policy that matches a namespace
+    /// applies.
     pub namespaced: Vec<NamespacePolicy>,
-    /// `volumePolicies`. The first one that fits a volume counts.
+    /// `volumePolicies`. The first policy that matches a volume applies.
     pub volumes: Vec<VolumePolicy>,
 }
 
 impl Policies {
-    /// Does it say which objects are taken? That goes with the scoped style of filter only.
+    /// Does the policy select objects? Such a policy is valid with scoped filters only.
     pub fn chooses(&self) -> bool {
         self.types.is_some() || !self.cluster.is_empty() || !self.namespaced.is_empty()
     }

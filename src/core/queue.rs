@@ -1,9 +1,10 @@
-//! The queue: one total order of waiting backups, and what may happen next.
+//! The queue of Backups: one total order of those that wait, and a plan of what happens next.
 //!
-//! [`View`] is frozen from the API objects, [`plan`] decides on it, the rim writes what the [`Plan`] says.
+//! [`View`] is the state of the API objects at one moment. [`plan`] decides on it, and the package
+//! `berth` writes what the [`Plan`] says.
 
+mod claimed;
 mod estimate;
-mod held;
 mod index;
 mod newcomer;
 mod order;
@@ -13,13 +14,13 @@ mod reason;
 mod turn;
 mod view;
 
+pub use claimed::Work;
 pub use estimate::{Band, Expectation, History, Run, expect};
-pub use held::Work;
 pub use index::Index;
 pub use newcomer::{depends_on_all, explain_newcomer};
 pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
-pub use plan::{Cause, End, Plan, Waiting, may_open, plan, starts, work};
+pub use plan::{Cause, End, Plan, Waiting, may_run, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::Reason;
 pub use turn::{Room, turns};
-pub use view::{Entry, Phase, Standing, View};
+pub use view::{Entry, Phase, QueueKey, View};

@@ -1,33 +1,36 @@
-//! A read of the API server that failed: whether it is tried again, and after what pause.
+//! Retries of a failed read of the API server: whether there is another attempt, and after which
+//! pause.
 
 use std::time::Duration;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A server may ask for a longer pause than ours, but for none that lasts for hours.
+/// A server may ask for a longer pause than the usual one, but not for one that lasts for hours.
 const LONGEST_ASKED: Duration = Duration::from_secs(60);
-/// How long a server that has too many requests is waited for: it is well, and nothing of it may be missing for that.
+/// How long reads are retried while the server has too many requests: such a server is healthy, and
+/// the backup must not miss objects because of the throttling.
 const THROTTLED: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The server has too many requests at the moment.
     Throttled,
-    /// The next attempt may go well.
+    /// The next attempt may succeed.
     Passing,
     /// The next attempt would fail, too.
     Lasting,
 }
 
 impl Fault {
-    /// What an answer means that is no success, by its code and the server's words.
+    /// Classifies an answer that is no success by its status code and message.
     pub fn of_answer(code: u16, message: &str) -> Self {
         match code {
-            // The server fails to read the type into its cache, be it that its conversion webhook is gone: that has nothing
-            // to do with how much is asked of it.
+            // The server cannot load the type into its cache, for example because its conversion
+            // webhook is gone. That does not depend on the number of requests.
             429 if message.contains("storage is (re)initializing") => Self::Passing,
             429 => Self::Throttled,
-            // A token that was renewed a moment ago is not known everywhere yet. What has expired begins anew.
+            // A token that was renewed a moment ago may not be known to every API server yet. A
+            // list whose continue token expired starts over.
             401 | 408 | 410 | 500..=599 => Self::Passing,
             _ => Self::Lasting,
         }
@@ -38,17 +41,18 @@ impl Fault {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failures {
     pub count: u32,
-    /// How long ago the first one was.
+    /// Time since the first failure.
     pub lasted: Duration,
-    /// The same of those that were no throttling.
+    /// Time since the first failure that was no throttling.
     pub lasted_unthrottled: Duration,
 }
 
 impl Failures {
-    /// How long to wait before the next attempt; `None`: there is none.
+    /// The pause before the next attempt; `None` if there is none.
     ///
-    /// `patience` is counted from the first failure, so an attempt that takes longer than that is repeated, too. `asked`: what
-    /// the server asks for. `scatter`: anything random, so that those who were refused together do not come back together.
+    /// `patience` counts from the first failure, so an attempt that takes longer than that is still
+    /// repeated. `asked`: the pause that the server asks for. `scatter`: a random number, so that
+    /// clients that were refused together do not come back together.
     pub fn pause(
         self,
         fault: Fault,
@@ -126,7 +130,7 @@ mod tests {
         assert!(after(Fault::Throttled, 500, MINUTE) && !after(Fault::Throttled, 600, MINUTE));
         assert!(after(Fault::Throttled, 900, 20 * MINUTE));
         assert!(!after(Fault::Lasting, 0, MINUTE) && !after(Fault::Passing, 0, Duration::ZERO));
-        // Throttled for long, it has failed otherwise just now.
+        // After long throttling, one failure of another kind.
         let failures = Failures { count: 9, lasted: 5 * MINUTE, ..Failures::default() };
         assert!(failures.pause(Fault::Passing, MINUTE, None, 0).is_some());
     }

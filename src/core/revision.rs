@@ -1,42 +1,46 @@
-//! One moment for all lists of a backup: the revision of the API server's store as of which it begins. What cannot be
-//! listed as of then is listed as it is, and told.
+//! One moment for all lists of a backup: the resourceVersion of the API server's store at its
+//! start. A list that cannot be read at that revision is read as it is now, and the backup reports
+//! that.
 
 use std::collections::HashSet;
 
 use crate::selection::ResourceType;
 
-/// Types that API servers often keep in an etcd of their own, because they are written so often. A revision of one etcd means
-/// another moment in another one, and where that is known there, too, nobody would notice.
+/// Types that API servers often keep in a separate etcd, because they are written so often. The
+/// same revision means another moment in another etcd, and if that etcd happens to know the number,
+/// the error would go unnoticed.
 const OWN_STORE: [(&str, &str); 3] =
     [("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")];
-/// How often a server that lags behind is asked again: it has waited for some seconds already.
+/// How often a request is repeated if the server lags behind: the server itself waits for some
+/// seconds each time.
 const BEHIND: u32 = 2;
 
-/// Why objects of a type are not as of the revision, from what is meant to be so to what may matter.
+/// Why the objects of a type are not from the revision of the backup, from intended reasons to ones
+/// that may matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Apart {
-    /// They were read just before.
+    /// They were read before the revision was chosen.
     Before,
-    /// They were got one by one, and what is got is as it is.
+    /// They were read one by one, and a get always returns the current state.
     ByName,
     OwnStore,
-    /// A server behind the API server keeps them, whose revisions are other ones.
+    /// An aggregated API server stores them, whose revisions are unrelated.
     Aggregated,
-    /// Their list goes on from where an earlier run had come to, as of the revision of that one.
+    /// Their list continues where an earlier run had stopped, at the revision of that run.
     Earlier,
-    /// The answer was as of another revision.
+    /// The answer had another revision.
     Another,
-    /// Asked for the revision it fails, asked for what is there it does not.
+    /// The request fails with the revision, and succeeds without it.
     Refused,
-    /// It does not know the revision yet.
+    /// The server does not know the revision yet.
     Behind,
-    /// It does not know the revision any more.
+    /// The server does not know the revision any more.
     Expired,
 }
 
 impl Apart {
-    /// Why a type is not asked for as of the revision of the API server's store; `None`: it is. `aggregated`: names of the
-    /// APIServices that lead to other servers.
+    /// Why a type is not requested at the revision of the API server's store; `None` if it is.
+    /// `aggregated`: names of the APIServices that are served by other servers.
     pub fn of_type(kind: &ResourceType, aggregated: &HashSet<String>) -> Option<Self> {
         if OWN_STORE.contains(&(kind.group.as_str(), kind.resource.as_str())) {
             Some(Self::OwnStore)
@@ -47,43 +51,43 @@ impl Apart {
         }
     }
 
-    /// Is that so by design, and nothing that anybody could do something about?
+    /// Is this by design, so that nothing can be done about it?
     pub fn is_meant(self) -> bool {
         self <= Self::Earlier
     }
 
-    /// In a sentence after the names of types.
+    /// The reason as a part of a sentence, after the names of the types.
     pub fn words(self) -> &'static str {
         match self {
             Self::Before => "they were read just before",
-            Self::ByName => "others need them, and some were got one by one",
-            Self::OwnStore => "API servers often keep them in an etcd of their own",
-            Self::Aggregated => "other servers keep them, as `kubectl get apiservices` says",
-            Self::Earlier => "their lists go on from where an earlier run had come to, as of its moment",
-            Self::Another => "their server answered as of another one",
-            Self::Refused => "their server fails when it is asked for one",
-            Self::Behind => "the API server that was asked lags behind: it did not know that one yet",
+            Self::ByName => "other objects need them, and some were read one by one",
+            Self::OwnStore => "API servers often keep them in a separate etcd",
+            Self::Aggregated => "aggregated API servers keep them (see `kubectl get apiservices`)",
+            Self::Earlier => "their lists continue from an earlier run, at the resourceVersion of that run",
+            Self::Another => "their server answered with another resourceVersion",
+            Self::Refused => "their server fails when a resourceVersion is requested",
+            Self::Behind => "the API server lags behind: it did not know that resourceVersion yet",
             Self::Expired => {
-                "the API server does not keep that one any more: use several smaller Backups, or a longer --etcd-compaction-interval of the API server"
+                "the API server does not keep that resourceVersion any more: use several smaller Backups, or a longer --etcd-compaction-interval of the API server"
             }
         }
     }
 }
 
-/// What follows from a refusal.
+/// What follows from a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The same once more, a moment later.
+    /// Repeat the same request a moment later.
     Again,
-    /// The list as it is.
+    /// Request the current state instead.
     Latest(Apart),
 }
 
-/// What to do when a list as of a revision is refused; `None`: the refusal has nothing to do with that, as far as it says.
-/// `lagged`: how often it has been asked again because of [`Apart::Behind`].
+/// What to do when a list at a revision is refused; `None` if the refusal has another cause, as far
+/// as it says. `lagged`: how often the request was repeated because of [`Apart::Behind`].
 pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<Next> {
     let is_behind = message.contains("Too large resource version")
-        // Older API servers give what etcd says.
+        // Older API servers pass on the message of etcd.
         || message.contains("required revision is a future revision");
     match code {
         410 => Some(Next::Latest(Apart::Expired)),
@@ -94,7 +98,7 @@ pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<Next> {
     }
 }
 
-/// Can a resourceVersion be a revision at all? 0 would mean whatever a cache has.
+/// Can this resourceVersion be a revision at all? `0` would mean whatever a cache has.
 pub fn is_revision(version: &str) -> bool {
     version.parse::<u64>().is_ok_and(|revision| revision > 0)
 }
@@ -125,7 +129,7 @@ mod tests {
             ("events.k8s.io", "v1", "events", Some(Apart::OwnStore)),
             ("coordination.k8s.io", "v1", "leases", Some(Apart::OwnStore)),
             ("shop.example.com", "v1", "orders", Some(Apart::Aggregated)),
-            // A definition of the same group.
+            // A CustomResourceDefinition in the same group.
             ("shop.example.com", "v2", "orders", None),
         ] {
             assert_eq!(Apart::of_type(&kind(group, version, resource), &aggregated), apart, "{resource}");

@@ -1,4 +1,5 @@
-//! What becomes of a Backup that is InProgress and that nobody runs: whoever led is gone or was asked to go, or the store failed.
+//! What happens to a Backup that is InProgress while no process runs it: the leader died or was
+//! stopped, or the store failed.
 
 mod ended;
 mod runs;
@@ -10,85 +11,89 @@ use std::fmt;
 
 use crate::claim::{Claim, Folder, Verdict, judge};
 
-/// What people want of it.
+/// The setting for interrupted Backups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterInterruption {
-    /// The next leader goes on from what is stored, where it can, or else begins it anew.
+    /// The next leader resumes the Backup from what is stored if it can, or else restarts it.
     #[default]
     Resume,
-    /// The next leader begins it anew.
+    /// The next leader restarts the Backup from nothing.
     Restart,
-    /// It is Failed.
+    /// The Backup becomes Failed.
     Fail,
 }
 
-/// What a checkpoint says of itself. It lies in the store, so whoever may write there may have written it.
+/// What a checkpoint claims about itself. It lies in the store, so everyone with write access to
+/// the store can forge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint<'a> {
     /// The run that wrote it.
     pub run: &'a str,
-    /// Digest of the types and namespaces that the backup takes by it.
+    /// Digest of the types and namespaces that the backup takes according to this checkpoint.
     pub scope: &'a str,
 }
 
 impl Checkpoint<'_> {
-    /// May the next run of the Backup go on from it? What another run than that of the claim has written, or that from which that one
-    /// goes on, says nothing of what lies under this claim. And what is read is for the cluster to say: `scope` is the digest that stands on the Backup, where only
-    /// berth writes it.
+    /// May the next run of the Backup continue from this checkpoint? It must be of the run of the
+    /// claim, or of the run that the claim names in `before`, because other checkpoints say nothing
+    /// about this folder. Its `scope` must equal the digest on the Backup, which only berth writes:
+    /// so what is read is decided in the cluster, not in the store.
     pub fn is_believed(&self, claim: &Claim, scope: Option<&str>) -> bool {
         let is_of_claim = self.run == claim.run || claim.before.as_deref() == Some(self.run);
         is_of_claim && scope == Some(self.scope)
     }
 }
 
-/// What is known of it.
+/// What is known of the interrupted Backup.
 #[derive(Clone, Debug)]
 pub struct Interrupted<'a> {
     pub phase: &'a str,
     pub is_canceled: bool,
-    /// Some run of this engine has begun it.
+    /// A run of this engine has begun the Backup.
     pub is_begun: bool,
-    /// It has been taken over: whoever ran it gets no leave to publish any more. Until then its files may be in use.
+    /// The Backup was taken over, so its former run can no longer get permission to publish. Before
+    /// that, its files may be in use.
     pub is_held: bool,
-    /// Its run had leave to publish, and what is stored before a run asks for that is there.
+    /// The former run had permission to publish, and all files that are stored before that request
+    /// exist.
     pub is_whole: bool,
-    /// How often it was run so far.
+    /// How often the Backup was run so far.
     pub runs: Runs,
     /// The claim of a run that would begin now.
     pub ours: &'a Claim,
     pub folder: &'a Folder,
-    /// Digest of what it takes, as its latest run wrote it on the Backup.
+    /// Digest of the scope of the backup, as its latest run wrote it on the Backup.
     pub scope: Option<&'a str>,
-    /// Where there is one that can be read.
+    /// The checkpoint in the store, if there is a readable one.
     pub checkpoint: Option<Checkpoint<'a>>,
     pub setting: AfterInterruption,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Nothing is to be done about it.
+    /// Do nothing: the Backup is not this engine's.
     NotOurs,
-    /// A backup is stored there: maybe this one, and that says how it ended.
+    /// A backup is stored in the folder, perhaps this one: adopt its final status.
     Adopt,
-    /// All but the last file of it is stored: whoever finds it writes that.
+    /// All files but the last are stored: write that one.
     Publish,
-    /// It goes on from its checkpoint.
+    /// Continue from the checkpoint.
     Resume,
-    /// It begins anew, and what its earlier runs have stored goes.
+    /// Remove what the earlier runs stored, and begin from nothing.
     Restart,
     Fail(Why),
 }
 
-/// Why it ends as Failed.
+/// Why the Backup ends as Failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The setting says so, or nothing says that this engine ever ran it.
+    /// The setting says so, or there is no sign that this engine ever ran the Backup.
     Ended,
-    /// Somebody asked for it.
+    /// The Backup has the annotation `berth.dev/cancel`.
     Canceled,
-    /// Each of its runs ended before it did.
+    /// All runs that are allowed ended early.
     TooOften,
-    /// What lies in its folder is not provably of this Backup, and stays.
+    /// The files in the folder are not provably those of this Backup, so they stay.
     Strange,
 }
 
@@ -98,12 +103,12 @@ impl fmt::Display for Why {
             Self::Ended | Self::Strange => {
                 out.write_str("the controller that ran it ended before the backup did")
             }
-            Self::Canceled => out.write_str("somebody asked for it"),
+            Self::Canceled => out.write_str("berth.dev/cancel was set"),
             Self::TooOften => write!(
                 out,
                 "each of its runs ended before the backup did ({MOST_RUNS} in a row that came no further, or {MOST_RUNS_AT_ALL} at all), \
                  because the controller was killed or its store failed: the logs of the controller and the last state of its pods say \
-                 why (its memory limit, above all); then create it anew"
+                 why (its memory limit, above all); then create it again"
             ),
         }
     }
@@ -126,7 +131,7 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         (None, _) if !may_claim() => Recovery::Fail(Why::Strange),
         _ if found.is_canceled => Recovery::Fail(Why::Canceled),
         (_, AfterInterruption::Fail) => Recovery::Fail(Why::Ended),
-        // Maybe a Velero runs it.
+        // A Velero may be running it.
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
         _ if !found.runs.may_go_on() => Recovery::Fail(Why::TooOften),
         (Some(claim), AfterInterruption::Resume)
@@ -153,7 +158,7 @@ mod tests {
         Folder { published: false, claim, others }
     }
 
-    /// A leader died in the middle of the first run, and left a checkpoint.
+    /// A leader died in the middle of the first run, and there is a checkpoint.
     fn usual<'a>(ours: &'a Claim, folder: &'a Folder) -> Interrupted<'a> {
         Interrupted {
             phase: "InProgress",
@@ -171,7 +176,7 @@ mod tests {
     }
 
     const MOST: Runs = Runs { all: MOST_RUNS, in_vain: MOST_RUNS, furthest: 0 };
-    /// What the run that died wrote.
+    /// The checkpoint of the run that died.
     const FROZEN: Checkpoint<'static> = Checkpoint { run: "dead", scope: "frozen" };
 
     #[test]
@@ -200,7 +205,7 @@ mod tests {
                 (Interrupted { is_whole: true, is_canceled: true, ..most }, Recovery::Publish),
                 (Interrupted { phase: "Completed", ..found.clone() }, Recovery::NotOurs),
                 (Interrupted { phase: "Deleting", ..found.clone() }, Recovery::NotOurs),
-                // The claim says so all the same.
+                // The claim proves it all the same.
                 (Interrupted { is_begun: false, ..found }, recovery),
             ] {
                 assert_eq!(recover(&changed), expected, "{changed:?}");
@@ -208,7 +213,8 @@ mod tests {
         }
     }
 
-    /// It was interrupted between its claim and its first checkpoint, and has stored nothing.
+    /// The run was interrupted between its claim and its first checkpoint, so it has stored
+    /// nothing.
     #[test]
     fn the_checkpoint_from_which_the_run_of_the_claim_goes_on_is_believed_and_no_earlier_one() {
         let ours = claim("here", "b", "next");
@@ -225,7 +231,8 @@ mod tests {
         }
     }
 
-    /// Whoever may write to the store writes whatever checkpoint he likes, and not what stands on the Backup.
+    /// Everyone with write access to the store can write any checkpoint, but not the annotations of
+    /// the Backup.
     #[test]
     fn what_is_read_is_never_for_a_checkpoint_to_say() {
         let ours = claim("here", "b", "next");
@@ -235,7 +242,7 @@ mod tests {
             (Some("frozen"), "another", Recovery::Restart),
             (Some("frozen"), "", Recovery::Restart),
             (Some(""), "frozen", Recovery::Restart),
-            // A run that wrote no checkpoints began it.
+            // Begun by a run that wrote no checkpoints.
             (None, "frozen", Recovery::Restart),
             (None, "", Recovery::Restart),
         ] {
@@ -249,7 +256,8 @@ mod tests {
     fn what_lies_in_the_folder_decides_whether_it_may_be_touched() {
         let ours = claim("here", "b", "next");
         for (found, others, recovery) in [
-            // It died before it had claimed its folder, be it one that a Backup left which is gone, as far as anybody can tell yet.
+            // The run died before it had claimed the folder, which may still have the claim of a
+            // deleted Backup.
             (None, false, Recovery::Restart),
             (Some(claim("here", "an earlier one", "dead")), true, Recovery::Restart),
             (None, true, Recovery::Fail(Why::Strange)),
@@ -276,8 +284,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known: what is not of this Backup is neither gone on with nor published, a Backup that was run often enough
-        /// is not run again, and what is stored is never thrown away.
+        /// In every situation: files that are not of this Backup are neither resumed nor published,
+        /// a Backup that was run often enough is not run again, and a stored backup is never thrown
+        /// away.
         #[test]
         fn nothing_is_touched_that_is_not_provably_ours(
             phase in "InProgress|Completed|Queued",

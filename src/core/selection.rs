@@ -1,20 +1,22 @@
-//! Which resource types a backup takes.
+//! The resource types that a backup takes.
 //!
 //! Velero has two styles of filter that may not be mixed: the old one (`includedResources`,
-//! `excludedResources`, `includeClusterResources`) and the scoped one (four lists). No filter at all is the
-//! scoped style. An entry is a name, as kubectl takes it, of one type, or a pattern over `resource.group`.
-//! [`ResourceFilter::resolve`] settles once, among the types of a cluster, what each entry stands for. A resource
-//! policy may add lists of its own to the scoped ones ([`crate::policy`]).
+//! `excludedResources`, `includeClusterResources`) and the scoped one (four lists). A spec without
+//! any filter has the scoped style. An entry is the name of one type, as kubectl accepts it, or a
+//! pattern over `resource.group`. [`ResourceFilter::resolve`] decides once, for the types of a
+//! cluster, what each entry stands for. A resource policy may add lists of its own to the scoped
+//! ones ([`crate::policy`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::glob::Pattern;
 
-/// Left out of every backup, because other files describe snapshots. Velero's server writes it into the spec.
+/// Excluded from every backup, because other files describe snapshots. Velero's server writes this
+/// exclude into the spec.
 pub const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
-/// As [`SNAPSHOTS`], of the whole cluster.
+/// Like [`SNAPSHOTS`], but cluster-scoped.
 pub const SNAPSHOT_CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
-/// The second spelling of events holds the same objects once more.
+/// The events of this group are the same objects as those of the core group.
 const SECOND_EVENTS: &str = "events.events.k8s.io";
 
 /// One resource type as discovery describes it.
@@ -33,7 +35,7 @@ pub struct ResourceType {
 }
 
 impl ResourceType {
-    /// `pods`, `deployments.apps`: as it stands in filters and archive paths.
+    /// `pods`, `deployments.apps`: as used in filters and archive paths.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.resource.clone()
@@ -58,7 +60,7 @@ pub struct Filter {
     pub excludes: Vec<String>,
 }
 
-/// Lists of both scopes.
+/// The lists for both scopes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
     pub cluster: Filter,
@@ -72,7 +74,8 @@ pub enum ResourceFilter {
         resources: Filter,
         include_cluster_resources: Option<bool>,
     },
-    /// `policy`: of a resource policy. They count for types of which the spec's own lists say nothing.
+    /// `policy` has the lists of a resource policy, which apply to types that the spec's own lists
+    /// do not mention.
     Scoped {
         cluster: Filter,
         namespaced: Filter,
@@ -80,31 +83,31 @@ pub enum ResourceFilter {
     },
 }
 
-/// What becomes of the objects of a type, from less to more.
+/// Which objects of a type are taken, from fewest to most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// None comes along, whatever needs it.
+    /// None, even if another object needs them.
     Excluded,
-    /// None comes along, but for the definition of a type of which something was taken.
+    /// None, apart from the CustomResourceDefinition of a type of which objects were taken.
     Unnamed,
-    /// Those come along that something needs.
+    /// Those that another object needs.
     Needed,
-    /// All come along that the backup's namespaces and selectors choose.
+    /// All that match the namespaces and selectors of the backup.
     Listed,
 }
 
-/// A filter among the types of one cluster.
+/// A filter, resolved for the types of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     fates: BTreeMap<String, Fate>,
-    /// The filter of namespaces leaves nothing out.
+    /// The namespace filter excludes nothing.
     pub all_namespaces: bool,
-    /// Entries that name no type of the cluster, by the path of their field.
+    /// Entries that match no type of the cluster, by the path of their field.
     pub idle: Vec<(&'static str, Vec<String>)>,
 }
 
 impl Selection {
-    /// One that was settled before, by the qualified names of the types.
+    /// A selection that was resolved before, by the qualified names of the types.
     pub fn of(fates: impl IntoIterator<Item = (String, Fate)>, all_namespaces: bool) -> Self {
         Self { fates: fates.into_iter().collect(), all_namespaces, idle: Vec::new() }
     }
@@ -115,12 +118,12 @@ impl Selection {
 }
 
 impl ResourceFilter {
-    /// What becomes of each of `types`, which stand in the order of discovery. `all_namespaces`: the backup's
-    /// filter of namespaces leaves nothing out.
+    /// Resolves the filter for `types`, which are in the order of discovery. `all_namespaces`: the
+    /// namespace filter of the backup excludes nothing.
     ///
-    /// Without any filter every cluster-scoped type is taken, as Velero documents. Its server does not do so:
-    /// the excludes that it adds by itself keep the rule from applying (contract: a superset that restores
-    /// the same).
+    /// Without any filter every cluster-scoped type is taken, as Velero documents. Velero's server
+    /// does not do so, because the excludes that it adds by itself disable that rule. The backup
+    /// here is a superset that restores the same.
     pub fn resolve(&self, types: &[ResourceType], all_namespaces: bool) -> Selection {
         let mut idle = Vec::new();
         let mut read = |field: &'static str, list: &[String], fits: fn(&ResourceType) -> bool| {
@@ -223,7 +226,8 @@ fn old_fate(
     }
 }
 
-/// The scoped lists of the spec, and those of a policy, which count for types of which the spec says nothing.
+/// The scoped lists of the spec, and those of a policy, which apply to types that the spec does not
+/// mention.
 struct Scope {
     includes: Entries,
     excludes: Entries,
@@ -244,25 +248,25 @@ impl Scope {
         self.includes.is_empty && self.also.is_empty
     }
 
-    /// What names everything leaves a policy nothing to say.
+    /// Does the spec mention every type, so that the policy's lists have no effect?
     fn leaves_nothing_out(&self) -> bool {
         self.excludes.is_idle && (self.but.is_idle || self.includes.is_all)
     }
 }
 
-/// What the entries of one list stand for in a cluster.
+/// The entries of one list, resolved for a cluster.
 struct Entries {
     is_empty: bool,
-    /// It is `*`.
+    /// The list is `*`.
     is_all: bool,
-    /// It names nothing but what no backup takes.
+    /// The list has only types that no backup takes.
     is_idle: bool,
     /// Qualified names.
     types: BTreeSet<String>,
 }
 
 impl Entries {
-    /// Besides, the entries that name no type which `fits` the list.
+    /// Also returns the entries that match no type which `fits` the list.
     fn read(list: &[String], types: &[ResourceType], fits: fn(&ResourceType) -> bool) -> (Self, Vec<String>) {
         let mut read =
             Self { is_empty: list.is_empty(), is_all: false, is_idle: true, types: BTreeSet::new() };
@@ -304,8 +308,9 @@ fn named<'t>(entry: &str, types: &'t [ResourceType]) -> Vec<&'t ResourceType> {
     by_name(entry, types).into_iter().collect()
 }
 
-/// The one type that a name stands for, as kubectl resolves it: plural, singular or kind before short names, the
-/// group itself before one that only begins like it, and of equals the first in the order of discovery.
+/// The type that a name stands for, as kubectl resolves it: plural, singular or kind before short
+/// names; the exact group before one that begins with it; and among equals the first in the order
+/// of discovery.
 pub(crate) fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
     let entry = entry.to_ascii_lowercase();
     let (name, group) =

@@ -1,55 +1,67 @@
-//! Uploads in parts that outlive the run that began them: who goes on with one, and who may abort it.
+//! Multipart uploads that outlive the run that began them: which run continues one, and which may
+//! abort it.
 //!
-//! Two runs of one Backup may meet, because a process that was paused for long and wakes does not know that another one has its
-//! Backup. An upload is handed from one run to the next by the checkpoint that names it, and a checkpoint is only written in place of
-//! the one that was read. From these rules it follows that nobody aborts an upload that the run of the claim goes on with:
+//! Two runs of one Backup may overlap, because a process that was suspended for long does not know,
+//! when it resumes, that another process has its Backup. A run hands an upload to the next one by
+//! the checkpoint that names it, and a checkpoint is written only in place of the version that was
+//! read. From these rules it follows that no run aborts an upload that the run of the claim
+//! continues:
 //!
-//! 1. A run goes on with the upload of another one only once it has written a checkpoint of its own that names it, in place of the one
-//!    that it read. As long as it goes on, that checkpoint names the upload.
-//! 2. Whoever aborts an upload that a checkpoint names first puts an empty one in its place, as it was read ([`Standing::Void`]). Of
-//!    that one and of a write by rule 1 only one succeeds, because both replace the same version. An empty one is never written over:
-//!    it goes with everything else in the folder.
-//! 3. Uploads that nobody names are found by a list. Between the list and the aborts whoever does this looks at the claim: if it still
-//!    stands, no later run had its claim when the list was made, so what that run begins is not in there, and by rule 2 it takes up
-//!    nothing that is.
+//! 1. A run continues the upload of another run only after it has replaced the checkpoint that it
+//!    read with its own one, which names the same upload. As long as it continues, that checkpoint
+//!    names the upload.
+//! 2. Before a run aborts an upload that a checkpoint names, it replaces the version of that
+//!    checkpoint which it read with an empty one ([`FoundCheckpoint::Void`]). Of this write and a
+//!    write by rule 1 only one succeeds, because both replace the same version. An empty checkpoint
+//!    is never overwritten: it is removed with the whole folder.
+//! 3. Uploads that no checkpoint names are found by a list. Between the list and the aborts the run
+//!    reads the claim again. If the claim still stands, no later run had it when the list was made.
+//!    So the list has no upload that a later run begins, and by rule 2 a later run takes up none
+//!    that the list has.
 
-/// The checkpoint in a folder.
+/// The checkpoint that lies in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum FoundCheckpoint<'a> {
     Nothing,
-    /// An empty one: nobody goes on from there.
+    /// An empty one: no run continues from it.
     Void,
-    /// Of another version, maybe of a newer one, or damaged.
+    /// Written by another version of berth, perhaps a newer one, or damaged.
     Unreadable,
     Of {
         run: &'a str,
-        /// Empty: it has begun none.
+        /// The upload that the run has begun; empty if there is none.
         upload: &'a str,
     },
 }
 
-/// A run wanted to write its checkpoint, and another one stands there than it had read. May it write over that one, as it is now?
+/// The conditional write of a checkpoint failed, because another one lies there than the run had
+/// read. May the run overwrite the one that lies there now?
 ///
-/// `goes_on`: it is about to take up what it has read. `is_claimed`: the folder was still its own after that one was read.
-pub fn may_write_over(run: &str, goes_on: bool, is_claimed: bool, found: &Standing<'_>) -> bool {
+/// `goes_on`: the run is about to continue from what it has read. `is_claimed`: the claim was still
+/// the run's own when it was read after the checkpoint.
+pub fn may_write_over(run: &str, goes_on: bool, is_claimed: bool, found: &FoundCheckpoint<'_>) -> bool {
     match found {
-        Standing::Void => false,
-        // The answer to its own write was lost.
-        Standing::Of { run: by, .. } if *by == run => true,
-        // One that it should take up is gone, or is somebody else's by now. What else stands there under its claim is of no use to
-        // anybody: besides the checkpoints of the claim's own run only that of the run which the claim names as the one before counts
-        // (`Checkpoint::is_believed`), and whoever went on from that one has written its own in its place.
-        Standing::Nothing | Standing::Unreadable | Standing::Of { .. } => is_claimed && !goes_on,
+        FoundCheckpoint::Void => false,
+        // This run's own write had succeeded, but the answer was lost.
+        FoundCheckpoint::Of { run: by, .. } if *by == run => true,
+        // With `goes_on`, the checkpoint to continue from is gone or is another run's by now.
+        // Otherwise the one that lies there under this claim is useless to every run: besides those
+        // of the claim's own run only that of the run which the claim names in `before` counts
+        // (`Checkpoint::is_believed`), and a run that continued from that one has replaced it.
+        FoundCheckpoint::Nothing | FoundCheckpoint::Unreadable | FoundCheckpoint::Of { .. } => {
+            is_claimed && !goes_on
+        }
     }
 }
 
-/// May a run that ends abort this upload, which it has begun or gone on with, whoever has the folder now? Nobody but this run knows one
-/// that no checkpoint names. Others it may abort by rule 2 alone.
-pub fn may_abort(upload: &str, found: &Standing<'_>) -> bool {
+/// May a run that ends abort this upload, which it has begun or continued, whichever run has the
+/// folder now? Only this run knows an upload that no checkpoint names. All other uploads it may
+/// abort by rule 2 alone.
+pub fn may_abort(upload: &str, found: &FoundCheckpoint<'_>) -> bool {
     match found {
-        Standing::Nothing | Standing::Void => true,
-        Standing::Unreadable => false,
-        Standing::Of { upload: named, .. } => *named != upload,
+        FoundCheckpoint::Nothing | FoundCheckpoint::Void => true,
+        FoundCheckpoint::Unreadable => false,
+        FoundCheckpoint::Of { upload: named, .. } => *named != upload,
     }
 }
 

@@ -1,11 +1,12 @@
-//! Faults of an object, collected: all of them are told at once, each with the path of its field.
+//! The faults of an object, collected: all of them are reported at once, each with the path of its
+//! field.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::limits;
 
-/// Path of a field as Kubernetes writes it: `spec.labelSelector.matchExpressions[0].operator`.
+/// The path of a field as Kubernetes writes it: `spec.labelSelector.matchExpressions[0].operator`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Field(String);
 
@@ -19,7 +20,7 @@ impl Field {
         Self(format!("{}.{name}", self.0))
     }
 
-    /// An entry of a map.
+    /// The path of an entry of a map.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
@@ -37,7 +38,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// One fault: where, and what to do about it.
+/// One fault: the field, and a message that says what is wrong and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub field: Field,
@@ -50,23 +51,24 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Every fault of one object, in the order in which they were found. So many are told one by one
-/// ([`limits::VIOLATIONS`]); the rest is counted, because it goes into statuses, answers and logs.
+/// All faults of one object, in the order in which they were found. At most [`limits::VIOLATIONS`]
+/// are listed and the rest is counted, because the text goes into statuses, admission responses and
+/// logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations {
-    told: Vec<Violation>,
+    listed: Vec<Violation>,
     more: usize,
 }
 
 impl Violations {
     pub fn push(&mut self, field: Field, message: impl Into<String>) {
-        if self.told.len() >= limits::VIOLATIONS {
+        if self.listed.len() >= limits::VIOLATIONS {
             self.more = self.more.saturating_add(1);
             return;
         }
         let message = tellable(&message.into()).into_owned();
         let field = Field(tellable(&field.0).into_owned());
-        self.told.push(Violation { field, message });
+        self.listed.push(Violation { field, message });
     }
 
     pub fn require(&mut self, holds: bool, field: &Field, message: impl Into<String>) {
@@ -75,56 +77,57 @@ impl Violations {
         }
     }
 
-    /// Has a list no more than `most` entries?
+    /// Adds a fault if a list has more than `most` entries.
     pub fn limit(&mut self, len: usize, most: usize, field: &Field, way_out: &str) {
         if len > most {
             self.push(field.clone(), format!("has {len} entries, and at most {most} are taken: {way_out}"));
         }
     }
 
-    /// Takes over what another part found.
+    /// Appends the faults that another check found.
     pub fn append(&mut self, other: Self) {
-        for violation in other.told {
+        for violation in other.listed {
             self.push(violation.field, violation.message);
         }
         self.more = self.more.saturating_add(other.more);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.listed.is_empty()
     }
 
-    /// Those that are told one by one.
+    /// The faults that are listed.
     pub fn iter(&self) -> impl Iterator<Item = &Violation> {
-        self.told.iter()
+        self.listed.iter()
     }
 
-    /// A line each, and one that counts the rest.
+    /// One line for each listed fault, and one with the number of the others.
     pub fn lines(&self) -> Vec<String> {
         let more = (self.more > 0).then(|| format!("and {} more", self.more));
-        self.told.iter().map(ToString::to_string).chain(more).collect()
+        self.listed.iter().map(ToString::to_string).chain(more).collect()
     }
 
-    /// `Ok` when nothing was found.
+    /// Returns `Ok(value)` if there are no faults.
     pub fn into_result<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 }
 
-/// Cut to [`limits::TOLD`] characters; those that would break a line or a terminal are escaped.
+/// Cuts `text` to [`limits::MESSAGE`] characters and escapes those that would break a line or a
+/// terminal.
 pub fn tellable(text: &str) -> Cow<'_, str> {
-    if text.len() <= limits::TOLD && !text.contains(char::is_control) {
+    if text.len() <= limits::MESSAGE && !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
-    let mut told: String = String::new();
+    let mut printable: String = String::new();
     for (i, c) in text.chars().enumerate() {
-        if i >= limits::TOLD {
-            told.push('…');
+        if i >= limits::MESSAGE {
+            printable.push('…');
             break;
         }
-        if c.is_control() { told.extend(c.escape_default()) } else { told.push(c) }
+        if c.is_control() { printable.extend(c.escape_default()) } else { printable.push(c) }
     }
-    Cow::Owned(told)
+    Cow::Owned(printable)
 }
 
 impl fmt::Display for Violations {

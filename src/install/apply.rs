@@ -1,4 +1,4 @@
-//! Objects to the API server: server-side apply, so that a second time changes nothing.
+//! Applies objects by server-side apply, so that a second installation changes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::client::is_not_found;
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::text::chain;
 
-/// How often what has to come about is looked at.
+/// How often an awaited condition is read.
 const LOOK: Duration = Duration::from_millis(100);
-/// A definition is taken up within a second or two.
+/// Time-out for a definition to be established, which takes a second or two.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
-/// Where Events go about what is in no namespace: a Role for that is there.
+/// Namespace of Events about cluster-scoped objects, for which an installation has a Role.
 const EVENTS_NAMESPACE: &str = "default";
 
-/// What became of an object.
+/// The result of applying an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Created,
@@ -54,14 +54,14 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Write,
-    /// The API server judges it and writes nothing.
+    /// Server-side dry run: the API server validates the object and writes nothing.
     DryRun,
 }
 
-/// One object. Gives what became of it, and the difference.
+/// Applies one object. Returns the result, and the difference.
 ///
 /// # Errors
-/// What the API server says.
+/// The API server's error.
 pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Result<(Outcome, String)> {
     let reference = Reference::of(object).context("an object without a name")?;
     let api = reference.api(client);
@@ -71,7 +71,7 @@ pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Resul
     params.dry_run = mode == Mode::DryRun;
     let applied = match api.patch(&reference.name, &params, &Patch::Apply(object)).await {
         Ok(applied) => serde_json::to_value(applied)?,
-        // In a dry run nothing is there that it needs: its namespace, its definition.
+        // In a dry run its namespace or its definition may not exist.
         Err(error) if mode == Mode::DryRun && is_not_found(&error) => object.clone(),
         Err(error) => return Err(error).with_context(|| format!("{name} cannot be applied")),
     };
@@ -88,13 +88,14 @@ pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Resul
 async fn live(client: &Client, reference: &Reference) -> anyhow::Result<Option<DynamicObject>> {
     match reference.api(client).get_opt(&reference.name).await {
         Ok(live) => Ok(live),
-        // The kind itself is not there yet.
+        // The kind is not defined yet.
         Err(error) if is_not_found(&error) => Ok(None),
         Err(error) => Err(error).with_context(|| format!("{reference} cannot be read")),
     }
 }
 
-/// What is there under the names of these, and was brought by no installation: applied, they would be berth's by force.
+/// Existing objects with the same names that no installation created. Applying would take them over
+/// by force.
 ///
 /// # Errors
 /// When one cannot be read.
@@ -108,8 +109,8 @@ pub async fn strangers(client: &Client, objects: &[Value]) -> anyhow::Result<Vec
     Ok(found.into_iter().flatten().collect())
 }
 
-/// A label says little, because anybody may write it; who wrote an object the API server says. Definitions and namespaces hold what people
-/// made and outlive installations: these are told by their label.
+/// Did an installation create this object? The field manager says so, because anybody may write a
+/// label. Definitions and namespaces outlive installations, so for these the label counts.
 fn is_brought(reference: &Reference, found: &DynamicObject) -> bool {
     let outlives = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
     let is_written = |entry: &ManagedFieldsEntry| entry.manager.as_deref() == Some(INSTALLER);
@@ -117,7 +118,7 @@ fn is_brought(reference: &Reference, found: &DynamicObject) -> bool {
         && (outlives || found.managed_fields().iter().any(is_written))
 }
 
-/// Waits until the API server serves what a definition defines.
+/// Waits until the API server serves the kind of a definition.
 ///
 /// # Errors
 /// When it does not within a minute.
@@ -138,7 +139,7 @@ pub async fn established(client: &Client, definition: &Value) -> anyhow::Result<
         .with_context(|| format!("the API server did not take up {reference}: see its conditions"))
 }
 
-/// Waits until both Deployments run as they were applied; tells what changes meanwhile.
+/// Waits until the Deployments run as applied, and reports the progress.
 ///
 /// # Errors
 /// When that takes longer than `patience`.
@@ -183,7 +184,7 @@ pub async fn rolled_out(
     }
 }
 
-/// What a Deployment lacks; `None` when it runs as it is written.
+/// What a Deployment's rollout waits for; `None` when it is complete.
 fn missing(deployment: &DynamicObject) -> Option<String> {
     let number = |pointer: &str| deployment.data.pointer(pointer).and_then(Value::as_i64).unwrap_or_default();
     let wanted = deployment.data.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1);
@@ -197,10 +198,10 @@ fn missing(deployment: &DynamicObject) -> Option<String> {
     Some(format!("{} of {wanted} ready", updated.min(available)))
 }
 
-/// Which rights we lack to apply these: `verb resource.group`, each once.
+/// The rights that the user lacks to apply these objects: `verb resource.group`, each once.
 ///
 /// # Errors
-/// When the API server cannot be asked.
+/// When the API server does not answer.
 pub async fn missing_rights(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<String>> {
     let mut wanted: Vec<(String, String, Option<String>, &str)> = Vec::new();
     for reference in objects.iter().filter_map(Reference::of) {
@@ -243,23 +244,23 @@ pub async fn missing_rights(client: &Client, objects: &[Value]) -> anyhow::Resul
     Ok(missing.into_iter().flatten().collect())
 }
 
-/// What an earlier installation brought and this one does not.
+/// Objects of an earlier installation that this one does not have.
 ///
 /// # Errors
 /// When something cannot be listed.
 pub async fn left_over(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
     let kept: Vec<Reference> = objects.iter().filter_map(Reference::of).collect();
-    // What a running hub gives to its seeds is not an installation's.
+    // The rights that a running hub gives to its seeds are not part of an installation.
     let found = labelled(cluster, &format!("{PART_OF}={PART_OF_BERTH},!{SEED_ACCESS}")).await?;
     let stays = |one: &Reference| {
-        // Definitions hold people's objects, the namespace everything.
+        // Deleting a definition or a namespace would delete users' objects.
         matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition")
             || kept.iter().any(|other| other.kind == one.kind && other.name == one.name)
     };
     Ok(found.into_iter().filter(|one| !stays(one)).collect())
 }
 
-/// Every kind that any installation ever brought; cluster-scoped ones last.
+/// Every kind that any version of berth installed; cluster-scoped ones last.
 const KINDS: [(&str, &str, bool); 18] = [
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", false),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", false),
@@ -281,7 +282,7 @@ const KINDS: [(&str, &str, bool); 18] = [
     ("v1", "Namespace", false),
 ];
 
-/// What carries the label of an installation, in the order in which it can be removed.
+/// Objects with the label of an installation, in the order in which they can be removed.
 ///
 /// # Errors
 /// When something cannot be listed.
@@ -304,21 +305,22 @@ async fn labelled(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Refer
             name: String::new(),
         }));
     }
-    // An API server that answers from its cache takes a tenth of a second for each, until that is up to date.
+    // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
+    // the cache is current.
     let lists = futures::stream::iter(places).map(|place| async move {
         match place.api(&cluster.client).list(labelled).await {
             Ok(list) => {
                 let named = |name| Reference { name, ..place.clone() };
                 Ok(list.items.iter().map(|object| named(object.name_any())).collect())
             }
-            // No such kind here.
+            // The cluster does not have this kind.
             Err(error) if is_not_found(&error) => Ok(Vec::new()),
             Err(error) => Err(error).with_context(|| format!("{}s cannot be listed", place.kind)),
         }
     });
     let found: Vec<Vec<Reference>> = lists.buffered(AT_ONCE).try_collect().await?;
     let mut found = found.concat();
-    // A namespace of another berth, or of none; and whatever people gave that label.
+    // Leaves out namespaces of another berth, and objects that users gave the label.
     found.retain(|one| match one.kind.as_str() {
         "Namespace" => one.name == cluster.namespace || GARDEN_NAMESPACES.contains(&one.name.as_str()),
         "CustomResourceDefinition" => true,
@@ -327,7 +329,7 @@ async fn labelled(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Refer
     Ok(found)
 }
 
-/// Admission objects, apart from the others.
+/// Splits objects into admission objects and all others.
 pub fn split_admission(objects: Vec<Value>) -> (Vec<Value>, Vec<Value>) {
     objects.into_iter().partition(|object| !object["kind"].as_str().is_some_and(is_admission))
 }

@@ -1,13 +1,14 @@
-//! The arguments of Deployments, as they stand in a cluster: flags and their values, and what berth put there.
+//! The arguments of Deployments in a cluster: flags, their values, and which of them berth
+//! installed.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Container;
 use kube::ResourceExt;
 
-/// Annotation of a Deployment: the arguments that berth itself put there, as a JSON array. All others are somebody else's,
-/// whatever an earlier version rendered.
+/// Annotation of a Deployment with the arguments that berth installed, as a JSON array. All other
+/// arguments were added by hand.
 pub(super) const RENDERED: &str = "berth.dev/installed-args";
-/// More arguments than these nobody adds by hand.
+/// Most arguments that are kept. Nobody adds more by hand.
 pub(super) const MOST: usize = 256;
 
 pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
@@ -15,7 +16,7 @@ pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
     spec.into_iter().flat_map(|spec| &spec.containers)
 }
 
-/// What a flag of any of them is set to, the last one if there are several.
+/// The value of a flag in any of the Deployments; the last one counts.
 pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> {
     let args = deployments.iter().flat_map(containers).filter_map(|container| container.args.as_deref());
     let values = args.flat_map(flags).filter_map(|arg| {
@@ -25,19 +26,19 @@ pub(super) fn flag_of(deployments: &[Deployment], flag: &str) -> Option<String> 
     values.last()
 }
 
-/// What berth itself put there, where that is on record.
+/// The arguments that berth installed, where the annotation has them.
 pub(super) fn recorded(live: &Deployment) -> Option<Vec<String>> {
     let recorded: Vec<String> = serde_json::from_str(live.annotations().get(RENDERED)?).ok()?;
     Some(recorded).filter(|args| args.len() <= MOST)
 }
 
-/// The arguments that an installation brought; where that is not on record, all that there are.
+/// The arguments that berth installed; without the annotation, all arguments.
 pub(super) fn installed(live: &Deployment) -> Vec<String> {
     let all = || containers(live).filter_map(|one| one.args.clone()).flatten().take(MOST).collect();
     recorded(live).unwrap_or_else(all)
 }
 
-/// Each flag with its value as one argument, `--flag=value`, without the command before them.
+/// Each flag with its value as one argument, `--flag=value`, without the command.
 pub(super) fn flags(args: &[String]) -> Vec<String> {
     let mut flags: Vec<String> = Vec::new();
     for arg in args.iter().skip_while(|arg| !arg.starts_with('-')) {

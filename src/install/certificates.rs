@@ -1,6 +1,8 @@
-//! From berth's own certificates to cert-manager's and back, without a moment in which what is served is not believed.
+//! Hands certificate management from berth to cert-manager and back. The API server trusts the
+//! served certificate all the time.
 //!
-//! Two programs must not write one Secret or one caBundle: the one lets go before the other begins.
+//! The old manager stops before the new one starts, because two programs must not write the same
+//! Secret or caBundle.
 
 use std::time::Duration;
 
@@ -25,20 +27,22 @@ use crate::certificates::{LEAF_CERTIFICATE, SECRET, text};
 use crate::client::is_not_found;
 
 const LOOK: Duration = Duration::from_millis(200);
-/// As long as the slowest API server takes to notice a new authority, and a replica a new certificate.
+/// Longer than the slowest API server takes to read a new authority, and a replica a new
+/// certificate.
 const NOTICED: Duration = Duration::from_secs(5);
 const INJECT: &str = "cert-manager.io/inject-ca-from";
 const ISSUER: &str = "cert-manager.io/issuer-name";
 
-/// Is this what cert-manager makes certificates from?
+/// Is this one of cert-manager's objects (Issuer, Certificate)?
 pub fn is_of_cert_manager(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.starts_with("cert-manager.io/"))
 }
 
-/// cert-manager lets go: what it issued is served, and believed, until berth's keeper brings its own.
+/// Takes the certificates from cert-manager. The one that it issued stays served and trusted until
+/// berth issues its own.
 ///
 /// # Errors
-/// When something cannot be written.
+/// When an object cannot be written.
 pub async fn take(cluster: &Cluster) -> anyhow::Result<()> {
     println!("taking the certificates over from cert-manager");
     no_injection::<MutatingWebhookConfiguration>(&cluster.client).await?;
@@ -70,11 +74,12 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some(INSTALLER.to_owned()), ..PatchParams::default() }
 }
 
-/// cert-manager begins, once berth's keeper runs no more: its authority is believed beside the old one before it signs
-/// what is served. Its cainjector may take caBundle over afterwards.
+/// Gives the certificates to cert-manager, once no controller issues them any more. Its authority
+/// is in caBundle beside the old one before it signs the served certificate. Its cainjector may
+/// take over caBundle afterwards.
 ///
 /// # Errors
-/// When something cannot be written, or cert-manager issues nothing for as long as `patience`.
+/// When an object cannot be written, or cert-manager issues no certificate within `patience`.
 pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
     println!("handing the certificates over to cert-manager");
     let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
@@ -91,7 +96,8 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
     believed.dedup();
     trust.write(&believed.concat()).await?;
     sleep(NOTICED).await;
-    // What it does not know to be another issuer's it would take for its own, and keep until that expires.
+    // The Secret is marked as another issuer's, because cert-manager would otherwise keep its
+    // certificate until that expires.
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {ISSUER: "berth-controller"}}}));
     secrets.patch_metadata(SECRET, &params(), &patch).await.with_context(|| format!("Secret {SECRET}"))?;
@@ -101,7 +107,8 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
     let signed = |leaf: &str| is_signed_by(leaf.as_bytes(), authority.as_bytes()).then_some(());
     issued(cluster, SECRET, patience, signed).await?;
     sleep(NOTICED).await;
-    // It signs nothing any more, and is believed for as long as cert-manager leaves it in caBundle.
+    // berth's authority signs nothing any more. It stays trusted until cert-manager removes it from
+    // caBundle.
     let own = remove::own_authority(cluster);
     if remove::delete(cluster, &own).await? {
         println!("{own} removed");
@@ -112,7 +119,7 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
     Ok(())
 }
 
-/// The certificate in a Secret, once it is `good`.
+/// Waits until the certificate in a Secret is `good`, and returns it.
 async fn issued(
     cluster: &Cluster,
     name: &str,

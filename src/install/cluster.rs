@@ -1,4 +1,4 @@
-//! What is in a cluster before something is installed there, and what speaks against it.
+//! The state of a cluster before an installation, and reasons against one.
 
 use anyhow::{Context as _, bail};
 use berth_api::garden::GARDEN_NAMESPACE;
@@ -22,7 +22,7 @@ pub const CONFIGURATION: &str = "berth";
 /// The first release with matchConditions that need no feature gate.
 const LEAST_MINOR: u32 = 30;
 
-/// Namespaces of shared buckets: of the stores' credentials, and of the seeds' identities.
+/// Namespaces of shared buckets: the stores' credentials, and the seeds' identities.
 pub const GARDEN_NAMESPACES: [&str; 2] = [GARDEN_NAMESPACE, SEEDS_NAMESPACE];
 
 /// A cluster and the namespace in it that berth serves.
@@ -32,34 +32,34 @@ pub struct Cluster {
     pub namespace: String,
 }
 
-/// What is there already.
+/// The state of a cluster.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// As `v1.36.3`.
+    /// Version of the API server, as in `v1.36.3`.
     pub version: String,
-    /// 1.x.
+    /// The `x` of 1.x.
     pub minor: Option<u32>,
-    /// Does the API server know ValidatingAdmissionPolicies?
+    /// Does the API server support ValidatingAdmissionPolicies?
     pub has_policies: bool,
     pub has_cert_manager: bool,
     /// The Deployment of a Velero server in that namespace.
     pub velero: Option<Deployment>,
     pub namespace: Presence,
-    /// Of the definition of Backups.
+    /// Is the definition of Backups there, and who installed it?
     pub definition: Presence,
-    /// Namespaces and definitions of shared buckets that somebody else brought, by name.
+    /// Names of the namespaces and definitions of shared buckets that no berth installed.
     pub foreign: Vec<String>,
-    /// What keeps the definition of Backups from being used, and the way out.
+    /// Why the definition of Backups cannot be used, and the way out.
     pub definition_fault: Option<String>,
     /// Namespace of the berth that the webhook configurations call.
     pub called: Option<String>,
     /// The berth of this namespace.
     pub installed: Option<Installed>,
-    /// The Helm release that brought the webhook configurations.
+    /// The Helm release that installed the webhook configurations.
     pub helm_release: Option<String>,
 }
 
-/// How a berth was installed, as its Deployments tell.
+/// The settings of an installed berth, read from its Deployments.
 #[derive(Clone, Debug)]
 pub struct Installed {
     pub executor: Executor,
@@ -73,19 +73,19 @@ impl Installed {
         self.deployments.iter().find(|one| one.name_any() == name)
     }
 
-    /// What a flag is set to, the last one if there are several.
+    /// The value of a flag; the last one counts.
     pub fn flag(&self, flag: &str) -> Option<String> {
         flag_of(&self.deployments, flag)
     }
 
-    /// Was it told that no Velero is there?
+    /// Was it installed without a Velero?
     pub fn trusts_no_velero(&self) -> bool {
         let args = self.deployments.iter().flat_map(containers).filter_map(|one| one.args.as_deref());
         args.flatten().any(|arg| arg == "--without-velero")
     }
 
-    /// Velero's service account in `namespace`, where it was said to be another one than the usual: that it is trusted with Velero's
-    /// part, be no Velero found, is somebody's decision.
+    /// Velero's service account in `namespace`, if its name is not the usual one. Then an admin
+    /// chose it, so it keeps Velero's rights even when no Velero is found.
     pub fn velero_account(&self, namespace: &str) -> Option<String> {
         const FLAG: &str = "--lifecycle-identity=";
         let webhook = self.deployment("berth-webhook")?;
@@ -95,7 +95,7 @@ impl Installed {
         Some(user.strip_prefix(&prefix)?.to_owned())
     }
 
-    /// As the first of the Deployments names it.
+    /// The image of the first Deployment.
     pub fn image(&self) -> Option<&str> {
         self.deployments.iter().flat_map(containers).find_map(|container| container.image.as_deref())
     }
@@ -104,9 +104,9 @@ impl Installed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     Absent,
-    /// An installation brought it.
+    /// An installation of berth created it.
     Ours,
-    /// Somebody else did.
+    /// It was created otherwise.
     Foreign,
 }
 
@@ -122,7 +122,7 @@ impl Presence {
 
 impl Cluster {
     /// # Errors
-    /// When the API server does not answer, or does not let us look.
+    /// When the API server does not answer, or refuses a read.
     pub async fn look(&self) -> anyhow::Result<Found> {
         let info = self.client.apiserver_version().await.context("the API server does not answer")?;
         let served = |resource: &'static str| async move {
@@ -217,7 +217,7 @@ impl Cluster {
 
 impl Found {
     /// # Errors
-    /// What speaks against an installation into `namespace`, with the way out.
+    /// The reason against an installation into `namespace`, with the way out.
     pub fn ensure_installable(&self, namespace: &str, needs_cert_manager: bool) -> anyhow::Result<()> {
         if let Some(minor) = self.minor.filter(|minor| *minor < LEAST_MINOR) {
             bail!("Kubernetes 1.{minor} is too old: berth's webhooks need 1.{LEAST_MINOR} or later");

@@ -1,16 +1,16 @@
-//! What an installation would change, as people read it.
+//! The changes of an installation, as a unified diff.
 
 use serde_json::{Value, json};
 use similar::TextDiff;
 
-/// Lines around a change.
+/// Lines of context around a change.
 const CONTEXT: usize = 3;
 
-/// Both as YAML, without what the API server writes by itself; empty where nothing differs. Of a Secret's data only which keys
-/// differ.
+/// The difference of two objects as YAML, without fields that the API server sets; empty if there
+/// is none. Of a Secret's data it shows only which keys differ.
 ///
 /// # Errors
-/// Never, in practice: objects can be written as YAML.
+/// Never in practice, because objects can always be written as YAML.
 pub fn objects(name: &str, before: Option<&Value>, after: &Value) -> anyhow::Result<String> {
     let text = |object: Option<&Value>, other: Option<&Value>, which: &str| match object {
         None => Ok(String::new()),
@@ -20,13 +20,13 @@ pub fn objects(name: &str, before: Option<&Value>, after: &Value) -> anyhow::Res
     Ok(texts(name, &old, &new))
 }
 
-/// In the unified format.
+/// The difference of two texts in the unified format.
 pub fn texts(name: &str, before: &str, after: &str) -> String {
     let diff = TextDiff::from_lines(before, after);
     diff.unified_diff().context_radius(CONTEXT).header(name, name).to_string()
 }
 
-/// An object without what changes at every write.
+/// An object without the fields that change at every write.
 fn bare(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -41,7 +41,8 @@ fn bare(object: &Value) -> Value {
     object
 }
 
-/// A Secret without what it holds: `***`, and which of the two it is where the other one holds something else.
+/// A Secret with its values masked as `***`, and marked as `which` where the other one has another
+/// value.
 fn masked(mut object: Value, other: Option<&Value>, which: &str) -> Value {
     if object["kind"] != "Secret" {
         return object;

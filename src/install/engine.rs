@@ -1,4 +1,4 @@
-//! What the engine may read: everything, or the types that the cluster serves, each by name.
+//! The engine's rights to read: all types, or the types that the cluster serves by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::backup::discovery::Discovery;
 use crate::backup::log::BackupLog;
 use crate::settings::EngineRights;
 
-/// Name of the role by which the engine reads what it backs up, and of its binding.
+/// Name of the ClusterRole by which the engine reads objects for backups, and of its binding.
 pub const ENGINE: &str = "berth-engine";
-/// Name of the role by which it runs hooks in pods, and of its binding.
+/// Name of the ClusterRole by which the engine runs hooks in pods, and of its binding.
 pub const HOOKS: &str = "berth-hooks";
 
-/// The types that a backup takes.
+/// The types that a backup holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Types {
     /// Plurals, by API group.
     resources: BTreeMap<String, BTreeSet<String>>,
-    /// No server of an API group kept its types to itself.
+    /// Did every API server list its types?
     pub is_whole: bool,
 }
 
@@ -41,10 +41,10 @@ impl Types {
         Ok(Self { resources, is_whole: log.counts().warnings == 0 && served.unknown.is_empty() })
     }
 
-    /// What is said, and, where nothing is, what is installed.
+    /// The types by the flag, or else as installed.
     ///
     /// # Errors
-    /// When the API server does not answer, or does not let us look.
+    /// When the API server does not answer, or refuses a read.
     pub async fn wanted(said: Option<EngineRights>, client: &Client) -> anyhow::Result<Option<Self>> {
         let is_listed = match said {
             Some(said) => said == EngineRights::Listed,
@@ -55,7 +55,8 @@ impl Types {
         }
         let mut types = Self::served(client).await?;
         if !types.is_whole {
-            // A server that does not answer just now keeps its rights: nobody would list its types again when it is back.
+            // The types of an API server that does not answer keep their rights, because nothing
+            // lists them again when it is back.
             let installed = role(client).await.context("the ClusterRole berth-engine cannot be read")?;
             types.keep(installed.and_then(|role| role.rules).unwrap_or_default());
         }
@@ -77,7 +78,8 @@ impl Types {
         self.resources.values().map(BTreeSet::len).sum()
     }
 
-    /// The rules of the engine's role: these types, and those that are among the objects of an installation.
+    /// The rules of the engine's role: these types, and the kinds of the definitions in the
+    /// installation.
     pub fn rules(&self, objects: &[Value]) -> Value {
         let mut all = self.resources.clone();
         for definition in objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition") {
@@ -91,7 +93,7 @@ impl Types {
     }
 }
 
-/// Does the engine's role, where there is one, name types?
+/// Does the engine's role exist and list types by name?
 ///
 /// # Errors
 /// When it cannot be read.

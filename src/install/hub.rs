@@ -1,6 +1,8 @@
-//! The way to a hub, as a pod of the agent can use it: one context of a kubeconfig, and nothing that is only on this machine.
+//! Access to a hub in a form that the agent's pods can use: one context of a kubeconfig, without
+//! references to this machine.
 //!
-//! No error has a word of the file's contents in it but names of contexts, clusters and users: the rest may be a credential.
+//! Errors quote only names of contexts, clusters and users from the file, because the rest may be a
+//! credential.
 
 use std::path::Path;
 
@@ -12,12 +14,12 @@ use serde_json::{Map, Value, json};
 
 use crate::objects::{PART_OF, PART_OF_BERTH};
 
-/// Secret with the way to the hub, as the manifests name it; its keys.
+/// Name of the Secret with the access to the hub, as in the manifests; and its keys.
 pub const HUB_SECRET: &str = "berth-garden-hub";
 pub const KUBECONFIG: &str = "kubeconfig";
 pub const SEED: &str = "seed";
 
-/// What the Secret holds. Never printed.
+/// The contents of the Secret. Never printed.
 pub struct HubAccess {
     kubeconfig: String,
     seed: String,
@@ -25,7 +27,8 @@ pub struct HubAccess {
 
 impl HubAccess {
     /// # Errors
-    /// When the file cannot be read, is no kubeconfig, or has no current context that works without this machine.
+    /// When the file cannot be read, is not a kubeconfig, or its current context depends on this
+    /// machine.
     pub fn read(file: &Path, seed: &str) -> anyhow::Result<Self> {
         let read = || {
             let text = std::fs::read_to_string(file).context("it cannot be read")?;
@@ -46,7 +49,7 @@ impl HubAccess {
         })
     }
 
-    /// Ten hexadecimal digits: enough to notice another way, too few to be worth anything.
+    /// Ten hexadecimal digits: enough to detect a change, too few to reveal the contents.
     pub fn digest(&self) -> String {
         let both = format!("{}\0{}", self.seed, self.kubeconfig);
         let digest = ring::digest::digest(&ring::digest::SHA256, both.as_bytes());
@@ -54,13 +57,14 @@ impl HubAccess {
     }
 }
 
-/// The current context of a kubeconfig with what it takes, and no other one. Files that it names are put into it, by `read`.
+/// The current context of a kubeconfig with its cluster and user, and no others. `read` embeds the
+/// files that it names.
 fn portable(text: &str, read: impl Fn(&str) -> anyhow::Result<Vec<u8>>) -> anyhow::Result<String> {
     let whole: Value = serde_saphyr::from_str(text).map_err(|error| {
         let place = error.location().map_or_else(String::new, |place| format!(", line {}", place.line()));
         anyhow::anyhow!("it is no kubeconfig: not one YAML document{place}")
     })?;
-    // As the agent will read it.
+    // Parsed as the agent will parse it.
     ensure!(
         whole.is_object() && serde_json::from_value::<Kubeconfig>(whole.clone()).is_ok(),
         "it is no kubeconfig; `kubectl config view` of it tells what is wrong"
@@ -125,7 +129,7 @@ fn named(whole: &Value, list: &str, field: &str, name: &str) -> Option<Map<Strin
     one[field].as_object().cloned()
 }
 
-/// The file that `field` names, as `field-data`: what is there already counts more.
+/// Embeds the file that `field` names as `field-data`. Existing data has precedence.
 fn put_in(
     of: &mut Map<String, Value>,
     field: &str,

@@ -1,4 +1,4 @@
-//! Flags that somebody added to a Deployment of berth by hand: an installation that comes later leaves them there.
+//! Flags that were added to berth's Deployments by hand. Later installations keep them.
 
 use anyhow::{Context as _, bail};
 use berth_core::violation::tellable;
@@ -11,7 +11,7 @@ use super::arguments::{MOST, RENDERED, containers, flags, recorded};
 use super::{Installed, Reference, reviews};
 use crate::args::Args;
 
-/// What `berth install` decides by its own flags or by what is installed, whatever a Deployment says besides.
+/// Flags that `berth install` decides itself, whatever was added by hand.
 const DECIDED: [&str; 8] = [
     "--namespace",
     "--executor",
@@ -22,23 +22,24 @@ const DECIDED: [&str; 8] = [
     "--hub-kubeconfig",
     "--seed",
 ];
-/// More bytes than these nobody adds by hand.
+/// Most bytes of flags that are kept. Nobody adds more by hand.
 const MOST_BYTES: usize = 32 * 1024;
 
-/// What of a Deployment's arguments is not berth's, each flag with its value as one argument.
+/// The arguments of a Deployment that berth did not install, each flag with its value as one
+/// argument.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Added {
-    /// Stays.
+    /// Kept.
     kept: Vec<String>,
-    /// `berth install` says something else.
+    /// `berth install` decides otherwise.
     replaced: Vec<String>,
 }
 
-/// Adds to the Deployments of an installation what somebody added to those that are there, and the longer time that somebody gave
-/// their pods to end. Gives what is to be said of it.
+/// Adds the flags of the live Deployments that were added by hand to the Deployments of an
+/// installation, and a longer terminationGracePeriodSeconds. Returns messages for the user.
 ///
 /// # Errors
-/// When pods would not start with it, with the way out.
+/// When pods would not start with these flags, with the way out.
 pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();
     for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
@@ -78,10 +79,10 @@ pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Res
     Ok(told)
 }
 
-/// How long a pod may take to end, in Kubernetes.
+/// Kubernetes' default of terminationGracePeriodSeconds.
 const GRACE: i64 = 30;
 
-/// Leaves the pods as long to end as they have, where that is longer: `--drain-timeout` is of no use without it.
+/// Keeps a longer terminationGracePeriodSeconds, because `--drain-timeout` is of no use without it.
 fn keep_grace(object: &mut Value, live: &Deployment) -> Option<i64> {
     let pod = object.pointer_mut("/spec/template/spec")?;
     let rendered = pod["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE);
@@ -93,7 +94,8 @@ fn keep_grace(object: &mut Value, live: &Deployment) -> Option<i64> {
     Some(seconds)
 }
 
-/// All arguments of that container, and which of them are not berth's; or why it cannot start with them.
+/// All arguments of a container, and those that were added by hand; or why it cannot start with
+/// them.
 fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(Vec<String>, Added), String> {
     let args = containers(live).find(|one| one.name == container).and_then(|one| one.args.as_deref());
     let args = args.unwrap_or_default();
@@ -105,7 +107,8 @@ fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(
         ));
     }
     let recorded = recorded(live);
-    // What kustomize, Helm or an earlier version installed says nothing of it.
+    // Without the annotation (kustomize, Helm, an earlier version) it is unknown who added which
+    // argument.
     let added = beside(args, recorded.as_deref().unwrap_or(rendered), rendered);
     let args = [rendered, added.kept.as_slice()].concat();
     match fault(&args) {
@@ -114,7 +117,7 @@ fn together(live: &Deployment, container: &str, rendered: &[String]) -> Result<(
     }
 }
 
-/// What of `live` is neither what berth put there (`ours`) nor what it decides now.
+/// The arguments in `live` that berth neither installed (`ours`) nor decides now.
 fn beside(live: &[String], ours: &[String], rendered: &[String]) -> Added {
     let (mut ours, rendered) = (flags(ours), flags(rendered));
     let mut added = Added::default();
@@ -142,7 +145,7 @@ fn name_of(flag: &str) -> &str {
     flag.split('=').next().unwrap_or_default()
 }
 
-/// Why a pod would not start with these, in one line.
+/// Why a pod would not start with these arguments, in one line.
 fn fault(args: &[String]) -> Option<String> {
     let mut args = args.to_vec();
     loop {
@@ -155,7 +158,7 @@ fn fault(args: &[String]) -> Option<String> {
             _ => "",
         };
         let before = args.len();
-        // What a variable holds is known in the pod alone.
+        // An argument with a variable is skipped, because only the pod knows the variable's value.
         args.retain(|arg| !(value.contains("$(") && arg.contains(value)));
         if args.len() == before {
             let text = error.to_string();
@@ -231,10 +234,10 @@ mod tests {
                 &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
                 &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
             ),
-            // The last one of a kind counts.
+            // The last value of a flag counts.
             (&["--drain-timeout=20m"], &["--drain-timeout=20m"]),
             (&["--health-address=$(POD_IP):8085"], &["--health-address=$(POD_IP):8085"]),
-            // Decided, as it is installed.
+            // Decided, the same as installed.
             (&["--concurrent-backups=3"], &[]),
             (&[], &[]),
         ] {
@@ -243,7 +246,7 @@ mod tests {
             assert_eq!(args, [&RENDERED_NOW[..], kept].concat(), "{more:?}");
             assert_eq!(told.len(), usize::from(!kept.is_empty()), "{told:?}");
             assert!(kept.iter().all(|flag| told[0].contains(flag)), "{told:?}");
-            // A second time the same.
+            // The same flag twice.
             let live: Vec<&str> = args.iter().map(String::as_str).collect();
             let again = after(&live, Some(&json!(RENDERED_NOW).to_string()));
             assert_eq!(again, Ok((args.clone(), told)), "{more:?}");
@@ -278,7 +281,7 @@ mod tests {
             |live: &str, rendered: &[&str]| beside(&texts(&["webhook", live]), &[], &texts(rendered)).kept;
         assert_eq!(of("--client-ca=/theirs/ca.crt", &["webhook"]), ["--client-ca=/theirs/ca.crt"]);
         assert!(of("--client-ca=/theirs/ca.crt", &["webhook", reviews::FLAG]).is_empty());
-        // Its volume goes with the installation.
+        // The installation removes its volume.
         assert!(of(reviews::FLAG, &["webhook"]).is_empty());
     }
 

@@ -1,4 +1,5 @@
-//! What of shared buckets cannot be deleted once berth is gone: nobody else takes its finalizers off.
+//! Objects of shared buckets that cannot be deleted without berth, because only berth removes its
+//! finalizers.
 
 use std::fmt::Write as _;
 
@@ -17,29 +18,30 @@ use crate::client::is_not_found;
 /// Objects of one kind with finalizers of berth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// As kubectl takes it: `backupentries.garden.berth.dev`.
+    /// Resource as in kubectl: `backupentries.garden.berth.dev`.
     pub resource: String,
     pub count: usize,
-    /// Of these, how many have been deleted and wait.
+    /// How many of them have a deletionTimestamp.
     pub deleted: usize,
-    /// Who takes the finalizers off.
+    /// Which part of berth removes the finalizers.
     pub by: By,
 }
 
-/// The least that has to be installed.
+/// The part of berth that has to be installed to remove the finalizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// The hub: any berth.
     Controller,
     Agent,
-    /// Made for a hub: goes by its word alone.
+    /// The agent with its hub, because an object that a hub created is deleted only when the hub
+    /// allows it.
     Courier,
 }
 
-/// In this cluster, as a hub and as a member; and the Secrets that both hold.
+/// Objects in this cluster as a hub and as a member, and the Secrets of both.
 ///
 /// # Errors
-/// When something cannot be listed.
+/// When a kind cannot be listed.
 pub async fn held(cluster: &Cluster) -> anyhow::Result<Vec<Held>> {
     let mut found = Vec::new();
     let hub = |object: &DynamicObject| has(object, &[keys::GARDEN_FINALIZER]).then_some(By::Controller);
@@ -54,15 +56,16 @@ pub async fn held(cluster: &Cluster) -> anyhow::Result<Vec<Held>> {
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Of the whole cluster, without specs.
+    /// Metadata in the whole cluster.
     Metadata,
-    /// Of the whole cluster.
+    /// Objects in the whole cluster.
     Whole,
-    /// Of the namespace with credentials, without these.
+    /// Metadata in the namespace of credentials.
     OfGarden,
 }
 
-/// Gardener's finalizers are other providers' as well: of those berth takes off only what it serves.
+/// Other providers use Gardener's finalizers as well; berth removes them only from objects of the
+/// providers that it serves.
 fn member(object: &DynamicObject) -> Option<By> {
     let is_served = object.data["spec"]["type"].as_str().is_some_and(|kind| SERVED.contains(&kind));
     let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
@@ -79,7 +82,7 @@ fn credentials(object: &DynamicObject) -> Option<By> {
     if carried::is_ours(&object.metadata) && has(object, &executors) {
         return Some(By::Courier);
     }
-    // What others made for objects of a member may be another provider's.
+    // Secrets of a member's objects may belong to another provider.
     has(object, &[keys::CREDENTIALS_FINALIZER]).then_some(By::Controller)
 }
 
@@ -109,7 +112,7 @@ async fn of<K: Resource<DynamicType = ()>>(
     };
     let list = match listed {
         Ok(list) => list,
-        // No such kind here.
+        // The cluster does not have this kind.
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("{resource} cannot be listed")),
     };
@@ -122,7 +125,7 @@ async fn of<K: Resource<DynamicType = ()>>(
     Ok(Some(Held { resource, count: held.len(), deleted, by }))
 }
 
-/// What to say of it; `None` where there is nothing.
+/// The message for the user; `None` where no object is left.
 pub fn note(held: &[Held], namespace: &str) -> Option<String> {
     let by = held.iter().map(|one| one.by).max()?;
     let flags = match by {
@@ -137,7 +140,7 @@ pub fn note(held: &[Held], namespace: &str) -> Option<String> {
             0 => String::new(),
             deleted => format!(", {deleted} deleted already"),
         };
-        // A String takes whatever is written.
+        // Writing to a String cannot fail.
         let _ = write!(text, "\n  {} {}{deleted}", one.count, one.resource);
     }
     let _ = write!(

@@ -1,4 +1,4 @@
-//! The member part of shared buckets: what is wanted of it, and what an installation finds of it.
+//! The agent of a member of shared buckets: the wanted settings, and the installed ones.
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -17,16 +17,16 @@ use crate::client::{is_forbidden, is_not_found};
 
 /// Name of the agent's Deployment, Lease and roles.
 pub const AGENT: &str = "berth-garden-agent";
-/// Annotation of the agent's pods: what the Secret held when it was installed. They read it once, so another one takes new
-/// pods.
+/// Annotation of the agent's pods with a digest of the Secret. The pods read the Secret once, so a
+/// changed one needs new pods.
 const DIGEST: &str = "garden.berth.dev/hub-digest";
 
-/// What a member cluster has.
+/// The parts that a member cluster has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Member {
-    /// The agent: what is in this cluster is acted on.
+    /// The agent alone, for this cluster's objects.
     Agent,
-    /// It carries besides what a hub gave to this cluster.
+    /// The agent, which also syncs with a hub.
     Courier(Hub),
 }
 
@@ -34,12 +34,12 @@ pub enum Member {
 pub struct Hub {
     /// Name of the Secret.
     pub secret: String,
-    /// Where berth wrote it.
+    /// The digest of the Secret, if berth wrote it.
     pub digest: Option<String>,
 }
 
 impl Member {
-    /// What is not said stays as it is installed. `access` is what `--hub-kubeconfig` has.
+    /// The wanted settings: by the flags, or else as installed. `access`: from `--hub-kubeconfig`.
     pub fn wanted(args: &MemberArgs, access: Option<&HubAccess>, installed: Option<&Self>) -> Option<Self> {
         if args.garden_member == Some(false) {
             return None;
@@ -55,7 +55,7 @@ impl Member {
         installed.cloned().or_else(|| (args.garden_member == Some(true)).then_some(Self::Agent))
     }
 
-    /// As the agent's Deployment tells.
+    /// Reads the settings from the agent's Deployment.
     pub fn of(deployments: &[Deployment]) -> Option<Self> {
         let agent = deployments.iter().find(|deployment| deployment.name_any() == AGENT)?;
         if flag_of(std::slice::from_ref(agent), "--hub-kubeconfig").is_none() {
@@ -80,7 +80,7 @@ impl Member {
         }
     }
 
-    /// Folders of `manifests/`, in their order.
+    /// Folders of `manifests/`, in the order of installation.
     pub fn components(&self) -> &'static [&'static str] {
         const ALL: [&str; 3] =
             ["components/garden-member/crd", "components/garden-member", "components/garden-courier"];
@@ -92,10 +92,10 @@ impl Member {
 }
 
 impl Hub {
-    /// Fits the agent's Deployment to the Secret.
+    /// Sets the Secret in the agent's Deployment.
     ///
     /// # Errors
-    /// When it is not what the manifests have.
+    /// When the Deployment is not as in the manifests.
     pub fn configure(&self, deployment: &mut Value) -> anyhow::Result<()> {
         let mut names = 0;
         name_secret(deployment, &self.secret, &mut names);
@@ -111,7 +111,7 @@ impl Hub {
         Ok(())
     }
 
-    /// How it is made by hand.
+    /// The command that creates the Secret by hand.
     pub fn recipe(&self, namespace: &str) -> String {
         format!(
             "kubectl create secret generic {} --namespace {namespace} --from-file={KUBECONFIG}=FILE --from-literal={SEED}=NAME",
@@ -119,7 +119,8 @@ impl Hub {
         )
     }
 
-    /// What keeps pods from using the Secret, and the way out; `None` also where we may not look.
+    /// Why pods cannot use the Secret, and the way out. `None`: they can, or the user may not read
+    /// the Secret.
     ///
     /// # Errors
     /// When the API server does not answer.
@@ -166,10 +167,11 @@ async fn secret(cluster: &Cluster, name: &str) -> kube::Result<Option<Secret>> {
     Api::<Secret>::namespaced(cluster.client.clone(), &cluster.namespace).get_opt(name).await
 }
 
-/// Before anything is written: can the agent's pods start, and is what will be written ours?
+/// Checks before any write that the agent's pods can start, and that no foreign Secret would be
+/// overwritten.
 ///
 /// # Errors
-/// When not, with the way out.
+/// When a check fails, with the way out.
 pub async fn ensure_hub(cluster: &Cluster, hub: &Hub, access: Option<&HubAccess>) -> anyhow::Result<()> {
     if access.is_none() {
         return match hub.fault(cluster).await? {
@@ -191,10 +193,11 @@ pub async fn ensure_hub(cluster: &Cluster, hub: &Hub, access: Option<&HubAccess>
     Ok(())
 }
 
-/// What the member part wrote besides its manifests, and `wanted` has no use for.
+/// Objects that the agent's installation wrote besides the manifests, and that `wanted` does not
+/// need.
 ///
 /// # Errors
-/// When it cannot be looked for.
+/// When an object cannot be read.
 pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Result<Vec<Reference>> {
     let of = |api_version: &str, kind: &str, name: &str| Reference {
         api_version: api_version.to_owned(),
@@ -216,7 +219,7 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
             Err(error) if is_not_found(&error) => None,
             there => there.with_context(|| format!("Secret {HUB_SECRET} cannot be read"))?,
         };
-        // One that people made is theirs.
+        // A Secret that was created by hand stays.
         if Presence::of(there.as_ref().map(|secret| secret.labels())) == Presence::Ours {
             found.push(of(&Secret::api_version(&()), "Secret", HUB_SECRET));
         }

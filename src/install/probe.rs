@@ -1,4 +1,4 @@
-//! Does the API server reach berth? A Backup that is tried and not stored tells.
+//! Checks by a dry-run create of a Backup that the API server reaches berth's webhooks.
 
 use berth_api::velero::Backup;
 use kube::api::{Api, PostParams};
@@ -7,12 +7,12 @@ use serde_json::json;
 use super::Cluster;
 use crate::text::chain;
 
-/// What a Backup that is tried and not stored tells of the webhooks.
+/// The result of a dry-run create of a Backup.
 pub enum Probe {
-    /// A place, or a refusal of berth's.
+    /// berth answered with a place, or with a refusal.
     Answered,
     Silent(String),
-    /// We may not create Backups.
+    /// The user may not create Backups.
     NotAllowed,
 }
 

@@ -1,4 +1,5 @@
-//! Taking berth out again. No Backup, no location and nothing in a store is touched; what is in use stays, and is named.
+//! Uninstallation. Backups, locations and stores stay untouched; objects in use stay, and are
+//! listed.
 
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ use crate::leader::LEASE;
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 
 const LOOK: Duration = Duration::from_millis(100);
-/// Kinds that are listed at the same time.
+/// How many kinds are listed at the same time.
 const AT_ONCE: usize = 8;
 
-/// Deletes one object. Gives whether it was there.
+/// Deletes one object. Returns whether it existed.
 ///
 /// # Errors
 /// When the API server refuses it.
@@ -40,10 +41,10 @@ pub async fn delete(cluster: &Cluster, reference: &Reference) -> anyhow::Result<
     }
 }
 
-/// Waits until none of berth's pods is left: they tidy up what they run.
+/// Waits until no pod of berth is left, because pods hand over their work before they end.
 ///
 /// # Errors
-/// When they are still there after `patience`.
+/// When a pod is still there after `patience`.
 pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
@@ -61,7 +62,8 @@ pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<
     })
 }
 
-/// Waits until no controller is on its way out: each hands over what it runs first, and undoes what its hooks began.
+/// Waits until no controller pod is terminating: each first hands over its Backups and undoes what
+/// their hooks began.
 ///
 /// # Errors
 /// When one is still there after `patience`.
@@ -85,10 +87,10 @@ pub async fn leaving_gone(cluster: &Cluster, patience: Duration) -> anyhow::Resu
     })
 }
 
-/// Takes holds off whatever is held: without berth, nobody would know what they mean. Gives what was released.
+/// Removes berth's holds, which have no meaning without berth. Returns the released objects.
 ///
 /// # Errors
-/// When something cannot be listed or written.
+/// When an object cannot be listed or written.
 pub async fn release_holds(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let mut released = release::<Backup>(cluster).await?;
     released.extend(release::<BackupStorageLocation>(cluster).await?);
@@ -123,7 +125,8 @@ where
     Ok(released)
 }
 
-/// The Secret of the authority that cert-manager makes for berth, and leaves when the Certificate is deleted.
+/// The Secret of the authority that cert-manager issues for berth, and keeps when the Certificate
+/// is deleted.
 pub fn authority(cluster: &Cluster) -> Reference {
     secret(cluster, "berth-webhook-ca")
 }
@@ -142,10 +145,11 @@ fn secret(cluster: &Cluster, name: &str) -> Reference {
     }
 }
 
-/// What berth wrote while it ran: its Leases, its ledger, and its keys; and the way to the hub.
+/// Deletes what berth wrote while it ran: its Leases, its ledger, its keys; and the Secret with the
+/// access to the hub.
 ///
 /// # Errors
-/// When something cannot be removed.
+/// When an object cannot be deleted.
 pub async fn delete_written(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
     let of = |api_version: &str, kind: &str, name: &str| Reference {
         api_version: api_version.to_owned(),
@@ -170,7 +174,7 @@ pub async fn delete_written(cluster: &Cluster) -> anyhow::Result<Vec<Reference>>
     Ok(deleted)
 }
 
-/// How many objects of a definition there are, in all namespaces.
+/// Counts the objects of a definition in all namespaces.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -195,13 +199,14 @@ pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Res
     }
 }
 
-/// What else is in a namespace: `kind/name` of the first few. Empty: it can go.
+/// Other objects in a namespace: `kind/name` of the first few. Empty: the namespace can be deleted.
 ///
 /// # Errors
-/// When something cannot be listed.
+/// When a kind cannot be listed.
 pub async fn inhabitants(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
     const MOST: usize = 5;
-    // All in one answer: a definition that was just removed may still be named by one and be unknown to the next.
+    // Aggregated discovery, because a just deleted definition may be in one of several answers and
+    // missing in the next.
     let discovery = Discovery::new(cluster.client.clone()).run_aggregated().await;
     let discovery = discovery.context("the API's types cannot be listed")?;
     ensure!(discovery.groups().next().is_some(), "the API server tells none of its types");
@@ -213,7 +218,8 @@ pub async fn inhabitants(cluster: &Cluster, namespace: &str) -> anyhow::Result<V
             is_listed && resource.kind != "Event"
         }));
     }
-    // An API server that answers from its cache takes a tenth of a second for each, until that is up to date.
+    // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
+    // the cache is current.
     let lists = stream::iter(kinds).map(|(resource, _)| {
         let client = cluster.client.clone();
         async move {
@@ -231,7 +237,7 @@ pub async fn inhabitants(cluster: &Cluster, namespace: &str) -> anyhow::Result<V
         let (kind, objects) = listed?;
         for object in objects {
             let name = object.name_any();
-            // Every namespace has these.
+            // Objects that every namespace has.
             let is_usual = matches!(
                 (kind.as_str(), name.as_str()),
                 ("ConfigMap", "kube-root-ca.crt") | ("ServiceAccount", "default")

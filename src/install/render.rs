@@ -1,4 +1,5 @@
-//! Settings to objects. What `kubectl kustomize` makes of `manifests/`, without kubectl, and for any namespace.
+//! Renders the objects of an installation from settings: like `kubectl kustomize manifests/…`,
+//! without kubectl and for any namespace.
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
@@ -8,41 +9,43 @@ use super::engine::ENGINE;
 use super::{Member, Reviews, Types, sources};
 use crate::settings::{Certificates, Executor};
 
-/// Namespace for which the manifests are written.
+/// Namespace in the manifests.
 const WRITTEN_FOR: &str = "velero";
-/// Group of the definitions that a Velero brings itself.
+/// Group of the definitions that Velero installs itself.
 pub const VELERO_GROUP: &str = "velero.io";
-/// Velero's service account, where `velero install` made it.
+/// Velero's service account, as `velero install` creates it.
 pub const VELERO_ACCOUNT: &str = "velero";
 
-/// What an installation is made from.
+/// The settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub namespace: String,
-    /// Bring the namespace itself.
+    /// Install the namespace itself.
     pub bring_namespace: bool,
-    /// Bring Velero's CustomResourceDefinitions.
+    /// Install Velero's CustomResourceDefinitions.
     pub bring_definitions: bool,
-    /// Namespaces and CustomResourceDefinitions of shared buckets that somebody else brought, by name.
+    /// Names of the namespaces and CustomResourceDefinitions of shared buckets that no berth
+    /// installed.
     pub foreign: Vec<String>,
     pub executor: Executor,
     pub certificates: Certificates,
-    /// Without: as the manifests name it.
+    /// `None`: the image in the manifests.
     pub image: Option<String>,
-    /// Velero's service account in that namespace, which is trusted with its part. Without: no Velero is there, and nobody is.
+    /// Velero's service account in the namespace, which gets Velero's rights. `None`: no Velero is
+    /// installed, and no account gets them.
     pub velero_account: Option<String>,
-    /// Added to the arguments of the webhook's and the controller's Deployment.
+    /// Arguments added to the webhook's and the controller's Deployment.
     pub args: Vec<String>,
-    /// Who may ask the webhooks, and for how long.
+    /// Which clients may send reviews, and the timeout of a review.
     pub reviews: Reviews,
-    /// What a cluster has that shares backup buckets with others.
+    /// The agent, if the cluster is a member of shared buckets.
     pub member: Option<Member>,
-    /// What the engine may read. Without: everything.
+    /// The types that the engine may read. `None`: all types.
     pub engine: Option<Types>,
 }
 
 impl Settings {
-    /// A cluster without Velero, everything else as it comes.
+    /// The default settings, for a cluster without Velero.
     pub fn new(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -60,7 +63,7 @@ impl Settings {
         }
     }
 
-    /// Whom the guard takes for Velero: whoever runs the backups is there.
+    /// The service account that the admission policy treats as Velero.
     fn velero(&self) -> Option<&str> {
         let runs = (self.executor == Executor::Velero).then_some(VELERO_ACCOUNT);
         self.velero_account.as_deref().or(runs)
@@ -70,7 +73,7 @@ impl Settings {
 /// Every object of an installation, in the order in which they are applied.
 ///
 /// # Errors
-/// When the manifests in this binary are not what they should be.
+/// When the manifests in this binary are faulty.
 pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     build("base", &mut objects)?;
@@ -121,7 +124,8 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Definitions first; what sends the API server to berth last, when there is a berth.
+/// Sort key: definitions first, admission objects last, because they make the API server call
+/// berth.
 fn rank(kind: &str) -> u8 {
     match kind {
         "Namespace" | "CustomResourceDefinition" => 0,
@@ -131,12 +135,12 @@ fn rank(kind: &str) -> u8 {
     }
 }
 
-/// Is it what makes the API server ask berth, or judge by berth's rules?
+/// Is it an admission object: a webhook configuration, or an admission policy or its binding?
 pub fn is_admission(kind: &str) -> bool {
     kind.ends_with("WebhookConfiguration") || kind.starts_with("ValidatingAdmissionPolicy")
 }
 
-/// As much of a kustomization as the manifests use.
+/// The fields of a kustomization that the manifests use.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kustomization {
@@ -153,7 +157,7 @@ struct Kustomization {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Patch {
-    /// What a JSON patch is for.
+    /// The objects that a JSON patch applies to.
     target: Option<Target>,
     /// A JSON patch, or an object with `$patch: delete`.
     patch: String,
@@ -163,7 +167,7 @@ struct Patch {
 #[serde(deny_unknown_fields)]
 struct Target {
     kind: String,
-    /// Without: all of that kind.
+    /// `None`: all objects of the kind.
     name: Option<String>,
 }
 
@@ -254,7 +258,7 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
         }
     }
     if args.first().is_some_and(|duty| duty == "garden") {
-        // It has no queue.
+        // The agent has no queue.
         return settings
             .member
             .as_ref()
@@ -265,7 +269,7 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The guard knows Velero by its service account.
+/// Sets Velero's service account in an admission policy.
 fn judge_velero_by(policy: &mut Value, account: &str) {
     let variables = policy.pointer_mut("/spec/variables").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
@@ -275,8 +279,8 @@ fn judge_velero_by(policy: &mut Value, account: &str) {
     }
 }
 
-/// Wherever the namespace is named: as a namespace or the name of one, in a selector of namespaces, in DNS names, in the
-/// name of a service account, and in cert-manager's `namespace/name`.
+/// Replaces the namespace everywhere: in `namespace` fields and names of namespaces, namespace
+/// selectors, DNS names, user names of service accounts, and cert-manager's `namespace/name`.
 fn move_to(value: &mut Value, key: &str, namespace: &str) {
     if value["kind"] == "Namespace" && value["metadata"]["name"] == WRITTEN_FOR {
         value["metadata"]["name"] = json!(namespace);

@@ -1,4 +1,4 @@
-//! Who may ask the webhooks, and how long an API server waits for their answer.
+//! Which clients may send reviews to the webhooks, and how long an API server waits for an answer.
 
 use anyhow::Context as _;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -10,24 +10,24 @@ use super::cluster::{CONFIGURATION, Cluster, Found};
 use crate::args::{ANYWHERE, ReviewArgs};
 
 const WEBHOOK: &str = "berth-webhook";
-/// Volume, mount and file of the authority that signs what API servers show to webhooks.
+/// Volume, mount and file of the authority that signs the API servers' client certificates.
 const VOLUME: &str = "client-ca";
 const FOLDER: &str = "/client-ca";
 pub(super) const FLAG: &str = "--client-ca=/client-ca/ca.crt";
 
-/// `Default`: as the manifests have it.
+/// The settings. `Default`: as in the manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reviews {
     /// In seconds.
     pub timeout: Option<u8>,
-    /// As CIDR. Empty: from anywhere.
+    /// Allowed addresses as CIDR. Empty: all.
     pub from: Vec<String>,
     /// ConfigMap of the namespace, with `ca.crt`.
     pub client_authority: Option<String>,
 }
 
 impl Reviews {
-    /// What is said, and, where nothing is, what is installed.
+    /// The settings by the flags, or else as installed.
     pub fn wanted(args: &ReviewArgs, installed: Option<Self>) -> Self {
         let installed = installed.unwrap_or_default();
         let said = |given: &String| Some(given.clone()).filter(|given| !given.is_empty());
@@ -45,10 +45,10 @@ impl Reviews {
         }
     }
 
-    /// As it is installed.
+    /// Reads the installed settings.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When an object cannot be read.
     pub async fn of(cluster: &Cluster, found: &Found) -> anyhow::Result<Option<Self>> {
         let Some(installed) = &found.installed else { return Ok(None) };
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(cluster.client.clone());
@@ -76,10 +76,10 @@ impl Reviews {
         }))
     }
 
-    /// Puts it into an object of the installation, if that has to do with it.
+    /// Writes the settings into an object of the installation, if they apply to it.
     ///
     /// # Errors
-    /// When the object is not what the manifests have.
+    /// When the object is not as in the manifests.
     pub fn configure(&self, object: &mut Value) -> anyhow::Result<()> {
         let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
         for webhook in webhooks.into_iter().flatten() {

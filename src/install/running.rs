@@ -1,4 +1,5 @@
-//! Backups that are InProgress while it changes who runs them: nobody else ends what one has begun.
+//! Backups that are InProgress while the executor changes. They must end first, because the new
+//! executor does not end the old one's Backups.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,15 @@ use super::Cluster;
 use crate::client::is_not_found;
 
 const LOOK: Duration = Duration::from_millis(500);
-/// Names in one message.
+/// Most names in one message.
 const MOST: usize = 10;
 
 /// Names of the Backups that are InProgress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// They have the mark of a run of berth's engine, which only berth writes.
+    /// Backups with the annotation of a run of berth's engine, which only berth writes.
     pub by_berth: Vec<String>,
-    /// A Velero's.
+    /// Backups of a Velero.
     pub by_others: Vec<String>,
 }
 
@@ -30,11 +31,11 @@ impl Running {
     /// When the Backups cannot be listed.
     pub async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
         let kind = ApiResource::erase::<Backup>(&());
-        // Not by their type: one that cannot be read may run as well.
+        // As dynamic objects, because a Backup with an unreadable spec may run as well.
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &kind);
         match api.list(&ListParams::default()).await {
             Ok(all) => Ok(Self::of(&all.items)),
-            // Nobody has defined them yet.
+            // The kind is not defined yet.
             Err(error) if is_not_found(&error) => Ok(Self::default()),
             Err(error) => Err(error).context("the Backups cannot be listed"),
         }
@@ -52,7 +53,8 @@ impl Running {
     }
 }
 
-/// Waits until none is left of those that `of` takes, and lets `tell` know which there are. Gives what is left once `patience` is over.
+/// Waits until none of the Backups that `of` selects is left, and passes the remaining ones to
+/// `tell`. Returns those that remain after `patience`.
 ///
 /// # Errors
 /// When the Backups cannot be listed.
@@ -77,7 +79,7 @@ pub async fn ended(
     }
 }
 
-/// The first few of them, and how many there are besides.
+/// The first few names, and how many more there are.
 pub fn names(all: &[String]) -> String {
     let first = all.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(MOST) {

@@ -1,4 +1,4 @@
-//! The files of `manifests/`, carried in the binary.
+//! The files of `manifests/`, embedded in the binary.
 
 /// Path below `manifests/`, and text.
 pub const FILES: &[(&str, &str)] = &[

@@ -1,4 +1,5 @@
-//! A Velero server beside berth: which of its controllers have to be off, and how they are put back.
+//! A Velero server beside berth: which of its controllers must be switched off, and how they are
+//! switched on again.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +12,12 @@ use serde_json::json;
 use super::INSTALLER;
 use crate::settings::Executor;
 
-/// Annotation of Velero's Deployment: which of its controllers berth switched off, comma separated. The way back.
+/// Annotation of Velero's Deployment with the controllers that berth switched off, comma separated,
+/// so that an uninstallation can switch them on again.
 const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";
 const FLAG: &str = "--disable-controllers";
 
-/// What has to be off beside berth.
+/// The controllers that must be switched off beside berth.
 pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
     match executor {
         Executor::Berth => &["backup-queue", "backup"],
@@ -28,12 +30,12 @@ pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
 pub struct Change {
     pub before: Vec<String>,
     pub after: Vec<String>,
-    /// What berth will have switched off.
+    /// The controllers that berth has switched off after the change.
     switched_off: BTreeSet<String>,
 }
 
-/// What has to change so that exactly `wanted` is off on berth's behalf; `None` when all is as it should be. What somebody
-/// else switched off stays off.
+/// The change after which berth has switched off exactly `wanted`; `None` when nothing has to
+/// change. Controllers that an admin switched off stay off.
 pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
     let before = args(deployment)?;
     let ours: BTreeSet<String> =
@@ -57,17 +59,17 @@ pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
     Some(Change { before, after, switched_off })
 }
 
-/// Which of `wanted` are on.
+/// The controllers in `wanted` that are on.
 pub fn still_on<'w>(deployment: &Deployment, wanted: &[&'w str]) -> Vec<&'w str> {
     let off = args(deployment).map(|args| take_flag(&args).1).unwrap_or_default();
     wanted.iter().filter(|name| !off.iter().any(|one| one == *name)).copied().collect()
 }
 
 impl Change {
-    /// Writes it, if the Deployment is still what was looked at.
+    /// Writes the change, on the resourceVersion that was read.
     ///
     /// # Errors
-    /// When the API server refuses it.
+    /// When the API server refuses the write.
     pub async fn write(&self, client: &Client, deployment: &Deployment) -> anyhow::Result<()> {
         let namespace = deployment.namespace().unwrap_or_default();
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
@@ -86,7 +88,7 @@ impl Change {
     }
 }
 
-/// Did berth switch anything off here?
+/// Did berth switch off any controller?
 pub fn is_adjusted(deployment: &Deployment) -> bool {
     deployment.annotations().contains_key(SWITCHED_OFF)
 }
@@ -104,7 +106,7 @@ fn names(text: &str) -> BTreeSet<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The arguments without the flag, and what it says, in both of its spellings.
+/// The arguments without the flag, and its values, in both spellings.
 fn take_flag(args: &[String]) -> (Vec<String>, Vec<String>) {
     let (mut rest, mut off) = (Vec::new(), Vec::new());
     let mut args = args.iter();

@@ -1,4 +1,4 @@
-//! The node-agents' configuration, read live: which ConfigMap it is, and what it says.
+//! The node-agents' configuration, read live: which ConfigMap it is in, and its contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,25 @@ use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
 const FLAG: &str = "--node-agent-configmap";
 
-/// What is known of it.
+/// The state of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// Of the ConfigMap; `None`: no node-agent names one.
+    /// Name of the ConfigMap; `None`: no node-agent names one.
     pub name: Option<String>,
     pub uid: String,
-    /// When the ConfigMap was written last.
+    /// When the ConfigMap was last written.
     pub changed_at: Option<Timestamp>,
-    /// The last one that could be used.
+    /// The last usable configuration.
     pub config: Arc<NodeAgentConfig>,
-    /// What is wrong with it now. It may be in use all the same: Velero ignores much.
+    /// The faults of the ConfigMap now. It may be usable all the same, because Velero ignores many
+    /// faults.
     pub faults: Violations,
-    /// It cannot be used: what is in use is older.
+    /// The ConfigMap cannot be used, so `config` is older.
     pub unusable: bool,
 }
 
 impl Configuration {
-    /// As a place for Events.
+    /// A reference to the ConfigMap, for Events.
     pub fn reference(&self, namespace: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -48,7 +49,7 @@ impl Configuration {
         }
     }
 
-    /// With what the ConfigMap says now; `None`: it is gone.
+    /// The state with the current contents of the ConfigMap; `None`: it was deleted.
     fn with(&self, name: &str, found: Option<&Found>) -> Self {
         let keep = |faults, unusable| Self { name: Some(name.to_owned()), faults, unusable, ..self.clone() };
         let Some(found) = found else {
@@ -70,7 +71,7 @@ impl Configuration {
     }
 }
 
-/// A ConfigMap, as far as it matters.
+/// The parts of a ConfigMap that are needed.
 struct Found {
     uid: String,
     changed_at: Option<Timestamp>,
@@ -88,7 +89,7 @@ impl Found {
     }
 }
 
-/// The ConfigMap that node-agents with this template read.
+/// The name of the ConfigMap that node-agents with this template read.
 fn named_by(spec: &PodSpec) -> Option<String> {
     let containers = spec.containers.iter();
     let mut words = containers
@@ -103,7 +104,8 @@ fn named_by(spec: &PodSpec) -> Option<String> {
     .filter(|name| !name.is_empty())
 }
 
-/// Follows the ConfigMap that is `given`, else the one that a DaemonSet of node-agents names, and tells the fleet. For ever.
+/// Watches the ConfigMap that is `given`, or else the one that a DaemonSet of node-agents names,
+/// and updates the node cache. Never returns.
 pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet: &NodeCache) {
     let name = watch::Sender::new(None::<Option<String>>);
     let watching = async {
@@ -128,10 +130,11 @@ pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet
     tokio::join!(watching, following);
 }
 
-/// As it is now: the ConfigMap that is `given`, else the one that a DaemonSet of node-agents names.
+/// Reads the current state once: of the ConfigMap that is `given`, or else of the one that a
+/// DaemonSet of node-agents names.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn look(client: &Client, namespace: &str, given: Option<&str>) -> anyhow::Result<Configuration> {
     let name = match given {
         Some(given) => Some(given.to_owned()),
@@ -152,7 +155,8 @@ fn named(set: DaemonSet) -> (String, Option<String>) {
     (set.name_any(), spec.and_then(named_by))
 }
 
-/// Of several (one for Windows) the first by name: they are meant to read the same.
+/// If there are several DaemonSets (one for Windows), the first by name decides, because all of
+/// them should name the same ConfigMap.
 fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
     sets.values().flatten().next().cloned()
 }
@@ -180,7 +184,7 @@ async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, f
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let apply = |found: Option<Found>| {
         let before = fleet.read(|state| state.configuration.clone());
-        // Another ConfigMap's settings are not these.
+        // The settings of another ConfigMap must not be kept.
         let before = if before.name.as_ref() == Some(name) { before } else { Configuration::default() };
         fleet.configure(before.with(name, found.as_ref()));
     };

@@ -1,4 +1,5 @@
-//! The leader grants: who may be prepared next, exactly as many as `prepareQueueLength` allows. Freeze, decide, act.
+//! The leader's loop that grants places: never more data movers are prepared than
+//! `prepareQueueLength` allows. It builds a view, plans, and acts.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -19,7 +20,7 @@ use super::ledger::{Ledger, Signs};
 use super::mover_cache::{Item, MoverCache};
 use super::node_cache::State;
 use super::objects::{api, reference};
-use super::{recovery, target, wake};
+use super::{nudge, recovery, target};
 use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
@@ -27,21 +28,23 @@ use crate::text::chain;
 use crate::watch::is_older;
 use crate::write::{Answer, Write, patch_metadata};
 
-/// Looks again at least this often: agents that are away are noticed by the time.
+/// The longest pause between two plans, because agents are found to be away by the time that has
+/// passed.
 const PERIOD: Duration = Duration::from_secs(2);
-/// How often the ledger is looked at that is not in force.
+/// How often the ledger is read while it is not in force.
 const IDLE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(1);
 const READ: Duration = Duration::from_secs(10);
 const GRANTS_AT_ONCE: usize = 32;
-/// What admission sees of a new ledger, it sees by then, unless its watch was broken just then.
+/// Admission replicas see a new ledger within this time, unless their watch was broken just then.
 const SEEN: Duration = Duration::from_secs(2);
-/// How often a pod is asked for whose node is known, and for which a place is held; and an orphan is looked at that waits, or
-/// more often where little time is left to it.
+/// How often a pod is read whose node is known and for which a place is held, and how often a
+/// waiting orphan is checked (more often when little of its time is left).
 const LOOK: Duration = Duration::from_secs(5);
-/// Pods that are asked for before one plan: it waits for them.
+/// How many pods are read before one plan, because the plan waits for them.
 const ASKED_AT_ONCE: usize = 32;
-/// The API server tells of every one of many changes; one plan takes them all in.
+/// How long to wait for further changes, because the API server reports many changes one by one and
+/// one plan can take them all in.
 const GATHER: Duration = Duration::from_millis(5);
 
 pub struct Granting {
@@ -54,14 +57,14 @@ pub struct Granting {
     pub metrics: MoverMetrics,
 }
 
-/// Where a pod is, when it was last asked for.
+/// The node of a pod, and when it was last read.
 struct Asked {
     node: Option<String>,
     at: Instant,
 }
 
 impl Granting {
-    /// For ever, while this process leads.
+    /// Runs while this process leads. Never returns.
     pub async fn run(&self) {
         let since = Timestamp::now();
         let mut changed = self.fleet.changed();
@@ -79,7 +82,7 @@ impl Granting {
         }
     }
 
-    /// As long as no configuration that can be used has been seen, the last leader's limit holds.
+    /// Until a usable configuration has been seen, the limit of the last leader applies.
     fn limits(&self, ledger: &Ledger) -> Limits {
         let (mut limits, is_known) = self.fleet.read(|state| {
             let configuration = &state.configuration;
@@ -91,25 +94,28 @@ impl Granting {
         limits
     }
 
-    /// From a ledger that was read to one that somebody else has written, or to another limit: while there was none, agents
-    /// accepted what they liked.
+    /// One term: begins with a ledger that was read, and ends when another process has written the
+    /// ledger or when the limit changes, because agents accept without grants while there is no
+    /// limit.
     async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
         let mut changed = self.fleet.changed();
         let mut ledger = Ledger::open(self.clients.call.clone(), &self.namespace).await?;
         let limit = self.limits(&ledger).limit;
         if ledger.uids().is_none() && limit.is_none() {
-            // Nothing is held back. A leader that is on its way out may still put it in force.
+            // No data mover is held back. A leader that is about to stop may still put the ledger
+            // in force.
             let _ = timeout(IDLE, changed.changed()).await;
             return Ok(());
         }
-        // From here on the last leader cannot grant any more; what is listed afterwards shows all that it did.
+        // From here on the former leader cannot grant, so the list that follows shows all its
+        // grants.
         let was_in_force = ledger.uids().is_some();
         let uids = ledger.uids().unwrap_or_default();
         if !ledger.write(&uids, limit).await? {
             return Ok(());
         }
         if !was_in_force {
-            // Until the webhook's replicas have seen it, they let everybody pass.
+            // Until the webhook's replicas have seen the ledger, they admit every data mover.
             sleep(SEEN).await;
         }
         let movers = MoverCache::default();
@@ -145,7 +151,7 @@ impl Granting {
                 }
             }
             let (items, more_nodes) = self.with_nodes(movers.frozen(), &mut nodes_of_pods).await;
-            // What was written is not looked at again before it is seen.
+            // A data mover that was written is not recovered again before the write is visible.
             in_recovery.retain(|uid, written| {
                 let Some(version) = written else { return true };
                 items.iter().any(|item| item.mover.uid == *uid && is_older(&item.resource_version, version))
@@ -160,9 +166,9 @@ impl Granting {
                 info!("no limit of data movers any more: nothing is held back");
                 let retired = ledger.retire().await?;
                 if retired {
-                    // Admission may have refused one in the meantime.
+                    // Admission may have refused some in the meantime.
                     sleep(SEEN).await;
-                    wake::refused(&self.clients.call, &self.namespace).await;
+                    nudge::refused(&self.clients.call, &self.namespace).await;
                 }
                 return Ok(());
             }
@@ -206,8 +212,8 @@ impl Granting {
         }
     }
 
-    /// A PodVolumeRestore is carried where its pod is: that is asked for until it is known. `true`: some were never
-    /// asked for.
+    /// A PodVolumeRestore runs on the node of its pod, which is read until the node is known.
+    /// Returns `true` if some pods were never read.
     async fn with_nodes(
         &self,
         mut items: Vec<Item>,
@@ -219,14 +225,15 @@ impl Granting {
         let is_due = |item: &&Item| {
             let is_due = |asked: &Asked| match (&asked.node, item.mover.granted) {
                 (None, _) => asked.at.elapsed() >= RETRY,
-                // Nobody accepts it when its pod is gone.
+                // No agent accepts it if its pod is gone.
                 (Some(_), true) => asked.at.elapsed() >= LOOK,
                 (Some(_), false) => false,
             };
             item.unbound().is_some() && asked(item).is_none_or(is_due)
         };
         let mut due: Vec<&Item> = items.iter().filter(is_due).collect();
-        // Whoever was never asked for first: many without a node would keep out all others.
+        // Pods that were never read come first; otherwise many pods without a node would keep out
+        // all others.
         due.sort_by_key(|item| (asked(item).map(|asked| asked.at), item.mover.created_at));
         let more = due.get(ASKED_AT_ONCE).is_some_and(|item| asked(item).is_none());
         due.truncate(ASKED_AT_ONCE);
@@ -244,15 +251,15 @@ impl Granting {
         (items, more)
     }
 
-    /// For the node of its pod, as soon as that waits for the restore: before, no node-agent accepts it. Gives its UID as well;
-    /// `None`: there was no answer.
+    /// Reads the node of its pod, once that pod waits for the restore, because no node-agent
+    /// accepts it before. Returns its UID as well; `None`: the API server did not answer.
     async fn ask(&self, item: &Item) -> (String, Option<Option<String>>) {
         let uid = item.mover.uid.clone();
         let Some(pod) = item.unbound() else { return (uid, Some(None)) };
         let node = match timeout(READ, target::node(&self.clients.call, pod)).await {
             Ok(Ok(node)) => Some(node),
             Ok(Err(error)) => {
-                debug!(restore = %item.mover.name, error = chain(&error), "its node is not known");
+                debug!(restore = %item.mover.name, error = chain(&error), "could not read the node of its pod");
                 None
             }
             Err(_) => None,
@@ -260,7 +267,7 @@ impl Granting {
         (uid, node)
     }
 
-    /// Gives or takes a grant.
+    /// Writes or removes a grant.
     async fn mark(&self, movers: &MoverCache, item: &Item, grant: bool) {
         let mover = &item.mover;
         let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
@@ -278,13 +285,14 @@ impl Granting {
             }
             Answer::Conflict(_) | Answer::Gone(_) => {}
             Answer::Refused(error) => {
-                warn!(%kind, %name, error = chain(&error), "a grant could not be written");
+                warn!(%kind, %name, error = chain(&error), "could not write grant");
             }
-            Answer::TimedOut => warn!(%kind, %name, "writing a grant took too long"),
+            Answer::TimedOut => warn!(%kind, %name, "could not write grant: the API server takes too long"),
         }
     }
 
-    /// Gives the UID when it is done, well or not, and the resourceVersion that was written, if one was.
+    /// Returns the UID once the recovery ends, successful or not, and the resourceVersion that was
+    /// written, if any.
     fn recover(
         &self,
         item: Item,
@@ -302,14 +310,14 @@ impl Granting {
                 Ok(Some((outcome, version))) => {
                     written = Some(version);
                     let nodes = item.mover.nodes().into_iter().collect::<Vec<_>>().join(", ");
-                    let note = format!("a node-agent is gone that should carry it ({nodes}): {outcome}");
+                    let note = format!("its node-agent is gone ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
                     events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
                 }
                 Ok(None) => sleep(look).await,
                 Err(error) => {
-                    warn!(%kind, %name, error = format!("{error:#}"), "could not be begun anew");
+                    warn!(%kind, %name, error = format!("{error:#}"), "could not recover data mover");
                     sleep(RETRY).await;
                 }
             }
@@ -317,7 +325,7 @@ impl Granting {
         }
     }
 
-    /// Each one that waits is told of once.
+    /// Reports each waiting data mover once.
     fn tell(&self, view: &View, decided: &Plan, told: &mut HashSet<String>) {
         self.metrics.waiting.set(i64::try_from(decided.waiting.len()).unwrap_or(i64::MAX));
         let holds =
@@ -327,7 +335,7 @@ impl Granting {
         for one in &decided.waiting {
             let Some(mover) = view.movers.get(one.mover) else { continue };
             if !told.contains(&mover.uid) {
-                let note = format!("place {} in line; waits for {}", one.place, one.reason);
+                let note = format!("place {} in the queue; waits for {}", one.place, one.reason);
                 self.events.tell_about(What::Held, reference(&self.namespace, mover), note);
             }
             waiting.insert(mover.uid.clone());

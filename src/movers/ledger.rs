@@ -1,6 +1,8 @@
-//! The ledger: which grants are decided and not seen on their objects yet. One ConfigMap, written with the version that was
-//! read, before any grant; so only one leader at a time can give any. While it is in force, admission lets nobody prepare
-//! without a grant. It is never removed while berth runs: an old leader's write must always fail.
+//! The ledger: the grants that are decided and not yet visible on their objects. It is one
+//! ConfigMap, written before each grant with the resourceVersion that was read, so only one leader
+//! at a time can grant. While it is in force, admission lets no data mover be prepared without a
+//! grant. It is not deleted while berth is installed, because the write of a former leader must
+//! always fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::wake;
+use super::nudge;
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 use crate::watch::{WatchEvent, of_namespace, reflect};
@@ -23,17 +25,18 @@ use crate::watch::{WatchEvent, of_namespace, reflect};
 const UIDS: &str = "uids";
 const IN_FORCE: &str = "inForce";
 const LIMIT: &str = "limit";
-/// Reading or writing it.
+/// Time-out for reading or writing the ledger.
 const CALL: Duration = Duration::from_secs(10);
 
-/// The periods of signs that somebody grants. They hang together, so that one of them tells all.
+/// The periods of the signs that a leader grants. All of them are derived from one.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
     silent: Duration,
 }
 
 impl Signs {
-    /// Without a sign for so long nobody grants. A new leader takes less than what a cluster has.
+    /// Without a sign for this long no leader grants. A new leader in a real cluster takes less
+    /// time.
     pub fn new(silent: Duration) -> Self {
         Self { silent }
     }
@@ -43,12 +46,12 @@ impl Signs {
         self.silent / 3
     }
 
-    /// Without a sign from the watch for so long the ledger is asked for: a watch may hang.
+    /// Without an event for this long the ledger is read, because a watch may hang.
     fn doubtful(self) -> Duration {
         self.silent / 2
     }
 
-    /// How often that is looked at.
+    /// How often that is checked.
     fn look(self) -> Duration {
         self.silent / 6
     }
@@ -56,14 +59,16 @@ impl Signs {
 
 pub struct Ledger {
     api: Api<ConfigMap>,
-    /// As it was last read or written. `None`: there is none.
+    /// As last read or written. `None`: it does not exist.
     found: Option<ConfigMap>,
     written: Instant,
 }
 
 impl Ledger {
+    /// Reads the ledger.
+    ///
     /// # Errors
-    /// When it cannot be read.
+    /// The ledger cannot be read.
     pub async fn open(client: Client, namespace: &str) -> anyhow::Result<Self> {
         let api: Api<ConfigMap> = Api::namespaced(client, namespace);
         let found =
@@ -79,30 +84,32 @@ impl Ledger {
         Some(text.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// How many places there were, as it says itself. For whoever cannot know it otherwise.
+    /// The number of places that the ledger records, for a process that cannot know it otherwise.
     pub fn limit(&self) -> Option<usize> {
         let found = self.found.as_ref().filter(|found| is_in_force(found))?;
         found.data.as_ref()?.get(LIMIT)?.parse().ok()
     }
 
-    /// Is it time for a sign that somebody grants?
+    /// Is it time for a sign that this leader grants?
     pub fn is_due(&self, signs: Signs) -> bool {
         self.written.elapsed() >= signs.beat() && self.found.as_ref().is_some_and(is_in_force)
     }
 
-    /// Puts it in force with these. `false`: somebody else has written it. Then whoever wrote it grants.
+    /// Puts the ledger in force with these UIDs. Returns `false` if another process has written it,
+    /// which then grants.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// The API server refuses the write.
     pub async fn write(&mut self, uids: &BTreeSet<String>, limit: Option<usize>) -> anyhow::Result<bool> {
         let uids = uids.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
         self.put(true, &uids, &limit.map(|limit| limit.to_string()).unwrap_or_default()).await
     }
 
-    /// Nothing is held back any more. `false`: somebody else has written it.
+    /// Marks the ledger as not in force: no data mover is held back any more. Returns `false` if
+    /// another process has written it.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// The API server refuses the write.
     pub async fn retire(&mut self) -> anyhow::Result<bool> {
         self.put(false, "", "").await
     }
@@ -120,7 +127,8 @@ impl Ledger {
         data.insert(UIDS.to_owned(), uids.to_owned());
         data.insert(IN_FORCE.to_owned(), in_force.to_string());
         data.insert(LIMIT.to_owned(), limit.to_owned());
-        // Also where nothing else changes: a write that changes nothing keeps the version, and an old leader's would pass.
+        // A new mark, because a write that changes nothing keeps the resourceVersion, and the write
+        // of a former leader would succeed.
         let mark = jiff::Timestamp::now().to_string();
         map.metadata.annotations.get_or_insert_default().insert("berth.dev/written-at".to_owned(), mark);
         let params = PostParams::default();
@@ -146,7 +154,8 @@ fn is_in_force(map: &ConfigMap) -> bool {
     map.data.as_ref().and_then(|data| data.get(IN_FORCE)).is_some_and(|value| value == "true")
 }
 
-/// Whether somebody grants, as admission sees it: the ledger is in force, and is written again and again.
+/// Whether a leader grants, as admission sees it: the ledger is in force, and is written
+/// repeatedly.
 pub struct InForce {
     signs: Signs,
     last: Mutex<Option<Sign>>,
@@ -163,7 +172,7 @@ impl InForce {
         Self { signs, last: Mutex::default() }
     }
 
-    /// Is it known whether it is in force?
+    /// Is it known whether the ledger is in force?
     pub fn is_known(&self) -> bool {
         self.last.lock().is_some()
     }
@@ -172,19 +181,19 @@ impl InForce {
         self.last.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() < self.signs.silent)
     }
 
-    /// Is it in force, and its last sign so old?
+    /// Is the ledger in force, and its last sign older than `age`?
     fn is_older(&self, age: Duration) -> bool {
         self.last.lock().as_ref().is_some_and(|sign| sign.in_force && sign.at.elapsed() >= age)
     }
 
-    /// For ever.
+    /// Watches the ledger. Never returns.
     pub async fn follow(&self, clients: &Clients, namespace: &str) {
         let only = watcher::Config::default().fields(&format!("metadata.name={LEDGER}"));
         let sign = |map: ConfigMap| (is_in_force(&map), map.metadata.resource_version);
         let watching = reflect(of_namespace(&clients.watch, namespace), only, sign, |change| match change {
             WatchEvent::Replaced(mut all) => self.see(all.pop()),
             WatchEvent::Applied(found) => self.see(Some(found)),
-            // Whoever grants will notice, and write it again.
+            // The leader will notice, and write it again.
             WatchEvent::Deleted(_) => {}
         });
         let api: Api<ConfigMap> = Api::namespaced(clients.call.clone(), namespace);
@@ -197,11 +206,11 @@ impl InForce {
                 {
                     self.see(found.map(|map| (is_in_force(&map), map.metadata.resource_version)));
                 }
-                // Where it is not in force any more, who granted has woken them.
+                // If the ledger is no longer in force, the leader has nudged them.
                 let is_stale = self.is_older(self.signs.silent);
                 if is_stale && !was_stale {
                     warn!("nobody grants places to data movers any more: none is held back from now on");
-                    wake::refused(&clients.call, namespace).await;
+                    nudge::refused(&clients.call, namespace).await;
                 }
                 was_stale = is_stale;
             }
@@ -209,7 +218,7 @@ impl InForce {
         tokio::join!(watching, asking);
     }
 
-    /// `None`: there is none.
+    /// `None`: it does not exist.
     fn see(&self, found: Option<(bool, Option<String>)>) {
         let mut last = self.last.lock();
         match (found, last.as_mut()) {

@@ -1,4 +1,5 @@
-//! One look at what watches bring to the servers: for a person's commands. What may not be read is an error.
+//! A one-time read of what the servers have from watches, for commands. Objects that may not be
+//! read are an error.
 
 use std::collections::HashSet;
 
@@ -19,10 +20,11 @@ use crate::watch::{list, of_namespace};
 
 const CALLS_AT_ONCE: usize = 16;
 
-/// The node-agents and their configuration: all of it is in their namespace. `configmap`: as the leader was told.
+/// Reads the node-agents and their configuration, all of which is in their namespace. `configmap`:
+/// the leader's `--node-agent-configmap`.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn agents(client: &Client, namespace: &str, configmap: Option<&str>) -> anyhow::Result<State> {
     let pods = list(of_namespace::<Pod>(client, namespace), &ListParams::default().labels(AGENTS)).await?;
     let mut state = State::default();
@@ -34,7 +36,7 @@ pub async fn agents(client: &Client, namespace: &str, configmap: Option<&str>) -
 /// Adds all nodes.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn nodes(client: &Client, state: &mut State) -> anyhow::Result<()> {
     let found = list(Api::all(client.clone()), &ListParams::default()).await?;
     state.put_nodes(found.into_iter().map(node).collect());
@@ -44,17 +46,17 @@ pub async fn nodes(client: &Client, state: &mut State) -> anyhow::Result<()> {
 /// Adds all StorageClasses.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn classes(client: &Client, state: &mut State) -> anyhow::Result<()> {
     let found = list(Api::all(client.clone()), &ListParams::default()).await?;
     state.classes = found.into_iter().map(class).collect();
     Ok(())
 }
 
-/// What node-agents tolerate.
+/// The tolerations of node-agents.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn tolerations(client: &Client, namespace: &str) -> anyhow::Result<Vec<Toleration>> {
     let sets: Vec<DaemonSet> = list(of_namespace(client, namespace), &ListParams::default()).await?;
     let (key, value) = AGENTS.split_once('=').unwrap_or_default();
@@ -70,14 +72,16 @@ pub async fn tolerations(client: &Client, namespace: &str) -> anyhow::Result<Vec
 /// The data movers that have not ended.
 #[derive(Default)]
 pub struct Found {
-    /// Each with its node, as far as that can be known.
+    /// Each with its node, as far as that is known.
     pub items: Vec<Item>,
-    /// UIDs of those that are for a pod that may not be read: its node is where they are carried.
+    /// UIDs of data movers whose pod may not be read, so that their node is unknown.
     pub hidden: HashSet<String>,
 }
 
+/// Reads the data movers.
+///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
     let movers = MoverCache::default();
     movers.look(client, namespace).await?;
@@ -93,7 +97,7 @@ pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// A PodVolumeRestore is carried where its pod is. The flag: that may not be read.
+/// A PodVolumeRestore runs on the node of its pod. The flag is true if that pod may not be read.
 async fn with_node(client: &Client, mut item: Item) -> anyhow::Result<(Item, bool)> {
     let Some(pod) = item.unbound() else { return Ok((item, false)) };
     match target::node(client, pod).await {

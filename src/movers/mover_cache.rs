@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::cache::{Cache, Shared, Versioned};
 use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
-/// A mover and the version that was seen.
+/// A data mover, and the resourceVersion that was seen.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub mover: Arc<Mover>,
@@ -50,13 +50,13 @@ impl Item {
         (item.mover.name.clone(), item)
     }
 
-    /// The pod whose node is its own, as long as that is not known: it has not begun.
+    /// The pod whose node it needs, while that node is not known and it has not begun.
     pub fn unbound(&self) -> Option<&PodReference> {
         let is_unbound = self.mover.bound_node.is_none() && self.mover.phase == MoverPhase::New;
         self.target_pod.as_ref().filter(|_| is_unbound)
     }
 
-    /// To the node of that pod, if it is on one.
+    /// Sets the node of that pod, if it is on one.
     pub fn bind(&mut self, node: Option<String>) {
         if node.is_some() {
             self.mover = Arc::new(Mover { bound_node: node, ..(*self.mover).clone() });
@@ -68,13 +68,13 @@ impl Item {
 struct State {
     /// By name.
     movers: HashMap<MoverKind, Cache<String, Item>>,
-    /// By name, each with the UID of the mover that it is for.
+    /// By name of the pod, each with the UID of its data mover.
     pods: HashMap<String, (String, MoverPod)>,
     pods_listed: bool,
 }
 
 impl State {
-    /// All that there are.
+    /// Replaces all pods.
     fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<(String, MoverPod)>)>) {
         self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
     }
@@ -93,19 +93,19 @@ impl MoverCache {
         state.pods_listed && MoverKind::ALL.iter().all(is_synced)
     }
 
-    /// Wakes on every change after this call.
+    /// Notifies of every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.state.changed()
     }
 
-    /// All that have not ended, each with its pod.
+    /// All data movers that have not ended, each with its pod.
     pub fn frozen(&self) -> Vec<Item> {
         let state = self.state.read();
         let movers = state.movers.values().flat_map(|cache| cache.values());
         let going = movers.filter(|item| !item.mover.phase.is_final());
         going
             .map(|item| {
-                // One of another kind may have the name, and an earlier one may have had it.
+                // A data mover of another kind may have the same name, and so may an earlier one.
                 let pod = state.pods.get(&item.mover.name).filter(|(owner, _)| *owner == item.mover.uid);
                 let Some((_, pod)) = pod else { return item.clone() };
                 let mover = Mover { mover_pod: Some(pod.clone()), ..(*item.mover).clone() };
@@ -114,7 +114,7 @@ impl MoverCache {
             .collect()
     }
 
-    /// For ever. What is listed is no older than this call.
+    /// Watches. Never returns. The lists are no older than this call.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let pods = reflect(of_namespace(client, namespace), watcher::Config::default(), pod, |event| {
             self.state.write(|state| match event {
@@ -136,10 +136,10 @@ impl MoverCache {
         );
     }
 
-    /// Once, in place of [`MoverCache::follow`].
+    /// Lists once, in place of [`MoverCache::follow`].
     ///
     /// # Errors
-    /// When they cannot be listed.
+    /// The objects cannot be listed.
     pub async fn look(&self, client: &Client, namespace: &str) -> anyhow::Result<()> {
         let everything = ListParams::default();
         let pods = list(of_namespace(client, namespace), &everything);
@@ -177,8 +177,9 @@ impl MoverCache {
         .await;
     }
 
-    /// Takes in the answer to a grant of our own, which the watch will show only later: a place that was given must not
-    /// seem free. One that has begun meanwhile is as the watch shows it.
+    /// Processes the answer to a grant of our own, which the watch shows only later, because a
+    /// place that was granted must not seem free. A data mover that has begun meanwhile stays as
+    /// the watch shows it.
     pub fn assume_granted(&self, mover: &Mover, granted: bool, resource_version: String) {
         self.state.write_silently(|state| {
             let Some(cache) = state.movers.get_mut(&mover.kind) else { return };
@@ -192,7 +193,7 @@ impl MoverCache {
     }
 }
 
-/// `None`: not a data mover's.
+/// `None`: the pod does not belong to a data mover.
 fn pod(pod: Pod) -> (String, Option<(String, MoverPod)>) {
     let owner = berth_api::mover_pod::owner(&pod.metadata);
     let node = pod.spec.and_then(|spec| spec.node_name).filter(|node| !node.is_empty());
@@ -200,7 +201,7 @@ fn pod(pod: Pod) -> (String, Option<(String, MoverPod)>) {
     let scheduled =
         status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "True");
     let scheduled_at = scheduled.and_then(|condition| condition.last_transition_time.as_ref());
-    // One that is created for its node passes no scheduler.
+    // A pod that is created with a node name passes no scheduler.
     let placed_at = scheduled_at.or(pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
     let mover_pod = MoverPod { node, placed_at, running: status.phase.as_deref() == Some("Running") };
     (pod.metadata.name.unwrap_or_default(), owner.map(|owner| (owner.uid, mover_pod)))

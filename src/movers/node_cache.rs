@@ -1,4 +1,4 @@
-//! Where data movers could run: nodes, node-agents, StorageClasses, and how the node-agents are configured.
+//! The nodes, node-agents, StorageClasses and configuration that decide where data movers can run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,9 +17,9 @@ use super::configuration::Configuration;
 use crate::cache::Shared;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
-/// Label of every node-agent's pod, as Velero itself looks for them.
+/// Label of every node-agent's pod, which Velero itself uses to find them.
 pub(super) const AGENTS: &str = "role=node-agent";
-/// Its container, as Velero's installer and chart name it.
+/// Name of its container in Velero's installer and chart.
 const CONTAINER: &str = "node-agent";
 
 /// A pod of a node-agent.
@@ -28,11 +28,11 @@ pub struct Agent {
     pub pod: String,
     pub node: String,
     pub ready: bool,
-    /// Of its container.
+    /// When its container started.
     pub started_at: Option<Timestamp>,
 }
 
-/// Everything known, as of now.
+/// The current state.
 #[derive(Default)]
 pub struct State {
     pub nodes: Nodes,
@@ -61,12 +61,13 @@ struct Synced {
 }
 
 impl State {
-    /// Did a node-agent start before its configuration was last changed? They read it once.
+    /// Did a node-agent start before its configuration was last changed? Agents read the
+    /// configuration only once.
     pub fn agents_outdated(&self) -> bool {
         self.outdated().next().is_some()
     }
 
-    /// Those that did.
+    /// The node-agents that did.
     pub fn outdated(&self) -> impl Iterator<Item = &Agent> {
         let changed = self.configuration.changed_at;
         self.agents.values().filter(move |agent| {
@@ -74,7 +75,7 @@ impl State {
         })
     }
 
-    /// `loadConcurrency`, as grants go by it.
+    /// `loadConcurrency`, in the form that grants need.
     pub fn limits(&self) -> grant::Limits {
         let config = &self.configuration.config;
         grant::Limits {
@@ -84,7 +85,7 @@ impl State {
         }
     }
 
-    /// By node, as grants go by them; and the labels of those nodes.
+    /// The agents by node, in the form that grants need, and the labels of those nodes.
     pub fn carriers(&self) -> (HashMap<String, grant::Agent>, HashMap<String, BTreeMap<String, String>>) {
         let mut agents: HashMap<String, grant::Agent> = HashMap::new();
         for agent in self.agents.values() {
@@ -110,7 +111,7 @@ impl State {
         self.classes.iter().map(|(name, class)| (name.clone(), class.reclaim)).collect()
     }
 
-    /// All that there are.
+    /// Replaces all nodes.
     pub(super) fn put_nodes(&mut self, all: Vec<Node>) {
         self.nodes = Nodes::default();
         all.into_iter().for_each(|node| self.nodes.put(node));
@@ -118,7 +119,7 @@ impl State {
         agents.iter().for_each(|node| self.settle(node));
     }
 
-    /// All that there are.
+    /// Replaces all agents.
     pub(super) fn put_agents(&mut self, all: impl IntoIterator<Item = Agent>) {
         let known: Vec<String> = self.agents.keys().cloned().collect();
         known.iter().for_each(|pod| self.remove_agent(pod));
@@ -138,7 +139,7 @@ impl State {
         }
     }
 
-    /// Is there a ready agent on that node now, and if not, since when?
+    /// Records whether the node has a ready agent now, and if not, since when.
     fn settle(&mut self, node: &str) {
         let ready = self.agents.values().any(|agent| agent.node == node && agent.ready);
         self.nodes.put_agent(node, ready);
@@ -150,8 +151,9 @@ impl State {
     }
 }
 
-/// Filled by [`NodeCache::follow`]. Nothing of it is ever written here, so it needs no [`crate::cache::Cache`]: the nodes are
-/// an index of core, and what is kept of a node depends on all agents on it.
+/// Filled by [`NodeCache::follow`], shared by all readers. It needs no [`crate::cache::Cache`],
+/// because berth never writes these objects, the nodes are an index of core, and the state of a
+/// node depends on all agents on it.
 #[derive(Default)]
 pub struct NodeCache {
     state: Shared<State>,
@@ -167,7 +169,7 @@ impl NodeCache {
         nodes && agents && classes && configuration
     }
 
-    /// Wakes on every change after this call.
+    /// Notifies of every change after this call.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.state.changed()
     }
@@ -179,7 +181,8 @@ impl NodeCache {
         });
     }
 
-    /// For ever, but for the configuration, which [`super::configuration::follow`] brings.
+    /// Watches everything except the configuration, which [`super::configuration::follow`] watches.
+    /// Never returns.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let everything = watcher::Config::default;
         let nodes = reflect(Api::all(client.clone()), everything(), node, |event| {
@@ -228,7 +231,7 @@ pub(super) fn node(node: NodeObject) -> Node {
     }
 }
 
-/// `None`: it is on no node yet.
+/// `None`: the pod is not on a node yet.
 pub(super) fn agent(pod: Pod) -> Option<Agent> {
     let name = pod.name_any();
     let node = pod.spec.and_then(|spec| spec.node_name)?;
@@ -236,7 +239,7 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
     let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
     let going = pod.metadata.deletion_timestamp.is_some();
     let containers = status.container_statuses.unwrap_or_default();
-    // Others beside it may come and go.
+    // Other containers of the pod may come and go.
     let own = containers.iter().find(|container| container.name == CONTAINER);
     let ready = own.map_or(condition.is_some_and(|condition| condition.status == "True"), |own| own.ready);
     let started = containers
@@ -247,7 +250,7 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
         pod: name,
         node,
         ready: !going && ready,
-        // Where nobody tells of containers: when the pod began.
+        // Without container statuses: when the pod began.
         started_at: started.map(|time| time.0).max().or(status.start_time.map(|time| time.0)),
     })
 }

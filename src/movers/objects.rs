@@ -1,4 +1,4 @@
-//! Data movers as objects of the API, whatever their kind.
+//! Data movers as untyped API objects, for all four kinds.
 
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::Mover;
@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 
-/// Movers of one kind, whatever their fields.
+/// An API of one kind that reads and writes any fields.
 pub fn api(client: &Client, namespace: &str, kind: MoverKind) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk(MoverKind::GROUP, kind.version(), kind.as_str());
     Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(&gvk, kind.plural()))

@@ -1,10 +1,11 @@
-//! Where the pod of a data mover may run: what is known, brought together for one decision.
+//! Decides on which nodes the pod of a data mover may run: collects everything that one decision
+//! needs.
 
 use std::sync::Arc;
 
 use berth_core::affinity::{Binding, Decision, Operation, Situation, decide};
 use berth_core::mover::MoverKind;
-use berth_webhooks::known::{Mover, MoverPod};
+use berth_webhooks::placement::{MoverRef, PodConstraints};
 
 use super::volumes::Volumes;
 use super::{NodeCache, node_cache};
@@ -16,11 +17,15 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// `None`: nothing is configured, so there is nothing to decide.
+    /// Returns `None` if no rules are configured.
     ///
     /// # Errors
     /// Why the volume is not known: the pod stays as it is.
-    pub async fn decide(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    pub async fn decide(
+        &self,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
+    ) -> Result<Option<Decision>, String> {
         let is_idle = |state: &node_cache::State| {
             state.configuration.config.load_affinity.is_empty()
                 && state.configuration.config.load_tolerations.is_empty()
@@ -39,7 +44,7 @@ impl Placing {
         }
     }
 
-    async fn upload(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    async fn upload(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
         let upload = self.volumes.upload(mover.name, mover.uid).await?;
         if upload.uid != mover.uid {
             return Ok(None);
@@ -49,7 +54,8 @@ impl Placing {
             let source = upload.source_class.as_deref()?;
             state.configuration.config.mapped_class(source).map(str::to_owned)
         });
-        // Only what a node-agent may have chosen by an older configuration has to be told from the volume's own.
+        // The topology of the volume is needed only to separate it from what a node-agent may have
+        // chosen by an older configuration.
         let (outdated, waits) = self.fleet.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
             (state.agents_outdated(), class.map(|class| class.binding == Binding::WaitForFirstConsumer))
@@ -57,7 +63,7 @@ impl Placing {
         let topology = match (outdated, waits) {
             (true, Some(true)) => self.volumes.topology(&upload).await.ok(),
             (true, Some(false)) => Some(Vec::new()),
-            // Of a class that is not known here, nobody knows what is the volume's own.
+            // The class is not known here, so neither is the topology of its volumes.
             (true, None) | (false, _) => None,
         };
         Ok(Some(self.judge(
@@ -71,7 +77,7 @@ impl Placing {
         )))
     }
 
-    async fn download(&self, mover: &Mover<'_>, pod: &MoverPod) -> Result<Option<Decision>, String> {
+    async fn download(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
         let download = self.volumes.download(mover.name, mover.uid).await?;
         if download.uid != mover.uid {
             return Ok(None);
@@ -95,7 +101,7 @@ impl Placing {
         )))
     }
 
-    fn judge(&self, pod: &MoverPod, operation: Operation<'_>) -> Decision {
+    fn judge(&self, pod: &PodConstraints, operation: Operation<'_>) -> Decision {
         self.fleet.read(|state| {
             let config = &state.configuration.config;
             decide(&Situation {

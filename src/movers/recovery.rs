@@ -1,11 +1,12 @@
-//! A data mover for which no node-agent does anything any more: what was made for it goes, and it begins anew, where it can.
+//! Recovers orphans, that is, data movers that no node-agent continues: deletes the objects that
+//! were made for them, and resets them to New if that is possible.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys;
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{ANEW_AT_MOST, Circumstances, Hopeless, Mover, Recover, Remedy, remedy};
+use berth_core::mover::grant::{Circumstances, MAX_RESETS, Mover, Recover, Remedy, Unrecoverable, remedy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -21,16 +22,18 @@ use super::objects::api;
 use crate::client::is_not_found;
 use crate::write::{self, Answer, Write};
 
-/// Whatever takes longer is looked at again by the next plan.
+/// A deletion that takes longer is left to the next plan.
 const GONE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(200);
 const CALL: Duration = Duration::from_secs(10);
 const EXPOSING: &str = "velero.io/expose-on-going";
 
-/// Gives what became of it, in words, and the resourceVersion that was written; `None`: nothing yet.
+/// Returns what was done, in words, and the resourceVersion that was written; `None`: nothing was
+/// done yet.
 ///
 /// # Errors
-/// When it is not as it was seen any more, or something could not be removed or written: it can be looked at again.
+/// The data mover has changed since the view, or an object could not be deleted or written: a later
+/// plan tries again.
 pub async fn recover(
     client: &Client,
     namespace: &str,
@@ -40,7 +43,8 @@ pub async fn recover(
 ) -> anyhow::Result<Option<(String, String)>> {
     let mover = &*item.mover;
     let name = &mover.name;
-    // What its agent wrote a moment ago says more than that it was away: nothing is removed before that is known.
+    // A recent write of its agent outweighs the earlier finding that the agent is away, so nothing
+    // is deleted before a fresh read.
     let found = timeout(CALL, api(client, namespace, mover.kind).get(name)).await??;
     if found.metadata.uid.as_ref() != Some(&mover.uid)
         || found.metadata.resource_version.as_ref() != Some(&item.resource_version)
@@ -52,12 +56,12 @@ pub async fn recover(
     let circumstances = Circumstances { snapshot_taken, node_gone, for_long: recover.for_long };
     match remedy(mover, circumstances) {
         Remedy::Wait => Ok(None),
-        Remedy::BeginAnew => {
+        Remedy::Reset => {
             clear(client, namespace, mover).await?;
             let written = write(client, namespace, item, anew(mover, recover.keeps_place)).await?;
             Ok(Some(("it begins anew, at its old place in line".to_owned(), written)))
         }
-        Remedy::LetBegin => {
+        Remedy::MarkInProgress => {
             let written = write(client, namespace, item, begun(client, namespace, name).await?).await?;
             let text =
                 "its pod moves the data by itself, and the node-agent takes the result when it is back";
@@ -69,39 +73,39 @@ pub async fn recover(
                 json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
             let patch = json!({"metadata": {"labels": {EXPOSING: null}}, "status": status});
             let written = write(client, namespace, item, patch).await?;
-            // It has ended: nobody looks at it again.
+            // It has ended, so no plan considers it again.
             if let Err(error) = clear(client, namespace, mover).await {
-                warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "failed, and not cleared up");
+                warn!(kind = %mover.kind, %name, error = format!("{error:#}"), "marked data mover as Failed, but could not delete its objects");
             }
             Ok(Some((format!("Failed: {message}"), written)))
         }
     }
 }
 
-/// What a person reads in `status.message`.
-fn advice(why: Hopeless, namespace: &str, mover: &Mover) -> String {
+/// The advice in `status.message`.
+fn advice(why: Unrecoverable, namespace: &str, mover: &Mover) -> String {
     let name = &mover.name;
     match why {
-        Hopeless::SnapshotTaken => format!(
+        Unrecoverable::SnapshotTaken => format!(
             "the node-agent that carried it died after Velero had taken its snapshot over, so that it cannot begin \
              anew: back the volume up once more. The snapshot is still there, as VolumeSnapshot {name} in {namespace}: \
              delete that when it is of no use"
         ),
-        Hopeless::TooOften => format!(
-            "it began anew {ANEW_AT_MOST} times, and each time the node-agent that carried it went away: see to the \
+        Unrecoverable::TooOften => format!(
+            "it began anew {MAX_RESETS} times, and each time the node-agent that carried it went away: see to the \
              node-agents, then run the backup or restore once more"
         ),
-        Hopeless::NodeGone => format!(
-            "node {} is gone, and from no other one its volume can be reached: run the backup or restore once more",
+        Unrecoverable::NodeGone => format!(
+            "node {} is gone, and its volume cannot be reached from another one: run the backup or restore once more",
             mover.bound_node.as_deref().unwrap_or_default()
         ),
     }
 }
 
-/// New, as it was before it was accepted.
+/// A patch that resets it to New, as before it was accepted.
 fn anew(mover: &Mover, keeps_place: bool) -> Value {
     let grant = if keeps_place { json!(Timestamp::now().to_string()) } else { json!(null) };
-    let count = (mover.begun_anew + 1).to_string();
+    let count = (mover.resets + 1).to_string();
     let annotations = json!({keys::GRANTED: grant, keys::BEGUN_ANEW: count});
     let status = json!({
         "phase": "New", "acceptedByNode": null, "acceptedTimestamp": null, "node": null, "message": null,
@@ -109,7 +113,7 @@ fn anew(mover: &Mover, keeps_place: bool) -> Value {
     json!({"metadata": {"labels": {EXPOSING: null}, "annotations": annotations}, "status": status})
 }
 
-/// InProgress, as its node-agent would have written it.
+/// A patch to InProgress, as its node-agent would have written it.
 async fn begun(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = timeout(CALL, pods.get(name)).await?.context("its pod cannot be read")?;
@@ -118,7 +122,7 @@ async fn begun(client: &Client, namespace: &str, name: &str) -> anyhow::Result<V
     Ok(json!({"metadata": {"labels": {EXPOSING: null}}, "status": status}))
 }
 
-/// Removes what was made for it. What Velero knows of a snapshot stays.
+/// Deletes the objects that were made for it. What Velero records about a snapshot stays.
 async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Result<()> {
     let name = mover.name.as_str();
     let uid = mover.uid.as_str();
@@ -132,7 +136,7 @@ async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Resul
     Ok(())
 }
 
-/// Gives the resourceVersion.
+/// Returns the resourceVersion.
 async fn write(client: &Client, namespace: &str, item: &Item, patch: Value) -> anyhow::Result<String> {
     let mover = &item.mover;
     let api = api(client, namespace, mover.kind);
@@ -142,11 +146,12 @@ async fn write(client: &Client, namespace: &str, item: &Item, patch: Value) -> a
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
-/// Is the snapshot still where a node-agent looks for it, and nowhere else?
+/// Is the snapshot still where a node-agent looks for it, and only there?
 async fn snapshot_is_there(client: &Client, namespace: &str, upload: &DynamicObject) -> anyhow::Result<bool> {
     let text = |pointer| upload.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (source, snapshot) = (text("/spec/sourceNamespace"), text("/spec/csiSnapshot/volumeSnapshot"));
-    // Velero's own copy has the name of the DataUpload. Where both are there it died in between, and would trip over this one.
+    // Velero's own copy has the name of the DataUpload. If both exist, the agent died in between,
+    // and the next one would fail because of the copy.
     let name = upload.metadata.name.as_deref().unwrap_or_default();
     Ok(has_snapshot(client, source, snapshot).await? && !has_snapshot(client, namespace, name).await?)
 }
@@ -157,14 +162,15 @@ async fn has_snapshot(client: &Client, namespace: &str, name: &str) -> anyhow::R
         Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&gvk));
     match timeout(CALL, snapshots.get_metadata(name)).await? {
         Ok(_) => Ok(true),
-        // Also where the whole kind is gone.
+        // Also if the whole kind is gone.
         Err(error) if is_not_found(&error) => Ok(false),
-        Err(error) => Err(error).context("the snapshot cannot be looked for"),
+        Err(error) => Err(error).context("the VolumeSnapshot cannot be read"),
     }
 }
 
-/// Removes it and waits until it is gone: an agent that begins anew would trip over it. Only what was made for the mover, whose
-/// UID is `owner`: Velero's agents name the mover as an owner of each pod and claim.
+/// Deletes it and waits until it is gone, because an agent that starts over would fail while it
+/// exists. Only objects that were made for the data mover with the UID `owner`: Velero's agents
+/// name the data mover as an owner of each pod and claim.
 async fn gone<K>(client: &Client, namespace: &str, name: &str, owner: &str) -> anyhow::Result<()>
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -172,7 +178,7 @@ where
 {
     let (api, kind): (Api<K>, _) = (Api::namespaced(client.clone(), namespace), K::kind(&()));
     let found = timeout(CALL, api.get_metadata_opt(name)).await?;
-    let found = found.with_context(|| format!("{kind} {name} cannot be looked at"))?;
+    let found = found.with_context(|| format!("{kind} {name} cannot be read"))?;
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     match write::delete(&api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
@@ -186,7 +192,7 @@ where
         Ok::<_, kube::Error>(())
     };
     match timeout(GONE, waiting).await {
-        Ok(done) => done.with_context(|| format!("{kind} {name} cannot be looked at")),
+        Ok(done) => done.with_context(|| format!("{kind} {name} cannot be read")),
         Err(_) => bail!("{kind} {name} is still there"),
     }
 }

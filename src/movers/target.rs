@@ -1,17 +1,19 @@
-//! The pod whose volume a PodVolumeRestore is for: it is carried on that one's node.
+//! The pod whose volume a PodVolumeRestore restores: the restore runs on the node of that pod.
 
 use berth_api::velero::PodReference;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::Api;
 
-/// What holds a pod until its volumes are restored; the older name, too.
+/// Names of the init container that waits until the volumes of a pod are restored; the second is
+/// the older name.
 const WAITS: [&str; 2] = ["restore-wait", "restic-wait"];
 
-/// Its node, as soon as it waits there for the restore: before, no node-agent accepts it.
+/// The node of the pod, once the pod waits there for the restore, because no node-agent accepts the
+/// restore before.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// The API server cannot be read.
 pub async fn node(client: &Client, pod: &PodReference) -> Result<Option<String>, kube::Error> {
     let PodReference { namespace: Some(namespace), name: Some(name), uid } = pod else { return Ok(None) };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);

@@ -1,12 +1,13 @@
-//! What people should know: faults of the node-agents' configuration, and pods that were created while no webhook answered.
+//! Reports faults of the node-agents' configuration, and pods that were created while no webhook
+//! answered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use berth_api::mover_pod::owner;
 use berth_api::node_agent;
-use berth_core::mover::grant::Mover as Granted;
-use berth_webhooks::known::Mover;
+use berth_core::mover::grant::Mover;
+use berth_webhooks::placement::MoverRef;
 use berth_webhooks::pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -22,12 +23,13 @@ use crate::events::{Events, What};
 use crate::metrics::MoverMetrics;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
-/// Both kinds whose pods the scheduler places.
+/// Label of the pods of both kinds that the scheduler places.
 const PLACED: &str = "velero.io/exposer-pod-group";
-/// More are looked at later, or not at all: they come one by one.
+/// Size of the queue. Pods beyond it are checked later or not at all, because they are checked one
+/// by one.
 const WAITING: usize = 256;
 
-/// Faults of the configuration as it is now, unknown StorageClasses included.
+/// Faults of the current configuration, including unknown StorageClasses.
 pub fn faults(state: &State) -> Vec<String> {
     let mut faults = state.configuration.faults.clone();
     if !state.configuration.unusable {
@@ -36,7 +38,7 @@ pub fn faults(state: &State) -> Vec<String> {
     faults.iter().map(ToString::to_string).collect()
 }
 
-/// Tells every new set of faults, as an Event on the ConfigMap and in the log. For ever.
+/// Reports every new set of faults, as an Event on the ConfigMap and in the log. Never returns.
 pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, metrics: &MoverMetrics) {
     let mut changed = placing.fleet.changed();
     let mut told: Vec<String> = Vec::new();
@@ -68,7 +70,8 @@ pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, 
     }
 }
 
-/// Looks at every pod of a data mover that is created from now on: a webhook should have been asked. For ever.
+/// Checks every pod of a data mover that is created from now on, because a webhook should have been
+/// called for it. Never returns.
 pub async fn missed(
     client: &Client,
     namespace: &str,
@@ -87,7 +90,8 @@ pub async fn missed(
             let note = |pod: Arc<Pod>| {
                 let is_new = pod.creation_timestamp().is_some_and(|at| at.0 >= began);
                 if is_new && seen.borrow_mut().insert(pod.uid()) {
-                    // A full queue means that hundreds came at once: the others tell it as well.
+                    // A full queue means that hundreds were created at once: the report about the
+                    // others suffices.
                     let _ = waiting.try_send(pod);
                 }
             };
@@ -105,7 +109,7 @@ pub async fn missed(
     let looking = async {
         while let Some(found) = created.recv().await {
             let Some(owner) = owner(&found.metadata) else { continue };
-            let mover = Mover { kind: owner.kind, name: &owner.name, uid: &owner.uid };
+            let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
             let Ok(Some(decision)) = placing.decide(&mover, &pod::read(&found)).await else { continue };
             if decision.terms.is_none() && decision.tolerations.is_empty() {
                 continue;
@@ -117,7 +121,7 @@ pub async fn missed(
                 "its pod was created while no webhook answered, and may run where Velero put it: by {} it would be elsewhere",
                 decision.reason
             );
-            let about = Granted::new(owner.kind, &*owner.name, &*owner.uid, began);
+            let about = Mover::new(owner.kind, &*owner.name, &*owner.uid, began);
             events.tell_about(What::MissedAffinity, reference(namespace, &about), note);
         }
     };

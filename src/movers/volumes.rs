@@ -1,4 +1,4 @@
-//! Which volume a data mover is for.
+//! The volume of a data mover.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use crate::client::is_not_found;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 
-/// What is not in a cache yet is asked for; the API server waits for us meanwhile.
+/// Time-out for a read of an object that is not in a cache yet, because the API server waits for
+/// the admission response.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// Of a DataUpload.
+/// The volume of a DataUpload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
     pub uid: String,
@@ -47,7 +48,7 @@ impl Upload {
     }
 }
 
-/// Of a DataDownload.
+/// The volume of a DataDownload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Download {
     pub uid: String,
@@ -64,13 +65,13 @@ impl Download {
     }
 }
 
-/// What admission needs to know quickly; whatever is missing is asked for.
+/// Caches for admission. An object that is not in them is read from the API server.
 pub struct Volumes {
     client: Client,
     pub namespace: String,
     uploads: RwLock<BTreeMap<String, Upload>>,
     downloads: RwLock<BTreeMap<String, Download>>,
-    /// Claims of the namespace, with their classes: those that movers mount.
+    /// Claims of the namespace, with their StorageClasses: those that movers mount.
     claims: RwLock<BTreeMap<String, Option<String>>>,
 }
 
@@ -85,7 +86,7 @@ impl Volumes {
         }
     }
 
-    /// For ever.
+    /// Watches. Never returns.
     pub async fn follow(&self, client: &Client) {
         let everything = watcher::Config::default;
         let uploads = reflect(of_namespace(client, &self.namespace), everything(), Upload::of, |event| {
@@ -100,8 +101,10 @@ impl Volumes {
         tokio::join!(uploads, downloads, claims);
     }
 
+    /// The volume of a DataUpload.
+    ///
     /// # Errors
-    /// Why it is not known: it does not exist, or the API server does not tell.
+    /// It does not exist, or the API server cannot be read.
     pub async fn upload(&self, name: &str, uid: &str) -> Result<Upload, String> {
         let known = self.uploads.read().get(name).filter(|upload| upload.uid == uid).cloned();
         match known {
@@ -110,8 +113,10 @@ impl Volumes {
         }
     }
 
+    /// The volume of a DataDownload.
+    ///
     /// # Errors
-    /// Why it is not known.
+    /// It does not exist, or the API server cannot be read.
     pub async fn download(&self, name: &str, uid: &str) -> Result<Download, String> {
         let known = self.downloads.read().get(name).filter(|download| download.uid == uid).cloned();
         match known {
@@ -123,7 +128,7 @@ impl Volumes {
     /// StorageClass of a claim.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// The claim cannot be read.
     pub async fn class(&self, namespace: &str, name: &str) -> Result<Option<String>, String> {
         let known = || self.claims.read().get(name).cloned().filter(|_| namespace == self.namespace);
         match known() {
@@ -132,10 +137,11 @@ impl Volumes {
         }
     }
 
-    /// What Velero puts into a backup's pod from the source's volume: where that can be mounted.
+    /// The node affinity that Velero copies from the source's volume into a backup's pod: the nodes
+    /// that can mount it.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// The volume cannot be read.
     pub async fn topology(&self, upload: &Upload) -> Result<Vec<Term>, String> {
         let source: PersistentVolumeClaim = self.get(&upload.source_namespace, &upload.source_claim).await?;
         let name = source.spec.and_then(|spec| spec.volume_name).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The definitions (CRDs): kinds and their fields, with the descriptions that the API server shows (`kubectl explain`).
+//! The definitions (CRDs): kinds and their fields, with the descriptions that the API server shows
+//! (`kubectl explain`).
 
 use berth_api::crd;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{

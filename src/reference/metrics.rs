@@ -1,4 +1,4 @@
-//! The metrics of each process, as they are encoded.
+//! The metrics of each process, read from their encoded form.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::metrics::{
     webhook_events_dropped,
 };
 
-/// Any value of a label: only its key is shown.
+/// Stands for any value of a label, because the page shows only its key.
 const ANY: &str = "any";
 
 pub fn page() -> anyhow::Result<String> {
@@ -25,7 +25,7 @@ pub fn page() -> anyhow::Result<String> {
         `_count`. A metric with labels has no series before it has a first value. How to scrape and what to alert on: \
         [the queue](../queue.md#metrics).";
     let mut text = head("Metrics", intro);
-    for (title, told, registry) in [
+    for (title, note, registry) in [
         (
             "berth controller",
             "A controller that does not lead shows zeros. Those that begin with `velero_` are there with `--executor=berth` only.",
@@ -41,7 +41,7 @@ pub fn page() -> anyhow::Result<String> {
             let name = if is_counter { format!("{}_total", metric.name) } else { metric.name };
             vec![code(&name), metric.kind, labels.join(", "), metric.help]
         });
-        text += &format!("## `{title}`\n\n{}\n\n", wrap(told));
+        text += &format!("## `{title}`\n\n{}\n\n", wrap(note));
         text += &table(&["metric", "type", "labels", "meaning"], rows);
         text.push('\n');
     }
@@ -49,7 +49,8 @@ pub fn page() -> anyhow::Result<String> {
     Ok(text + "\n")
 }
 
-/// As `berth controller` registers them; each family has a value, because one without is not encoded.
+/// As `berth controller` registers them. Each family has a value, because a family without one is
+/// not encoded.
 fn controller() -> anyhow::Result<Registry> {
     let mut registry = Registry::default();
     let queue = QueueMetrics::new(&mut registry);
@@ -81,7 +82,7 @@ fn controller() -> anyhow::Result<Registry> {
 fn webhook() -> Registry {
     let mut registry = Registry::default();
     webhook_events_dropped(&mut registry);
-    berth_webhooks::desk::register_with_values(&mut registry);
+    berth_webhooks::state::register_with_values(&mut registry);
     Counts::default().register(&mut registry);
     registry
 }
@@ -101,7 +102,7 @@ struct Metric {
     labels: BTreeSet<String>,
 }
 
-/// Reads OpenMetrics text: of each metric HELP, TYPE, and then its samples.
+/// Reads OpenMetrics text: each metric's HELP, TYPE, and then its samples.
 fn parse(text: &str) -> Vec<Metric> {
     let mut found: Vec<Metric> = Vec::new();
     for line in text.lines() {
@@ -118,9 +119,64 @@ fn parse(text: &str) -> Vec<Metric> {
     found
 }
 
-/// The keys of a sample's labels, but for the one of a histogram's buckets. No value here holds a comma or a brace.
+/// The keys of a sample's labels, except `le` of a histogram's buckets. No value here holds a comma
+/// or a brace.
 fn labels(sample: &str) -> Vec<String> {
     let inside = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(inside, _)| inside);
     let keys = inside.unwrap_or_default().split(',').filter_map(|label| label.split_once('='));
     keys.map(|(key, _)| key).filter(|key| *key != "le").map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// How a metric is registered. In two parts, because this file is searched as well.
+    const CALL: &str = concat!(".register", "(");
+
+    /// Adds the name of every metric that a source file below a folder registers.
+    fn registered(folder: &Path, names: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                registered(&path, names);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = std::fs::read_to_string(&path).unwrap();
+                // A metric has a help text after its name; the models' tests register other things.
+                let metrics = source.split(CALL).skip(1).filter_map(|call| {
+                    let (name, rest) = call.trim_start().strip_prefix('"')?.split_once('"')?;
+                    rest.starts_with(',').then(|| name.to_owned())
+                });
+                names.extend(metrics);
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_that_the_source_registers_is_on_the_page() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut names = Vec::new();
+        for folder in ["src", "webhooks"] {
+            registered(&root.join(folder), &mut names);
+        }
+        assert!(names.iter().any(|name| name == "depth"), "no registration is found: {names:?}");
+        let page = page().unwrap();
+        let shown: Vec<&str> = page
+            .lines()
+            .filter_map(|row| row.strip_prefix("| `")?.split('`').next())
+            .map(|metric| metric.strip_suffix("_total").unwrap_or(metric))
+            .collect();
+        for name in &names {
+            let name = name.strip_suffix("_total").unwrap_or(name);
+            let is_it = |metric: &str| metric == name || metric.ends_with(&format!("_{name}"));
+            let wanted = names.iter().filter(|other| is_it(other)).count();
+            assert!(
+                shown.iter().filter(|metric| is_it(metric)).count() >= wanted.max(1),
+                "{name} is not in docs/reference/metrics.md: register it in src/reference/metrics.rs, too"
+            );
+        }
+        assert!(shown.len() >= names.len(), "a metric of {names:?} is missing in {shown:?}");
+    }
 }

@@ -1,5 +1,6 @@
-//! The administration of a store: what [`object_store`] does not have. A bucket is made, set up, listed with all its
-//! versions, emptied and removed: S3 and what speaks it, Azure's containers, Google's buckets, and folders.
+//! The administration of buckets, which [`object_store`] does not have: create a bucket, configure
+//! it, list all versions, empty and delete it. For S3-compatible stores, Azure's containers,
+//! Google's buckets, and folders.
 
 mod azure;
 mod blobs;
@@ -30,19 +31,19 @@ use signed::Keys;
 
 use super::Roots;
 
-/// As many as S3 lists, and deletes, in one call.
+/// The most that S3 lists, or deletes, in one call.
 pub const PAGE: usize = 1000;
-/// Pages of unfinished uploads that one sweep looks at: the next one goes on.
+/// Most pages of unfinished uploads in one sweep. The next sweep continues.
 const SWEPT: usize = 100;
 /// Pages of versions of one small object: who can write more of them can remove it, too.
 const VERSION_PAGES: usize = 10;
 
-/// Why a store did not do what was asked: for people, and for whoever decides what comes next.
+/// Why a store did not do what it was asked to: a message for people, and a fault for decisions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
     pub fault: Fault,
-    /// The store's own word for it, `NoSuchBucket` and the like. Empty where it has none.
+    /// The store's own error code, such as `NoSuchBucket`. Empty where it has none.
     pub word: String,
     pub message: String,
 }
@@ -59,14 +60,15 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     pub key: String,
-    /// Absent where the store keeps no versions.
+    /// `None` where the store keeps no versions.
     pub id: Option<String>,
     pub bytes: u64,
-    /// When it was written, where the store says so.
+    /// When the version was written, where the store reports it.
     pub modified: Option<Timestamp>,
 }
 
-/// Where the next page begins: after this version. What is removed or added meanwhile does not shift it.
+/// The next page begins after this version, so that removals and additions in between do not shift
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub key: String,
@@ -75,52 +77,53 @@ pub struct Marker {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Not more than [`PAGE`].
+    /// At most [`PAGE`].
     pub versions: Vec<Version>,
-    /// Absent on the last one.
+    /// `None` on the last page.
     pub next: Option<Marker>,
 }
 
-/// An upload in parts that was begun and has not ended.
+/// An unfinished upload in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upload {
     pub key: String,
     pub id: String,
 }
 
-/// What one call lists of them.
+/// One page of unfinished uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uploads {
     pub uploads: Vec<Upload>,
-    /// There are more.
+    /// More pages follow.
     pub is_cut: bool,
 }
 
-/// What became of a page that was to be removed.
+/// Result of removing one page of versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
     pub removed: Vec<Version>,
-    /// The store does not let go of them: locked, or not ours to remove.
+    /// Versions that the store keeps, because they are locked or the credentials may not remove
+    /// them.
     pub kept: Vec<Version>,
-    /// The first of the others that are still there.
+    /// The first other failure.
     pub failed: Option<StoreError>,
 }
 
-/// Was it there already?
+/// Did the bucket exist already?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
     New,
     Already,
 }
 
-/// Was there anything to remove?
+/// Did the bucket exist?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
     Now,
     WasAbsent,
 }
 
-/// One bucket. Every call ends in time; what only needs patience is tried a few times.
+/// One bucket. Every call has a time-out; faults that may pass are retried a few times.
 pub enum Bucket {
     S3(S3),
     Azure(Azure),
@@ -129,12 +132,13 @@ pub enum Bucket {
 }
 
 impl Bucket {
-    /// Whose buckets can be administered.
+    /// The providers whose buckets berth can administer.
     pub fn serves(provider: &str) -> bool {
         matches!(provider, "aws" | "azure" | "gcp" | FILESYSTEM_PROVIDER)
     }
 
-    /// Asks the store nothing. `secret`: the one that the object names; `roots`: where folders may be stores.
+    /// Sends no request to the store. `secret`: the Secret that the object names; `roots`: the
+    /// folders that may hold stores.
     ///
     /// # Errors
     /// [`Fault::Configuration`], with every fault of the settings and the Secret.
@@ -154,14 +158,14 @@ impl Bucket {
             other => Err(StoreError::new(
                 Fault::Configuration,
                 format!(
-                    "spec.type: {other:?} is not known here: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}"
+                    "spec.type: {other:?} is not supported: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}"
                 ),
             )),
         }
     }
 
     /// # Errors
-    /// [`Fault::NameTaken`] when it is somebody else's, or what the store says.
+    /// [`Fault::NameTaken`] when another account has the name, or the store's error.
     pub async fn create(&self) -> Result<Created> {
         match self {
             Self::S3(bucket) => bucket.create().await,
@@ -171,10 +175,11 @@ impl Bucket {
         }
     }
 
-    /// Sets what nobody has set yet. Gives what could not be set, or was found otherwise and left as it is.
+    /// Sets the settings that nobody has set yet. Returns warnings for settings that could not be
+    /// set, or differ and stay.
     ///
     /// # Errors
-    /// What the store says; not that it does not know a setting.
+    /// The store's error, except that it does not support a setting.
     pub async fn configure(&self) -> Result<Vec<String>> {
         match self {
             Self::S3(bucket) => bucket.configure().await,
@@ -185,7 +190,7 @@ impl Bucket {
     }
 
     /// # Errors
-    /// What the store says; not that there is no such bucket.
+    /// The store's error, except that the bucket does not exist.
     pub async fn exists(&self) -> Result<bool> {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
@@ -194,10 +199,10 @@ impl Bucket {
         }
     }
 
-    /// Of an empty one.
+    /// Deletes the bucket, if it is empty.
     ///
     /// # Errors
-    /// [`Fault::NotEmpty`], or what the store says.
+    /// [`Fault::NotEmpty`], or the store's error.
     pub async fn delete(&self) -> Result<Removed> {
         let deleted = match self {
             Self::S3(bucket) => bucket.delete().await,
@@ -212,10 +217,11 @@ impl Bucket {
         }
     }
 
-    /// Versions and delete markers of keys that begin with `prefix`, in the order of their keys. `most`: of this page.
+    /// Lists versions and delete markers of keys that begin with `prefix`, in the order of the
+    /// keys. `most`: size of the page.
     ///
     /// # Errors
-    /// [`Fault::NoSuchBucket`] only when the store says so, or what else it says.
+    /// [`Fault::NoSuchBucket`] only when the store reports it, or the store's other error.
     pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
         match self {
             Self::S3(bucket) => bucket.page(prefix, after, most).await,
@@ -267,10 +273,10 @@ impl Bucket {
         Ok(found)
     }
 
-    /// At most [`PAGE`] of them. What is gone already is removed.
+    /// Removes at most [`PAGE`] versions. A version that does not exist counts as removed.
     ///
     /// # Errors
-    /// When the store refuses the call as a whole.
+    /// When the store refuses the whole call.
     pub async fn remove(&self, versions: Vec<Version>) -> Result<Removal> {
         match self {
             Self::S3(bucket) => bucket.remove(versions).await,
@@ -280,10 +286,10 @@ impl Bucket {
         }
     }
 
-    /// Removes what is no object below `prefix` and would stay behind: unfinished uploads, empty folders.
+    /// Removes what remains below `prefix` besides objects: unfinished uploads, empty folders.
     ///
     /// # Errors
-    /// What the store says; not that it does not know such things.
+    /// The store's error, except that it does not support such uploads.
     pub async fn sweep(&self, prefix: &str) -> Result<()> {
         if let Self::Folder(folder) = self {
             return folder.remove_empty(prefix).await;
@@ -301,23 +307,23 @@ impl Bucket {
         Err(StoreError::new(Fault::Unavailable, message))
     }
 
-    /// The first of the unfinished uploads of keys that begin with `prefix`: one page.
+    /// Lists the first page of unfinished uploads of keys that begin with `prefix`.
     ///
     /// # Errors
-    /// What the store says; not that it does not know such things.
+    /// The store's error, except that it does not support such uploads.
     pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
         match self {
             Self::S3(bucket) => bucket.uploads(prefix).await,
             Self::Google(bucket) => bucket.uploads(prefix).await,
-            // Blocks of no blob go by themselves within a week.
+            // Azure removes uncommitted blocks itself within a week.
             Self::Azure(_) | Self::Folder(_) => Ok(Uploads::default()),
         }
     }
 
-    /// One that is gone already is aborted.
+    /// Aborts an upload. A missing one counts as aborted.
     ///
     /// # Errors
-    /// What the store says.
+    /// The store's error.
     pub async fn abort(&self, upload: &Upload) -> Result<()> {
         match self {
             Self::S3(bucket) => bucket.abort(upload).await,
@@ -353,10 +359,10 @@ impl Bucket {
         }
     }
 
-    /// Why the store keeps it.
+    /// The locks that keep a version.
     ///
     /// # Errors
-    /// What the store says.
+    /// The store's error.
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         match self {
             Self::S3(bucket) => bucket.hold(version).await,
@@ -383,6 +389,6 @@ impl fmt::Debug for Bucket {
 pub enum Hold {
     None,
     Until(Timestamp),
-    /// Legal hold: until somebody lifts it.
+    /// A legal hold, which lasts until it is lifted.
     Indefinite,
 }

@@ -22,13 +22,14 @@ use crate::client::{Listed, list};
 use crate::text::chain;
 use crate::write::{Answer, Write, patch};
 
-/// How often locations are looked at; each is checked when its own time has come.
+/// How often the list of locations is read; each location is checked when its own period has
+/// passed.
 const TICK: Duration = Duration::from_secs(2);
-/// One check.
+/// Time-out of one check.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many at a time: those that do not answer delay no other.
+/// Checks that run at the same time, so that a store that does not answer delays no other.
 const CHECKS_AT_ONCE: usize = 16;
-/// What may lie beside `backups` (source: Velero's object store layout).
+/// Folders that a location may have (source: Velero's object store layout).
 const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plugins", "kopia"];
 
 /// Checks locations. Runs only while this process leads.
@@ -37,7 +38,7 @@ pub struct Checker {
     namespace: String,
     pub api: Api<BackupStorageLocation>,
     pub opener: Opener,
-    /// For locations that do not say.
+    /// The period of locations that set no validationFrequency.
     pub frequency: Duration,
 }
 
@@ -47,16 +48,16 @@ impl Checker {
         Self { client, namespace: namespace.to_owned(), api, opener, frequency }
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn run(&self) {
-        // A spec that has changed since is checked at once.
+        // The spec that was checked last, because a changed one is checked at once.
         let mut checked: HashMap<String, serde_json::Value> = HashMap::new();
         let mut told = Vec::new();
         loop {
             match list::<BackupStorageLocation>(&self.client, &self.namespace).await {
                 Ok(Listed { items, unreadable }) => {
                     for (name, why) in unreadable.iter().filter(|one| !told.contains(*one)) {
-                        warn!(%name, %why, "the storage location cannot be read");
+                        warn!(%name, %why, "could not read the storage location");
                     }
                     told = unreadable;
                     checked.retain(|name, _| items.iter().any(|location| location.name_any() == *name));
@@ -88,7 +89,8 @@ impl Checker {
         let is_away = phase == Phase::Unavailable;
         let frequency = match &location.spec.validation_frequency {
             None => self.frequency,
-            // 0 means once; what cannot be read means the default. For one that is Unavailable backups wait: never longer.
+            // 0 means once, and an unreadable value means the default. An Unavailable location is
+            // checked by the default period at least, because backups wait for it.
             Some(text) => match text.get() {
                 Ok(None) if is_away => self.frequency,
                 Ok(None) => return false,
@@ -100,7 +102,7 @@ impl Checker {
         now.duration_since(last.0) >= SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX)
     }
 
-    /// `is_elsewhere`: it leads to another place than it did.
+    /// Checks a location. `is_elsewhere`: its spec names another place than at the last check.
     async fn check(&self, location: &BackupStorageLocation, is_elsewhere: bool) {
         let name = location.name_any();
         let found = timeout(PATIENCE, self.look(location, is_elsewhere)).await;
@@ -128,7 +130,7 @@ impl Checker {
     }
 
     async fn look(&self, location: &BackupStorageLocation, is_elsewhere: bool) -> anyhow::Result<()> {
-        // What was found where it was before says nothing of where it is now.
+        // The status of the former place does not apply to the new one.
         let status = location.status.clone().filter(|_| !is_elsewhere);
         let location = &BackupStorageLocation { status, ..location.clone() };
         let store: Arc<DynObjectStore> = self.opener.open(location).await?;
@@ -146,7 +148,7 @@ impl Checker {
     }
 }
 
-/// Where the keys are that the store refuses.
+/// Adds the name of the Secret whose keys the store refuses.
 fn with_way_out(message: String, location: &BackupStorageLocation) -> String {
     let refused = message.contains("403 Forbidden") || message.contains("401 Unauthorized");
     if !refused {

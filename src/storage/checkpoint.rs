@@ -1,4 +1,5 @@
-//! The checkpoint in a backup's folder: how far its run is, beside its claim. It is gone when the backup is stored.
+//! The checkpoint in a backup's folder: the progress of its run, beside its claim. It is removed
+//! when the backup is stored.
 
 use berth_core::claim::Claim;
 use bytes::{Bytes, BytesMut};
@@ -10,9 +11,9 @@ use super::claim::ClaimError;
 use super::conditional::put_if;
 use super::layout::{CHECKPOINT, Layout};
 
-/// What a backup of many millions of objects takes.
+/// Enough for a backup of many millions of objects.
 const LARGEST: u64 = 256 << 20;
-/// How often one is read again that is written at that very moment.
+/// How many times a checkpoint is read again when it changes during the read.
 const TRIES: usize = 3;
 
 impl Layout {
@@ -20,33 +21,37 @@ impl Layout {
         self.folder().join(CHECKPOINT)
     }
 
-    /// Replaces the one of version `replaces`, or none: a leader that is gone writes over nobody's.
+    /// Writes a checkpoint in place of version `replaces`, or of none, so that a former leader
+    /// cannot overwrite the one of its successor.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] or [`Error::Precondition`] when another one stands there, or none any more, or what the store says.
+    /// [`Error::AlreadyExists`] or [`Error::Precondition`] when the store has another version, or
+    /// none any more; or the store's error.
     pub async fn put_checkpoint(
         &self,
         content: PutPayload,
         replaces: Option<UpdateVersion>,
     ) -> Result<UpdateVersion> {
         if content.content_length() as u64 > LARGEST {
-            // Nobody would read it, and the one that stands there is of use.
+            // Not written, because no reader would accept it and the previous checkpoint is still
+            // of use.
             let source = format!("it has more than {LARGEST} bytes").into();
             return Err(Error::Generic { store: "checkpoint", source });
         }
         let mode = replaces.map_or(PutMode::Create, PutMode::Update);
         match put_if(self.store(), &self.checkpoint_path(), content, mode).await {
-            // So some say that what was to be replaced is not there.
+            // Some stores answer so when the version to replace does not exist.
             Err(Error::NotFound { path, source }) => Err(Error::Precondition { path, source }),
             done => done,
         }
     }
 
-    /// Puts an empty one in its place, as it was read, while the folder is claimed by `claim`: nobody goes on from there any more. Gives
-    /// the first bytes of what stood there, `most` of them.
+    /// Replaces the checkpoint by an empty one while `claim` holds the folder, so that no run
+    /// resumes from it any more. Returns the first bytes of the old one, `most` at most.
     ///
     /// # Errors
-    /// When the folder is not claimed so any more, or somebody else writes it, or the store fails.
+    /// When the folder has another claim by now, another process writes the checkpoint, or the
+    /// store fails.
     pub async fn void_checkpoint(
         &self,
         claim: &Claim,
@@ -77,10 +82,10 @@ impl Layout {
         Ok(Some((found, version)))
     }
 
-    /// All of it, unless it is larger than any that a run writes.
+    /// The whole checkpoint, unless it is larger than any that a run writes.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the checkpoint cannot be read.
     pub async fn read_checkpoint(&self) -> Result<Option<(Bytes, UpdateVersion)>> {
         match self.get_checkpoint().await? {
             Some((found, version)) if found.meta.size <= LARGEST => Ok(Some((found.bytes().await?, version))),
@@ -88,10 +93,11 @@ impl Layout {
         }
     }
 
-    /// Its first bytes, `most` of them where it has so many: whoever may write to the store decides how large it is.
+    /// The first bytes, `most` at most, because anybody who may write to the store decides how
+    /// large the file is.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the checkpoint cannot be read.
     pub async fn read_checkpoint_start(&self, most: usize) -> Result<Option<(Bytes, UpdateVersion)>> {
         let Some((found, version)) = self.get_checkpoint().await? else { return Ok(None) };
         let (mut read, mut start) = (found.into_stream(), BytesMut::new());
@@ -105,7 +111,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// When the store does not remove it. One that is gone already is no error.
+    /// When the store does not remove it. A missing checkpoint is no error.
     pub async fn remove_checkpoint(&self) -> Result<()> {
         match self.store().delete(&self.checkpoint_path()).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
@@ -143,7 +149,7 @@ mod tests {
             assert!(layout.void_checkpoint(&claim("old"), 100).await.unwrap().is_none(), "it is void");
             let late = layout.put_checkpoint("of the new".into(), Some(version)).await.unwrap_err();
             assert!(matches!(late, Error::AlreadyExists { .. } | Error::Precondition { .. }), "{late}");
-            // And the other way round.
+            // And in the other direction.
             let (_, version) = layout.read_checkpoint().await.unwrap().unwrap();
             let standing = layout.look().await.unwrap().version;
             layout.claim(&claim("new"), standing).await.unwrap();

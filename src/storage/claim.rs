@@ -1,5 +1,6 @@
-//! The claim in a backup's folder: one small file beside those of Velero's, which its readers pass over and its deletion takes
-//! along. It is written on the condition that there is none, or that it still is the one that was read.
+//! The claim in a backup's folder: one small file beside Velero's, which Velero's readers ignore
+//! and its deletion removes. It is written on the condition that there is no claim, or still the
+//! version that was read.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +14,9 @@ use super::conditional::put_if;
 use super::layout::{CHECKPOINT, Layout, METADATA};
 
 const FILE: &str = "berth-run.json";
-/// Larger than any claim.
+/// In bytes. Larger than any claim.
 const LARGEST: u64 = 16 * 1024;
-/// Files of a folder that are looked at. A backup has a dozen.
+/// Most files of a folder that are listed. A backup has a dozen.
 const MOST: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +41,9 @@ pub enum ClaimError {
         "{0} in the storage location is no claim that this version of berth can read: use another name, or remove it"
     )]
     Unreadable(Path),
-    #[error("{0} in the storage location was claimed by somebody else meanwhile: use another name or prefix")]
+    #[error(
+        "{0} in the storage location was claimed by another backup meanwhile: use another name or prefix"
+    )]
     Lost(Path),
 }
 
@@ -55,11 +58,11 @@ struct Wire {
     before: Option<String>,
 }
 
-/// A look at a folder.
+/// The state of a folder.
 #[derive(Debug)]
 pub struct Found {
     pub folder: Folder,
-    /// Of the claim.
+    /// Version of the claim.
     pub version: Option<UpdateVersion>,
     files: BTreeSet<String>,
 }
@@ -69,22 +72,22 @@ impl Found {
         self.files.contains(CHECKPOINT)
     }
 
-    /// Is everything there that a run stores before it asks for leave to publish?
+    /// Are all files there that a run stores before it may publish the backup?
     pub fn is_whole(&self, layout: &Layout) -> bool {
         layout.names().all(|name| self.files.contains(&name))
     }
 }
 
 impl Layout {
-    /// Of the file that says whose the folder is.
+    /// The path of the claim.
     pub fn claim_path(&self) -> Path {
         self.folder().join(FILE)
     }
 
-    /// What lies in the folder, and whose it is.
+    /// Lists the folder and reads its claim.
     ///
     /// # Errors
-    /// When that cannot be told.
+    /// When the store fails.
     pub async fn look(&self) -> Result<Found, ClaimError> {
         let folder = self.folder();
         let listed = self.store().list(Some(&folder)).take(MOST).map_ok(|object| object.location);
@@ -122,10 +125,10 @@ impl Layout {
         Ok(Some((Claim { cluster, namespace, backup, run, before }, version)))
     }
 
-    /// Makes the folder this run's, where there is no claim, or still the one of version `replaces`.
+    /// Claims the folder for this run, in place of no claim, or of version `replaces`.
     ///
     /// # Errors
-    /// When somebody else was faster, or the store fails.
+    /// When another run was faster, or the store fails.
     pub async fn claim(&self, ours: &Claim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
         let Claim { cluster, namespace, backup, run, before } = ours.clone();
         let wire = serde_json::to_vec(&Wire { cluster, namespace, backup, run, before });
@@ -135,7 +138,7 @@ impl Layout {
             })?);
         let mode = replaces.map_or(PutMode::Create, PutMode::Update);
         match put_if(self.store(), &self.claim_path(), payload, mode).await {
-            // Some stores take a condition and do not heed it: what stands there is what counts.
+            // Read again, because some stores accept a condition and ignore it.
             Ok(_) | Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {}
             Err(error) => return Err(ClaimError::Store(error)),
         }
@@ -143,7 +146,7 @@ impl Layout {
     }
 
     /// # Errors
-    /// When the folder is not this run's any more, or that cannot be told.
+    /// When another run claims the folder by now, or the store fails.
     pub async fn confirm(&self, ours: &Claim) -> Result<(), ClaimError> {
         match self.read_claim().await? {
             Some((claim, _)) if claim == *ours => Ok(()),
@@ -152,9 +155,10 @@ impl Layout {
         }
     }
 
-    /// What to say to whoever finds the folder claimed.
+    /// The message for another run that finds this claim.
     pub fn taken(&self, by: &Claim) -> ClaimError {
-        // It is somebody else's text, and goes into a status.
+        // Shortened to safe text, because the claim is foreign data and the message goes into a
+        // status.
         let short = |text: &str| text.chars().take(63).filter(|c| !c.is_control()).collect::<String>();
         let (namespace, uid, cluster) = (short(&by.namespace), short(&by.backup), short(&by.cluster));
         let by =
@@ -162,21 +166,23 @@ impl Layout {
         ClaimError::Taken { folder: self.folder(), by }
     }
 
-    /// Removes what a run has stored under its claim, as far as that can be, and, `with_claim` and when nothing else of it is
-    /// left, the claim. `false`: there is nothing to be removed, because it is published or the folder is somebody else's.
-    /// Whatever a run does not write stays. The claim is looked at before each of them, because a process that was paused may find
-    /// that another run has stored its own there. No store removes on a condition: what is left is the moment between an answer and
-    /// the next request.
+    /// Removes the files that a run has stored under its claim, as far as the store allows it, and
+    /// with `with_claim` the claim itself once no other file of the run is left. `false`: nothing
+    /// may be removed, because the backup is published or another run has claimed the folder. Files
+    /// that no run writes stay. The claim is read before each removal, because while this process
+    /// was paused another run may have stored its files there. No store removes conditionally, so a
+    /// race remains between that read and the removal.
     ///
     /// # Errors
-    /// When the folder is somebody else's by now, or the first of those that the store did not remove.
+    /// When another run claims the folder by now, or the error of the first file that the store did
+    /// not remove.
     pub async fn remove(&self, claim: &Claim, with_claim: bool) -> Result<bool, ClaimError> {
         let found = self.look().await?;
         if found.folder.published || found.folder.claim.as_ref() != Some(claim) {
             return Ok(false);
         }
         let mut failed = None;
-        // First of all what says that the rest is of use.
+        // The checkpoint goes first, because it makes the other files usable.
         let names = std::iter::once(CHECKPOINT.to_owned()).chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
             self.confirm(claim).await?;
@@ -191,7 +197,7 @@ impl Layout {
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))
     }
 
-    /// What is gone already is no error.
+    /// Removes a file; a missing one is no error.
     async fn delete(&self, path: &Path) -> object_store::Result<()> {
         match self.store().delete(path).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),

@@ -1,4 +1,5 @@
-//! Locations at Azure and Google, by the settings and credential files of Velero's plugins for them.
+//! Locations at Azure and Google, by the settings and credential files of Velero's plugins for
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn get<'a>(config: &'a Settings, key: &str) -> Option<&'a str> {
     config.get(key).map(String::as_str).filter(|value| !value.is_empty())
 }
 
-/// `file`: of variables, `AZURE_…`. Without it, what the environment says.
+/// `file`: variables `AZURE_…`. Without a file, credentials come from the environment.
 pub fn azure(
     config: &Settings,
     container: &str,
@@ -27,7 +28,7 @@ pub fn azure(
     retry: RetryConfig,
 ) -> Built<MicrosoftAzure> {
     let account = get(config, "storageAccount");
-    let account = account.ok_or(OpenError::Config("storageAccount", "the account that has the container"))?;
+    let account = account.ok_or(OpenError::Config("storageAccount", "the account of the container"))?;
     let mut builder = match &file {
         None => MicrosoftAzureBuilder::from_env(),
         Some(file) => {
@@ -46,7 +47,7 @@ pub fn azure(
                     needed("AZURE_TENANT_ID")?,
                 )
             } else {
-                // Velero would ask Azure's management API for the account's key.
+                // Velero would read the account's key from Azure's management API.
                 return Err(OpenError::Config(
                     "storageAccountKeyEnvVar",
                     "the name of the account's key in the credentials, or set useAAD to \"true\"",
@@ -76,7 +77,8 @@ pub fn azure(
     Ok(Arc::new(builder.build().map_err(OpenError::Build)?))
 }
 
-/// `file`: JSON, of a service account. Without it, what the environment says.
+/// `file`: the JSON file of a service account. Without a file, credentials come from the
+/// environment.
 pub fn google(
     config: &Settings,
     bucket: &str,
@@ -91,7 +93,8 @@ pub fn google(
         ));
     }
     let url = match (get(config, "storeEndpoint"), get(config, "universeDomain")) {
-        // Google's clients take it with the path of the JSON API; what is used here has others.
+        // Google's clients take the endpoint with the path of the JSON API; object_store appends
+        // paths of its own.
         (Some(url), _) => url.trim_end_matches('/').trim_end_matches("/storage/v1").to_owned(),
         (None, Some(domain)) => format!("https://storage.{domain}"),
         (None, None) => "https://storage.googleapis.com".to_owned(),
@@ -106,7 +109,7 @@ pub fn google(
         .with_client_options(options.with_allow_http(url.starts_with("http://")))
         .with_retry(retry);
     let store = builder.build().map_err(|error| match &file {
-        // What reads it quotes it.
+        // The error of object_store is dropped, because it quotes the file.
         Some(file) => file.fault("is not the JSON file of a service account with its private key".to_owned()),
         None => OpenError::Build(error),
     })?;

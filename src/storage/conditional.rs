@@ -1,14 +1,15 @@
-//! Writes that replace nothing, or one version and no other.
+//! Conditional writes: they create an object, or replace exactly one version of it.
 
 use object_store::path::Path;
 use object_store::{
     DynObjectStore, Error, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, UpdateVersion,
 };
 
-/// Writes `payload` on the condition that `mode` names.
+/// Writes `payload` if the condition in `mode` holds.
 ///
 /// # Errors
-/// [`Error::AlreadyExists`] or [`Error::Precondition`] when it does not hold, or what the store says.
+/// [`Error::AlreadyExists`] or [`Error::Precondition`] when the condition does not hold, or the
+/// store's error.
 pub async fn put_if(
     store: &DynObjectStore,
     path: &Path,
@@ -20,8 +21,9 @@ pub async fn put_if(
         store.put_opts(path, payload.clone(), options)
     };
     let done = match put(mode.clone()).await {
-        // A folder cannot replace a version; nor can some stores, and some know no conditions at all. There, what was changed a
-        // while ago is at least not written over.
+        // A folder cannot replace a version conditionally, nor can some stores; other stores
+        // support no conditions at all. There, the version is compared before the write, which at
+        // least detects a change of a while ago.
         Err(error) if is_unknown(&error) => {
             ensure_holds(store, path, &mode).await?;
             put(PutMode::Overwrite).await?
@@ -31,7 +33,8 @@ pub async fn put_if(
     Ok(UpdateVersion { e_tag: done.e_tag, version: done.version })
 }
 
-/// Stores that do not know the header say so by a status, of which only the text is left.
+/// Does the store lack conditional writes? It answers 501, which object_store passes on as text
+/// only.
 fn is_unknown(error: &Error) -> bool {
     match error {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => true,

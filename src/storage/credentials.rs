@@ -1,11 +1,12 @@
-//! The `cloud` file of Velero's credential Secrets: AWS's shared credentials, an INI file; Azure's, a file of variables.
+//! The `cloud` file of Velero's credential Secrets: AWS's shared credentials, an INI file; Azure's,
+//! a file of variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::open_error::OpenError;
 
-/// Keys of one profile.
+/// The keys of one profile.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     pub access_key_id: String,
@@ -43,7 +44,7 @@ impl CloudFile {
 /// Reads one profile.
 ///
 /// # Errors
-/// When the profile or one of its keys is not there. Never quotes the file.
+/// When the profile or one of its keys is missing. The error never quotes the file.
 pub fn parse(file: &str, profile: &str) -> Result<Keys, CredentialsError> {
     let mut profiles = Vec::new();
     let (mut here, mut seen) = (false, false);
@@ -76,7 +77,7 @@ pub fn parse(file: &str, profile: &str) -> Result<Keys, CredentialsError> {
     })
 }
 
-/// A file of lines `NAME=value`, with or without quotes and `export`.
+/// Reads lines `NAME=value`, with or without quotes and `export`.
 pub fn variables(file: &str) -> BTreeMap<String, String> {
     let lines = file.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let pairs = lines.filter_map(|line| line.strip_prefix("export ").unwrap_or(line).split_once('='));

@@ -1,4 +1,4 @@
-//! Velero's layout: which file of a backup has which key (contract: `backups/<name>/…` below the prefix).
+//! Velero's layout: the keys of a backup's files (`backups/<name>/…` below the prefix).
 
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload};
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::conditional::put_if;
 
 pub(super) const METADATA: &str = "velero-backup.json";
-/// berth's own, beside the claim: how far a run is.
+/// berth's own file beside the claim: the checkpoint of a run.
 pub(super) const CHECKPOINT: &str = "berth-checkpoint";
-/// Many times what the API server stores of a Backup.
+/// Many times the size of any object that the API server stores.
 const LARGEST_METADATA: u64 = 16 << 20;
 
-/// A small file beside the archive. All are gzip; the JSON ones end in a line feed.
+/// A small file beside the archive. All are gzip; the JSON files end with a line feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Logs,
@@ -48,7 +48,7 @@ impl Side {
     }
 }
 
-/// One backup's folder in a location.
+/// The folder of one backup in a location.
 #[derive(Clone)]
 pub struct Layout {
     store: Arc<DynObjectStore>,
@@ -85,7 +85,7 @@ impl Layout {
         format!("{}{}", self.backup, side.suffix())
     }
 
-    /// Names of the files that a run stores before it publishes.
+    /// Names of the files that a run stores before it publishes the backup.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         std::iter::once(self.archive_name()).chain(Side::ALL.map(|side| self.side_name(side)))
     }
@@ -110,7 +110,7 @@ impl Layout {
             Err(error) => return Err(error),
         };
         if found.meta.size > LARGEST_METADATA {
-            let source = format!("{METADATA} has {} bytes: that is no Backup", found.meta.size).into();
+            let source = format!("{METADATA} has {} bytes: too large for a Backup", found.meta.size).into();
             return Err(Error::Generic { store: "layout", source });
         }
         Ok(Some(found.bytes().await?.to_vec()))
@@ -121,7 +121,8 @@ impl Layout {
         self.store.put(&path, PutPayload::from(gzip)).await.map(|_| ())
     }
 
-    /// Where there is none: `false` where there is one, be it by this very write, whose first answer was lost.
+    /// Creates the metadata. `false`: it exists already, possibly by this same write if its first
+    /// answer was lost.
     pub async fn put_metadata(&self, json: &[u8]) -> object_store::Result<bool> {
         let payload = PutPayload::from(json.to_vec());
         match put_if(&*self.store, &self.metadata(), payload, PutMode::Create).await {
@@ -132,8 +133,8 @@ impl Layout {
     }
 }
 
-/// Keys are what Velero makes of the same prefix: `a~b` is `a~b`, and not what one would write into a URL. What is no path at all
-/// (`..`) is.
+/// The path of a key, with the same characters as Velero's: `a~b` stays `a~b` and is not
+/// percent-encoded. Only a part that is no valid path (`..`) is encoded.
 pub(super) fn place(text: &str) -> Path {
     Path::parse(text).unwrap_or_else(|_| Path::from(text))
 }

@@ -25,17 +25,20 @@ use super::parts::Opened;
 use super::rotation::Rotating;
 use super::{Roots, clouds};
 
-/// Where Velero's installer puts the credentials of locations that name none.
+/// Name and key of the Secret in which Velero's installer stores the credentials of locations that
+/// name none.
 const DEFAULT_SECRET: (&str, &str) = ("cloud-credentials", "cloud");
-/// One request, a large part included. (A time-out of reading would count from the request's first byte, too.)
+/// Time-out of one request, which may carry a large part. It covers the whole request, because a
+/// read time-out would start at the first byte of the request as well.
 const REQUEST: Duration = Duration::from_secs(120);
-/// What a request may take with all its attempts, where somebody waits for the answer.
+/// Time-out of a request with all its retries, where a caller waits for the answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// And where a run of an hour would be lost: several attempts of a large part, each on a connection that somebody has cut without
-/// a word. Less than the quarter of an hour that a signature is good for.
+/// The same where a failure would lose a run of an hour: several attempts of a large part, each on
+/// a connection that was cut silently. Less than the 15 minutes for which a signature is valid.
 const PATIENT: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Settings of Velero's plugin for S3 that would be missing without a word, and what does the same here.
+/// Settings of Velero's AWS plugin that berth does not support, and what to use instead. They are
+/// refused, because they would otherwise be ignored silently.
 const NOT_SERVED: [(&str, &str); 4] = [
     ("customerKeyEncryptionFile", ENCRYPTION),
     ("customerKeyEncryptionSecret", ENCRYPTION),
@@ -59,30 +62,32 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// `roots`: where folders may be stores.
+    /// `roots`: the folders that may hold stores.
     pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
         let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: ANSWER };
         Self { client, namespace: namespace.to_owned(), roots, retry }
     }
 
-    /// For whoever would rather wait for a store that is away for minutes than begin again.
+    /// An opener that retries for minutes, for callers that would otherwise have to start a run
+    /// again.
     #[must_use]
     pub fn patient(&self) -> Self {
-        // Time ends it, and no count: what is refused at once is tried many times.
+        // Only time limits the retries, because a store that refuses at once would use up a count
+        // too early.
         let retry = RetryConfig { max_retries: 1000, retry_timeout: PATIENT, ..self.retry.clone() };
         Self { retry, ..self.clone() }
     }
 
     /// # Errors
-    /// When the location's settings or Secrets are not usable. The store itself is not asked anything.
+    /// When the location's settings or Secrets are not usable. No request goes to the store.
     pub async fn open(&self, location: &BackupStorageLocation) -> Result<Arc<DynObjectStore>, OpenError> {
         Ok(self.open_with_parts(location).await?.store)
     }
 
-    /// As [`Self::open`], for whoever uploads in parts.
+    /// As [`Self::open`], for uploads in parts.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::open`].
     pub async fn open_with_parts(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
@@ -104,10 +109,11 @@ impl Opener {
         }
     }
 
-    /// As [`Self::open`], but a folder has to be there: one that is not mounted must not be taken for an empty one.
+    /// As [`Self::open`], but a folder must exist, because a volume that is not mounted must not be
+    /// taken for an empty store.
     ///
     /// # Errors
-    /// As there; and when the folder is missing.
+    /// As [`Self::open`]; and when the folder does not exist.
     pub async fn open_existing(
         &self,
         location: &BackupStorageLocation,
@@ -146,11 +152,11 @@ impl Opener {
                 let keys = Rotating::new(self.clone(), location.clone(), keys);
                 AmazonS3Builder::new().with_credentials(Arc::new(keys))
             }
-            // Web identity, pod identity or instance metadata, as the environment says.
+            // Web identity, pod identity or instance metadata, from the environment.
             None => AmazonS3Builder::from_env(),
         };
         let bucket = &location.spec.object_storage.bucket;
-        // Few that speak S3 know the bucket by the host.
+        // Few S3-compatible stores support the bucket as a part of the host name.
         let path_style = is("s3ForcePathStyle").unwrap_or(get("s3Url").is_some());
         builder = builder
             .with_bucket_name(bucket)
@@ -161,7 +167,7 @@ impl Opener {
             builder = builder.with_endpoint(endpoint(url, bucket, path_style));
             options = options.with_allow_http(url.starts_with("http://"));
         }
-        // A key wins, as with Velero.
+        // As with Velero, a KMS key has precedence.
         builder = match (get("kmsKeyId"), get("serverSideEncryption")) {
             (Some(key), _) => builder.with_sse_kms_encryption(key),
             (None, Some(how)) => {
@@ -178,7 +184,7 @@ impl Opener {
         Ok(Arc::new(store))
     }
 
-    /// `None`: as the environment says.
+    /// `None`: credentials come from the environment.
     pub(super) async fn s3_keys(&self, location: &BackupStorageLocation) -> Result<Option<Keys>, OpenError> {
         let Some(file) = self.cloud_file(location).await? else { return Ok(None) };
         let profile = location.spec.config.as_ref().and_then(|config| config.get("profile"));
@@ -239,7 +245,7 @@ impl Opener {
     }
 }
 
-/// One that knows buckets by the host wants the bucket in it.
+/// The endpoint, with the bucket in its host name unless `path_style` is set.
 fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
     let url = url.trim_end_matches('/');
     match url.split_once("://") {
@@ -248,7 +254,7 @@ fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
     }
 }
 
-/// Has nobody ever looked at it?
+/// Has the location never been validated?
 fn is_new(location: &BackupStorageLocation) -> bool {
     location.status.as_ref().is_none_or(|status| status.last_validation_time.is_none())
 }
@@ -263,7 +269,8 @@ fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {
     Ok(bucket)
 }
 
-/// It is made where `is_new` says that it cannot be there. Later, what is missing is what it lay on.
+/// Opens a folder. It is created only for a location that was never validated (`is_new`): later, a
+/// missing folder means that its volume is not mounted.
 fn folder(folder: &Path, is_new: bool) -> Result<Arc<LocalFileSystem>, OpenError> {
     let cannot = |error| OpenError::Folder(folder.display().to_string(), error);
     if is_new {
@@ -272,7 +279,7 @@ fn folder(folder: &Path, is_new: bool) -> Result<Arc<LocalFileSystem>, OpenError
         return Err(OpenError::Missing(folder.display().to_string()));
     }
     let store = LocalFileSystem::new_with_prefix(folder).map_err(OpenError::Build)?;
-    // A backup that is Completed survives a loss of power.
+    // fsync, because a Completed backup must survive a loss of power.
     Ok(Arc::new(store.with_automatic_cleanup(true).with_fsync(true)))
 }
 
@@ -311,7 +318,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let at = root.path().join("stores/b");
         let missing = folder(&at, false).unwrap_err().to_string();
-        assert!(missing.ends_with("mount what it lies on, or make it") && !at.exists(), "{missing}");
+        assert!(missing.ends_with("mount its volume, or create it") && !at.exists(), "{missing}");
         for is_new in [true, false] {
             assert!(folder(&at, is_new).is_ok() && at.exists());
         }

@@ -4,7 +4,7 @@ use berth_api::keys::FILESYSTEM_PROVIDER;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("spec.provider: {0:?} is not known here: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}")]
+    #[error("spec.provider: {0:?} is not supported: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}")]
     Provider(String),
     #[error("spec.config.{0} is not served: {1}")]
     NotServed(&'static str, &'static str),
@@ -18,10 +18,10 @@ pub enum OpenError {
     Secret { name: String, key: String, why: String },
     #[error("failed to read Secret {0}")]
     ReadSecret(String, #[source] Box<kube::Error>),
-    #[error("folder {0} is not there: mount what it lies on, or make it")]
+    #[error("folder {0} does not exist: mount its volume, or create it")]
     Missing(String),
     #[error("folder {0} cannot be used")]
     Folder(String, #[source] std::io::Error),
-    #[error("the settings of the location do not make a store")]
+    #[error("the settings of the location cannot be used")]
     Build(#[source] object_store::Error),
 }

@@ -1,5 +1,6 @@
-//! Uploads in parts with which another process can go on. [`object_store`] has that for buckets. For folders it is here: one file
-//! beside the one that it becomes, under a name (`FILE#NUMBER`) that no reader takes for an object.
+//! Uploads in parts that another process can resume. [`object_store`] has them for buckets. This
+//! module adds them for folders: the upload is a file beside the final one, with a name
+//! (`FILE#NUMBER`) that no reader takes for an object.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -13,7 +14,7 @@ use object_store::path::Path;
 use object_store::{DynObjectStore, Error, MultipartId, ObjectStore, PutPayload, Result};
 use serde::{Deserialize, Serialize};
 
-/// A location, opened.
+/// An opened location.
 pub struct Opened {
     pub store: Arc<DynObjectStore>,
     pub parts: Parts,
@@ -29,22 +30,22 @@ impl Opened {
     }
 }
 
-/// Where uploads in parts go.
+/// The target of uploads in parts.
 #[derive(Clone)]
 pub enum Parts {
     Bucket(Arc<dyn MultipartStore>),
     Folder(Arc<LocalFileSystem>),
 }
 
-/// A part that is stored.
+/// A stored part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// As the store knows it.
+    /// The id that the store gave it.
     pub id: String,
     pub size: u64,
 }
 
-/// An upload that was begun and is not complete.
+/// An upload that is not complete.
 #[derive(Clone)]
 pub struct Staged {
     parts: Parts,
@@ -66,15 +67,15 @@ impl Parts {
         Ok(Staged { parts: self.clone(), path: path.clone(), id })
     }
 
-    /// One of which `id` is known.
+    /// The upload with this `id`.
     ///
     /// # Errors
-    /// When no upload can have it.
+    /// When `id` cannot be the id of an upload.
     pub fn known(&self, path: &Path, id: &str) -> Result<Staged> {
-        // It becomes a part of the name of a file.
+        // Checked, because `id` becomes a part of a file name.
         let is_number = !id.is_empty() && id.len() <= 20 && id.bytes().all(|byte| byte.is_ascii_digit());
         if matches!(self, Self::Folder(_)) && !is_number {
-            return Err(failed(format!("{id:?} is the number of no upload").into()));
+            return Err(failed(format!("{id:?} is not the number of an upload").into()));
         }
         Ok(Staged { parts: self.clone(), path: path.clone(), id: id.to_owned() })
     }
@@ -85,12 +86,12 @@ impl Staged {
         &self.id
     }
 
-    /// The same upload, for another process than the one that began it: with its first `size` bytes. A bucket knows by the
-    /// receipts if somebody puts a part in place of another; a folder does not, so there it is another file from now on, which whoever
-    /// wrote the first one does not know.
+    /// Takes over an upload of another process, with its first `size` bytes. A bucket detects
+    /// replaced parts by their receipts. A folder does not, so the upload gets a new file there,
+    /// which the first process does not know.
     ///
     /// # Errors
-    /// When it is not there any more.
+    /// When the upload does not exist any more.
     pub async fn for_another(self, size: u64) -> Result<Self> {
         let Parts::Folder(folder) = &self.parts else { return Ok(self) };
         let (file, id) = (folder.path_to_filesystem(&self.path)?, self.id.clone());
@@ -98,7 +99,7 @@ impl Staged {
         Ok(Self { id, ..self })
     }
 
-    /// `index`: which part it is. `offset`: how many bytes are in those before it.
+    /// Stores a part. `index`: its number, from 0. `offset`: the bytes in all parts before it.
     ///
     /// # Errors
     /// When the store refuses.
@@ -115,10 +116,10 @@ impl Staged {
         Ok(Receipt { id, size })
     }
 
-    /// Puts the parts together: readers see it from then on.
+    /// Puts the parts together. Readers see the object from then on.
     ///
     /// # Errors
-    /// When a part is missing or is another one, or the store fails.
+    /// When a part is missing or was replaced, or the store fails.
     pub async fn complete(&self, receipts: &[Receipt]) -> Result<()> {
         match &self.parts {
             Parts::Bucket(store) => {
@@ -169,7 +170,7 @@ fn staged(file: &FilePath, id: &str) -> PathBuf {
     name.into()
 }
 
-/// Gives its number.
+/// Creates the file, and returns its number.
 fn create(file: &FilePath) -> io::Result<String> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -181,9 +182,9 @@ fn create(file: &FilePath) -> io::Result<String> {
 
 fn copy(file: &FilePath, id: &str, size: u64) -> io::Result<String> {
     let from = staged(file, id);
-    // Whoever may write there might have it lead elsewhere.
+    // Refused, because anybody who may write to the folder could make a link to another file.
     if !fs::symlink_metadata(&from)?.is_file() {
-        return Err(io::Error::other("what was begun of the archive is no file"));
+        return Err(io::Error::other("the unfinished upload of the archive is not a regular file"));
     }
     let mut read = File::open(&from)?.take(size);
     let id = create(file)?;
@@ -208,7 +209,7 @@ fn write(staged: &FilePath, offset: u64, bytes: &PutPayload) -> io::Result<()> {
     for chunk in bytes {
         file.write_all(chunk)?;
     }
-    // What counts as stored survives a loss of power.
+    // fsync, because a stored part must survive a loss of power.
     file.sync_data()
 }
 
@@ -227,11 +228,12 @@ fn finish(file: &FilePath, id: &str, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What stores say of an upload that is gone, or of which a part is missing or another one. The status is left in the text alone.
+/// Error codes of stores for an upload that is gone, or that has a missing or replaced part. They
+/// are searched in the text, because object_store does not pass on the status.
 const REFUSALS: [&str; 5] =
     ["NoSuchUpload", "InvalidPart", "InvalidBlockList", "InvalidBlobOrBlock", "EntityTooSmall"];
 
-/// Does it say that nobody will come further with this upload? One that says less may pass.
+/// Does this error mean that the upload can never be completed? Other errors may pass.
 pub fn is_refused(error: &Error) -> bool {
     match error {
         Error::NotFound { .. } => true,
@@ -261,7 +263,7 @@ mod tests {
         let (folder, parts, path) = folder();
         let first = parts.begin(&path).await.unwrap();
         let begun = first.put(0, 0, "first ".into()).await.unwrap();
-        // On its way when its process is taken for dead.
+        // Under way when its process counts as dead.
         first.put(1, 6, "of the dead one".into()).await.unwrap();
         let known = parts.known(&path, first.id()).unwrap();
         let next = known.for_another(begun.size).await.unwrap();

@@ -1,11 +1,11 @@
-//! Which folders may be stores. Whoever writes a storage location chooses its folder, so whoever starts berth says how far that
-//! choice goes.
+//! The folders that may hold stores. The author of a storage location chooses its folder, so
+//! `--filesystem-root` limits that choice.
 
 use std::io::{Error, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// The folders of `--filesystem-root`. By default there are none, and no folder may be a store.
+/// The folders of `--filesystem-root`. By default there are none, and no folder can be a store.
 #[derive(Clone, Debug, Default)]
 pub struct Roots(Arc<[PathBuf]>);
 
@@ -16,16 +16,17 @@ impl From<Vec<PathBuf>> for Roots {
 }
 
 impl Roots {
-    /// A folder that is one of these, or below one, as it is to be opened: without a link on the way to it.
+    /// Checks that a folder is one of these, or below one, and returns its path without symbolic
+    /// links.
     ///
     /// # Errors
-    /// Why it may not be opened, and the way out: what stands behind the name of the field.
+    /// Why the folder is refused, and the way out: the text that follows the name of the field.
     pub fn admit(&self, folder: &Path) -> Result<PathBuf, String> {
         let shown = folder.display();
         if folder.components().any(|part| part == Component::ParentDir) {
             return Err(format!("{shown} has `..` in it: name the folder itself"));
         }
-        let found = resolved(folder).map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
+        let found = resolved(folder).map_err(|error| format!("{shown} cannot be read: {error}"))?;
         if self.0.iter().any(|root| resolved(root).is_ok_and(|root| found.starts_with(root))) {
             return Ok(found);
         }
@@ -39,7 +40,7 @@ impl Roots {
     }
 }
 
-/// Without links. What is not there yet is no link.
+/// The path without symbolic links. Its last parts may be missing.
 fn resolved(path: &Path) -> Result<PathBuf, Error> {
     let mut last = Error::from(ErrorKind::NotFound);
     for there in path.ancestors() {
@@ -100,7 +101,7 @@ mod tests {
         assert!(Roots::default().admit(&at("stores")).unwrap_err().contains("(none)"));
     }
 
-    /// As the address of a folder that nobody can make.
+    /// A link whose target cannot be created.
     #[test]
     fn a_link_to_nowhere_makes_no_folder_elsewhere() {
         let folder = tempfile::tempdir().unwrap();

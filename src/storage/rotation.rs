@@ -1,5 +1,6 @@
-//! Keys of S3 that are read again while a store is open: a backup may run longer than the session token lives with which it
-//! began, and whoever puts new keys into the Secret cannot know what runs.
+//! S3 keys that are read again while a store is open, because a backup may run longer than its
+//! first session token is valid, and the program that writes new keys into the Secret cannot know
+//! which backups run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use super::Opener;
 use super::credentials::Keys;
 use crate::text::chain;
 
-/// No request is signed with keys that were read longer ago than this. It is how long old keys must still be good after new
-/// ones stand in the Secret: what a store has refused is not tried again, because stores do not say whether a key has expired
-/// or never was one.
+/// No request is signed with keys that were read longer ago than this. So old keys must stay valid
+/// for this time after new keys are in the Secret: a refused request is not retried, because stores
+/// do not tell an expired key from one that never existed.
 const AGE: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(5);
 
@@ -36,7 +37,7 @@ struct Known {
 }
 
 impl Rotating {
-    /// `keys`: as they were read just now.
+    /// `keys`: read just now.
     pub fn new(opener: Opener, location: BackupStorageLocation, keys: Keys) -> Self {
         let known = Known { keys: Arc::new(keys.into()), read: Instant::now() };
         Self { opener, location, known: Mutex::new(known) }
@@ -46,17 +47,17 @@ impl Rotating {
         let mut known = self.known.lock().await;
         if known.read.elapsed() >= AGE {
             let name = self.location.metadata.name.as_deref().unwrap_or_default();
-            // Those that are known may be good all the same; the store knows.
+            // The last keys may still be valid; the store decides.
             match timeout(CALL, self.opener.s3_keys(&self.location)).await {
                 Ok(Ok(Some(keys))) => known.keys = Arc::new(keys.into()),
                 Ok(Ok(None)) => {
-                    warn!(%name, "the Secret of the storage location is gone: its last keys are used")
+                    warn!(%name, "Secret of the storage location is gone: using its last keys")
                 }
                 Ok(Err(error)) => {
-                    warn!(%name, error = chain(&error), "the Secret of the storage location cannot be read: its last keys are used");
+                    warn!(%name, error = chain(&error), "could not read the Secret of the storage location: using its last keys");
                 }
                 Err(_) => {
-                    warn!(%name, "the Secret of the storage location could not be read in time: its last keys are used")
+                    warn!(%name, "reading the Secret of the storage location timed out: using its last keys")
                 }
             }
             known.read = Instant::now();
@@ -77,7 +78,7 @@ impl fmt::Debug for Rotating {
     }
 }
 
-// As `async_trait` writes it, by which that trait is made.
+// The signature that `async_trait` generates, because object_store declares the trait with it.
 impl CredentialProvider for Rotating {
     type Credential = AwsCredential;
 

@@ -128,7 +128,7 @@ impl Scene {
 fn brief(reason: &Reason) -> String {
     match reason {
         Reason::Held | Reason::LocationHeld { .. } => "its release".to_owned(),
-        Reason::Unwritable => "somebody to delete it".to_owned(),
+        Reason::Unwritable => "its deletion".to_owned(),
         Reason::LocationUnavailable { .. } => "its store".to_owned(),
         Reason::NoExecutor { .. } => "whoever runs it".to_owned(),
         Reason::Next => "nothing: next".to_owned(),

@@ -166,7 +166,7 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
             let wanted = match cloud {
                 Cloud::Azure(_) => vec![],
                 Cloud::Google(_) => {
-                    vec!["the store does not know iamConfiguration, lifecycle: set by nobody"]
+                    vec!["the store does not support iamConfiguration, lifecycle: skipped"]
                 }
             };
             assert_eq!(warnings, wanted);

@@ -120,7 +120,7 @@ const ROLES: &[Role] = &[
             ("knowing where data movers could run", Symptom::Blind("Node")),
             (
                 "the node of the pod that a restore is for; whether a snapshot is still there; telling of pods that no webhook saw",
-                Symptom::OnlyLogged("its node is not known"),
+                Symptom::OnlyLogged("could not read the node of its pod"),
             ),
             ("Events", Symptom::NoEvent),
             ("knowing what people and members say of shared buckets", Symptom::Blind("CloudProfile")),

@@ -1,4 +1,4 @@
-//! A place in line for what is created.
+//! A place in line for a Backup that is created.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,52 +11,53 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::incoming::Incoming;
-use crate::desk::Desk;
-use crate::known::Known;
+use crate::listers::Listers;
 use crate::patch::Edit;
-use crate::review::{Operation, Question, ReviewError, Verdict};
+use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
-/// Gives a Backup that is being created its place: phase, position, time mark, and warnings that say what it
-/// waits for. Any other phase is left alone: whoever copies finished backups from a store creates those.
+/// Gives a Backup that is being created its place: phase, position, time mark, and warnings that
+/// say what it waits for. A Backup with any other phase stays unchanged, because Velero's backup
+/// sync creates finished Backups.
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue<K: Known>(
-    desk: &Desk<K>,
-    question: &Question<'_>,
+pub fn enqueue<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
     now: Timestamp,
 ) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(question)?;
-    if question.operation != Operation::Create || !incoming.wants_place() {
+    let incoming = Incoming::of::<PlacedSpec>(request)?;
+    if request.operation != Operation::Create || !incoming.wants_place() {
         return Ok(Verdict::allow());
     }
-    if let Some(why) = desk.known().cannot_queue() {
+    if let Some(why) = state.listers().cannot_queue() {
         return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
     }
-    if !desk.known().ready() {
+    if !state.listers().ready() {
         return Ok(incoming.later("this replica has just started"));
     }
-    // Shared, because what it takes may be long: the answer that is remembered has no copy of it.
+    // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let mut newcomer = Arc::new(Entry {
         name: incoming.name(),
-        uid: question.uid.clone(),
+        uid: request.uid.clone(),
         phase: Phase::Queued,
         created_at: now,
-        ..incoming.source().entry(desk.known().order())
+        ..incoming.source().entry(state.listers().order())
     });
-    // A list that cannot be read takes nothing; the validating webhook refuses it.
+    // A Backup whose lists cannot be read gets no place; the validating webhook refuses it.
     let readable = newcomer.refused.is_empty();
-    let size = question.object.map_or(0, |object| object.get().len());
-    let remember = (!question.is_dry_run() && readable).then_some(size + question.uid.len());
-    let mut view = desk.known().queue(&newcomer, now);
-    let (position, enqueued_at, reason, piled_up) = desk.recent().with(
+    let size = request.object.map_or(0, |object| object.get().len());
+    let remember = (!request.is_dry_run() && readable).then_some(size + request.uid.len());
+    let mut view = state.listers().queue(&newcomer, now);
+    let (position, enqueued_at, reason, piled_up) = state.assumed().with(
         &mut view,
-        |mark| desk.known().has_seen(mark),
+        |mark| state.listers().has_seen(mark),
         Instant::now(),
         remember,
         |view| {
             let placed = Arc::make_mut(&mut newcomer);
-            placed.enqueued_at = Some(desk.mark(mark(view, now)));
+            placed.enqueued_at = Some(state.mark(mark(view, now)));
             placed.position = position_of_newcomer(view, placed);
             let reason = readable.then(|| explain_newcomer(view, &newcomer));
             let answer =
@@ -65,7 +66,7 @@ pub fn enqueue<K: Known>(
         },
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
-    let start = desk.known().expected_start(&view, &question.uid, now);
+    let start = state.listers().expected_start(&view, &request.uid, now);
     if let Some(start) = start.filter(|_| reason != Some(Reason::Next)) {
         warnings.push(expectation(start, now));
     }
@@ -89,13 +90,14 @@ pub fn enqueue<K: Known>(
     Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
 }
 
-/// What is answered where [`enqueue`] takes longer than anybody waits.
+/// The answer where [`enqueue`] takes longer than the API server waits: the controller queues the
+/// Backup.
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue_later(question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(question)?;
-    let is_meant = question.operation == Operation::Create && incoming.wants_place();
+pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<Verdict, ReviewError> {
+    let incoming = Incoming::of::<PlacedSpec>(request)?;
+    let is_meant = request.operation == Operation::Create && incoming.wants_place();
     Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
 }
 

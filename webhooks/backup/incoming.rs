@@ -1,4 +1,4 @@
-//! A Backup as it comes in, as far as rules look at it.
+//! The parts of a Backup under review that rules read.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::patch::Edit;
-use crate::review::{Question, ReviewError, Verdict};
+use crate::review::{AdmissionRequest, ReviewError, Verdict};
 
-/// Annotations that only berth writes: they decide on order, on what runs together, on what is run in pods, on what is read, on who runs
-/// it, and on how often.
+/// Annotations that only berth writes, because they decide the order of Backups, which of them run
+/// together, which commands run in pods, which objects are read, and which process runs a Backup
+/// and how often.
 pub(super) const MARKS: [&str; 8] = [
     keys::ENQUEUED_AT,
     keys::RESOLVED_NAMESPACES,
@@ -33,7 +34,7 @@ pub(super) struct Incoming<'a> {
     phase: Option<String>,
 }
 
-/// `S`: what is read of the spec.
+/// `S`: the parts of the spec that are read.
 #[derive(Deserialize)]
 struct Object<'a, S> {
     #[serde(default)]
@@ -61,18 +62,18 @@ pub(super) struct Metadata {
 
 #[derive(Deserialize)]
 struct Status {
-    /// Text: a phase that this build does not know is somebody else's business.
+    /// Text, because a phase that this build does not know belongs to another component.
     #[serde(default)]
     phase: Option<String>,
 }
 
 impl<'a> Incoming<'a> {
-    /// `S`: as much of the spec as is looked at.
-    pub(super) fn of<S>(question: &Question<'a>) -> Result<Self, ReviewError>
+    /// `S`: the parts of the spec that are read.
+    pub(super) fn of<S>(request: &AdmissionRequest<'a>) -> Result<Self, ReviewError>
     where
         S: Default + Deserialize<'a> + Into<BackupSpec>,
     {
-        Self::parse::<S>(question.object.ok_or(ReviewError::NoObject)?)
+        Self::parse::<S>(request.object.ok_or(ReviewError::NoObject)?)
     }
 
     pub(super) fn parse<S>(object: &'a RawValue) -> Result<Self, ReviewError>
@@ -90,7 +91,8 @@ impl<'a> Incoming<'a> {
         self.phase.as_deref().unwrap_or_default()
     }
 
-    /// A place that somebody wrote down by hand is no place.
+    /// Does this Backup wait for a place? A phase Queued in a create was written by hand, and
+    /// counts as none.
     pub(super) fn wants_place(&self) -> bool {
         ["", BackupPhase::New.as_str(), BackupPhase::Queued.as_str()].contains(&self.phase())
     }
@@ -107,14 +109,15 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// What somebody wrote there by hand, or copied from another Backup.
+    /// Removes marks that were written by hand, or copied from another Backup.
     pub(super) fn remove_marks(&self, edit: &mut Edit) {
         for key in MARKS.into_iter().filter(|key| self.mark(key).is_some()) {
             edit.remove(&["metadata", "annotations", key]);
         }
     }
 
-    /// Without a place: one that is worked out from nothing would be the first one. The leader gives it a true one.
+    /// Lets the Backup in without a place, because a position computed from empty caches would
+    /// always be the first one. The leader queues it.
     pub(super) fn later(&self, why: &str) -> Verdict {
         let mut edit = Edit::default();
         self.remove_marks(&mut edit);
@@ -137,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Those that stand in one list with others, list by list.
+    /// The marks in each list of a manifest that holds marks.
     fn marks_in(manifest: &'static str) -> Vec<BTreeSet<&'static str>> {
         let lists = manifest.split('[').filter_map(|rest| rest.split_once(']')).map(|(list, _)| list);
         let marks =
@@ -145,7 +148,7 @@ mod tests {
         lists.filter(|list| list.contains(keys::WAITS_SINCE)).map(marks).collect()
     }
 
-    /// What one of them does not know is nobody's there.
+    /// A mark that only one of them knows could be written by anybody where the other one is away.
     #[test]
     fn the_policy_and_the_webhook_know_the_same_marks() {
         let all = BTreeSet::from(MARKS);

@@ -1,4 +1,4 @@
-//! Every fault of a write, told at once.
+//! All faults of a write to a Backup, in one answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,24 +15,28 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::incoming::{Incoming, MARKS};
-use crate::desk::Desk;
-use crate::known::Known;
-use crate::review::{Operation, Question, RefusalReason, ReviewError, Verdict};
+use crate::listers::Listers;
+use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
 
-/// How long a location that is named but not known may take to show up in the watch: people apply both in
-/// one go.
+/// How long to wait for a location that a Backup names and the watch has not shown yet, because
+/// people apply both together.
 const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
 
-/// Judges a write: may this caller do that, and, where a Backup waits, can what it asks for be done.
+/// Judges a write: may this user change these fields, and, where the Backup waits, can its spec be
+/// run.
 ///
 /// # Errors
 /// When the object cannot be read.
-pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Result<Verdict, ReviewError> {
-    if !matches!(question.operation, Operation::Create | Operation::Update) {
+pub async fn validate<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    if !matches!(request.operation, Operation::Create | Operation::Update) {
         return Ok(Verdict::allow());
     }
-    let incoming = Incoming::of::<BackupSpec>(question)?;
-    let old = question.old_object.map(Incoming::parse::<BackupSpec>).transpose()?;
+    let incoming = Incoming::of::<BackupSpec>(request)?;
+    let old = request.old_object.map(Incoming::parse::<BackupSpec>).transpose()?;
     let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
     let marks_changed = match &old {
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
@@ -46,13 +50,14 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         marks_changed,
         ..Change::default()
     };
-    let user = question.user_info.username.as_str();
-    // What RBAC gives is for the policy to ask, by the API server's own authorizer: it holds while this is away, too.
-    let roles = Roles { operator: true, editor: true, ..desk.roles(user) };
+    let user = request.user_info.username.as_str();
+    // The admission policy checks what RBAC allows, with the API server's own authorizer, because
+    // the policy holds while no webhook answers, too.
+    let roles = Roles { operator: true, editor: true, ..state.roles(user) };
     if let Err(refusal) = judge(roles, &change) {
-        if !question.is_dry_run() && is_of_another_queue(roles, &change) {
-            desk.tally().foreign_queue();
-            desk.known().foreign_queue(&question.name, &incoming.metadata.uid, user);
+        if !request.is_dry_run() && is_of_another_queue(roles, &change) {
+            state.metrics().foreign_queue();
+            state.listers().foreign_queue(&request.name, &incoming.metadata.uid, user);
         }
         let mut violations = Violations::default();
         violations.push(Field::root(refusal.field), refusal.message);
@@ -62,10 +67,10 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
         return Ok(Verdict::allow());
     }
     let mut found = berth_api::parse::check(&incoming.spec);
-    if desk.known().runs_backups() {
+    if state.listers().runs_backups() {
         found.append(unserved(&incoming.spec));
     }
-    let size = question.object.map_or(0, |object| object.get().len());
+    let size = request.object.map_or(0, |object| object.get().len());
     if size > limits::OBJECT {
         let most = limits::OBJECT;
         let message = format!(
@@ -76,9 +81,9 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     let labels = Field::root("metadata").child("labels");
     found.limit(incoming.source().labels.len(), limits::OWN_LABELS, &labels, "use fewer");
     let mut warnings = Vec::new();
-    check_class(desk, &incoming, &mut found, &mut warnings);
+    check_class(state, &incoming, &mut found, &mut warnings);
     let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();
-    match find_location(desk.known(), wanted).await {
+    match find_location(state.listers(), wanted).await {
         Ok(location) => {
             let field = Field::root("spec").child("storageLocation");
             let message = format!("location {:?} is read-only: name one that can be written", location.name);
@@ -95,20 +100,22 @@ pub async fn validate<K: Known>(desk: &Desk<K>, question: &Question<'_>) -> Resu
     Ok(verdict)
 }
 
-/// Does whoever runs or deletes backups want to place one, as Velero's own queue does when it is left on?
+/// Does the component that runs or deletes backups write a queue phase, as Velero's own queue does
+/// unless it is switched off?
 fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
     let places = [BackupPhase::Queued, BackupPhase::ReadyToStart].iter().any(|p| p.as_str() == change.to);
     !roles.queue && (roles.executor || roles.lifecycle) && change.status_changed && places
 }
 
-/// A class that nobody configured would be taken for the default one without a word.
-fn check_class<K: Known>(
-    desk: &Desk<K>,
+/// Refuses a priority class that is not configured, because it would otherwise silently count as
+/// the default one.
+fn check_class<K: Listers>(
+    state: &AdmissionState<K>,
     incoming: &Incoming<'_>,
     found: &mut Violations,
     warnings: &mut Vec<String>,
 ) {
-    let (order, source) = (desk.known().order(), incoming.source());
+    let (order, source) = (state.listers().order(), incoming.source());
     let Some(class) = source.class().filter(|class| order.head_start(Some(class)).is_none()) else { return };
     if order.classes.is_empty() {
         warnings.push(format!("berth: priority class {class:?} is ignored: no classes are configured"));
@@ -119,23 +126,23 @@ fn check_class<K: Known>(
     let known: Vec<&str> = known.into_iter().collect();
     let kind = if source.annotations.contains_key(keys::PRIORITY_CLASS) { "annotations" } else { "labels" };
     let field = Field::root("metadata").child(kind).key(keys::PRIORITY_CLASS);
-    found.push(field, format!("{class:?} is no priority class: choose one of {}", known.join(", ")));
+    found.push(field, format!("{class:?} is not a priority class: choose one of {}", known.join(", ")));
 }
 
-/// The status as it stands, fields unknown to us included; absent and empty are the same.
+/// The whole status, including fields that this build does not know; absent and empty are the same.
 fn status(status: Option<&RawValue>) -> Result<Value, ReviewError> {
     let read: Option<Value> = status.map(|status| serde_json::from_str(status.get())).transpose()?;
     Ok(read.filter(|status| !status.is_null()).unwrap_or_else(|| json!({})))
 }
 
-async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, String> {
+async fn find_location<K: Listers>(listers: &K, wanted: &str) -> Result<Location, String> {
     let find = || {
-        let locations = known.locations();
+        let locations = listers.locations();
         choose(&locations, wanted).cloned()
     };
     let patient = tokio::time::timeout(LOCATION_PATIENCE, async {
         loop {
-            let changed = known.locations_changed();
+            let changed = listers.locations_changed();
             if let Some(location) = find() {
                 return location;
             }
@@ -145,7 +152,7 @@ async fn find_location<K: Known>(known: &K, wanted: &str) -> Result<Location, St
     if let Ok(location) = patient.await {
         return Ok(location);
     }
-    let locations = known.locations();
+    let locations = listers.locations();
     let names: Vec<&str> = locations.iter().map(|l| l.name.as_str()).collect();
     let there = if names.is_empty() {
         "there is none yet".to_owned()

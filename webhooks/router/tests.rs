@@ -24,13 +24,13 @@ struct Cluster {
     order: Order,
     foreign: Mutex<Vec<String>>,
     cannot_queue: Mutex<Option<String>>,
-    /// Velero runs what is queued.
+    /// Velero runs the queued Backups.
     beside_velero: AtomicBool,
     movers: movers::Movers,
     garden: garden::Garden,
 }
 
-impl Known for Arc<Cluster> {
+impl Listers for Arc<Cluster> {
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
@@ -78,7 +78,7 @@ fn location(name: &str) -> Location {
     }
 }
 
-fn desk() -> (Arc<Cluster>, Router) {
+fn state() -> (Arc<Cluster>, Router) {
     let cluster = Arc::new(Cluster::default());
     cluster.locations.lock().push(location("default"));
     cluster.ready.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ fn desk() -> (Arc<Cluster>, Router) {
         lifecycle: vec!["velero".into()],
     };
     let now = || Timestamp::from_second(1_790_000_000).unwrap_or_default();
-    (cluster.clone(), router(Arc::new(Desk::new(cluster, identities, now))))
+    (cluster.clone(), router(Arc::new(AdmissionState::new(cluster, identities, now))))
 }
 
 fn review(operation: &str, object: Value, old: Option<Value>, dry_run: bool) -> Value {
@@ -137,7 +137,7 @@ async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<St
 #[tokio::test]
 #[expect(clippy::await_holding_lock, reason = "nobody can look at the queue meanwhile: that is the point")]
 async fn what_takes_too_long_is_let_in_without_a_place_before_the_api_server_gives_up() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let mut object = backup("slow", json!({}));
     object["metadata"]["annotations"] = json!({"berth.dev/enqueued-at": "2020-01-01T00:00:00Z"});
     let review = review("CREATE", object, None, false);
@@ -168,7 +168,7 @@ fn the_deadline_is_before_the_one_of_the_api_server_and_no_hostile_one() {
 
 #[tokio::test]
 async fn a_create_gets_phase_position_mark_and_a_warning() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
     assert_eq!(stored["status"], json!({"phase": "Queued", "queuePosition": 1}));
     assert_eq!(stored["metadata"]["annotations"]["berth.dev/enqueued-at"], "2026-09-21T14:13:20.000000Z");
@@ -177,7 +177,7 @@ async fn a_create_gets_phase_position_mark_and_a_warning() {
 
 #[tokio::test]
 async fn creates_in_quick_succession_rise_and_dry_runs_take_no_place() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let same = |name: &str| backup(name, json!({"includedNamespaces": ["a"]}));
     let position = |stored: &Value| stored["status"]["queuePosition"].as_u64();
     assert_eq!(position(&create(&router, same("b1"), false).await.0), Some(1));
@@ -194,7 +194,7 @@ async fn creates_in_quick_succession_rise_and_dry_runs_take_no_place() {
 
 #[tokio::test]
 async fn an_answer_is_forgotten_once_its_object_is_seen() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let (stored, _) = create(&router, backup("b1", json!({"includedNamespaces": ["a"]})), false).await;
     let mark = stored["metadata"]["annotations"]["berth.dev/enqueued-at"].as_str().unwrap_or_default();
     cluster.backups.lock().push(Arc::new(Entry {
@@ -213,7 +213,7 @@ async fn an_answer_is_forgotten_once_its_object_is_seen() {
 
 #[tokio::test]
 async fn what_is_not_new_is_left_alone() {
-    let (_, router) = desk();
+    let (_, router) = state();
     for phase in ["Completed", "Failed", "ReadyToStart", "SomethingOfTomorrow"] {
         let mut object = backup("b", json!({}));
         object["status"] = json!({"phase": phase});
@@ -226,7 +226,7 @@ async fn what_is_not_new_is_left_alone() {
 
 #[tokio::test]
 async fn empty_status_and_new_are_queued_too() {
-    let (_, router) = desk();
+    let (_, router) = state();
     for status in [json!({}), json!({"phase": ""}), json!({"phase": "New"}), Value::Null] {
         let mut object = backup("b", json!({}));
         object["status"] = status.clone();
@@ -238,7 +238,7 @@ async fn empty_status_and_new_are_queued_too() {
 
 #[tokio::test]
 async fn every_fault_is_refused_at_once() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let bad = backup("b", json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere"}));
     let answer = ask(&router, VALIDATE_PATH, review("CREATE", bad.clone(), None, false)).await;
     assert_eq!(answer["allowed"], false);
@@ -261,7 +261,7 @@ async fn every_fault_is_refused_at_once() {
 
 #[tokio::test]
 async fn labels_of_a_backup_have_a_limit() {
-    let (_, router) = desk();
+    let (_, router) = state();
     for (count, fault) in [
         (1000, None),
         (1001, Some("metadata.labels: has 1001 entries, and at most 1000 are taken: use fewer")),
@@ -278,7 +278,7 @@ async fn labels_of_a_backup_have_a_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_location_that_arrives_with_its_backup_is_waited_for() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let wanted = review("CREATE", backup("b", json!({"storageLocation": "fresh"})), None, false);
     let asked = tokio::spawn(async move { ask(&router, VALIDATE_PATH, wanted).await });
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -290,7 +290,7 @@ async fn a_location_that_arrives_with_its_backup_is_waited_for() {
 
 #[tokio::test]
 async fn a_location_that_cannot_be_written_is_told() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     cluster.locations.lock().push(Location { read_only: true, ..location("archive") });
     cluster.locations.lock().push(Location { unavailable: Some("no route".into()), ..location("far") });
     let judge = |name: &str| review("CREATE", backup("b", json!({"storageLocation": name})), None, false);
@@ -304,7 +304,7 @@ async fn a_location_that_cannot_be_written_is_told() {
 
 #[tokio::test]
 async fn what_the_engine_does_not_serve_is_refused_where_it_runs_the_backups_and_only_there() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let spec = json!({"snapshotMoveData": true, "datamover": "other"});
     let wanted = review("CREATE", backup("b", spec), None, false);
     let refused = ask(&router, VALIDATE_PATH, wanted.clone()).await;
@@ -319,7 +319,7 @@ async fn what_the_engine_does_not_serve_is_refused_where_it_runs_the_backups_and
 
 #[tokio::test]
 async fn malformed_reviews_get_400_and_a_reason() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let no_object = review("CREATE", Value::Null, None, false).to_string().into_bytes();
     let wrong_type =
         review("CREATE", json!({"spec": {"includedNamespaces": 5}}), None, false).to_string().into_bytes();
@@ -344,7 +344,7 @@ async fn malformed_reviews_get_400_and_a_reason() {
 
 #[tokio::test]
 async fn readiness_follows_the_caches() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let get = |router: Router| async move {
         let request = Request::get("/readyz").body(axum::body::Body::empty());
         let request = request.unwrap_or_else(|e| unreachable!("{e}"));
@@ -352,7 +352,7 @@ async fn readiness_follows_the_caches() {
     };
     cluster.ready.store(false, Ordering::Relaxed);
     assert_eq!(get(router.clone()).await, StatusCode::SERVICE_UNAVAILABLE);
-    // Without caches any place would be the first one: better none.
+    // Without caches any position would be the first one, so none is given.
     let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
     assert!(stored.get("status").is_none(), "{stored}");
     assert_eq!(warnings, ["berth: queued by the controller in a moment: this replica has just started"]);
@@ -367,7 +367,7 @@ async fn readiness_follows_the_caches() {
 
 #[tokio::test]
 async fn strangers_move_nothing_and_berth_moves_everything() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let at = |phase: &str, position: u32| {
         let mut object = backup("b", json!({"includedNamespaces": ["a"]}));
         object["status"] = json!({"phase": phase, "queuePosition": position});
@@ -406,7 +406,7 @@ async fn strangers_move_nothing_and_berth_moves_everything() {
     assert_eq!(ready["status"]["reason"], "Conflict", "a Velero queue left running gives way");
     let deleting = ask(&router, VALIDATE_PATH, asked("velero", at("Deleting", 0), queued())).await;
     assert_eq!(deleting["allowed"], true);
-    // Whoever runs backups and has seen an older phase.
+    // The executor, with an older phase in its cache.
     for (to, is_allowed) in
         [("InProgress", false), ("FailedValidation", false), ("Completed", true), ("Deleting", true)]
     {
@@ -419,7 +419,7 @@ async fn strangers_move_nothing_and_berth_moves_everything() {
 
 #[tokio::test]
 async fn another_queue_that_only_tries_is_refused_and_not_told() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let at = |phase: &str| {
         let mut object = backup("b", json!({"includedNamespaces": ["a"]}));
         object["status"] = json!({"phase": phase});
@@ -436,7 +436,7 @@ async fn another_queue_that_only_tries_is_refused_and_not_told() {
 
 #[tokio::test]
 async fn a_place_written_by_hand_is_no_place() {
-    let (_, router) = desk();
+    let (_, router) = state();
     create(&router, backup("first", json!({"includedNamespaces": ["a"]})), false).await;
     let mut forged = backup("forged", json!({"includedNamespaces": ["a"]}));
     forged["status"] = json!({"phase": "Queued", "queuePosition": 1});

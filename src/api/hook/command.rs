@@ -1,4 +1,4 @@
-//! What the command of a hook may be, and for how long it may run.
+//! Checks of a hook's command and time-out.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use berth_core::violation::{Field, Violations};
 use crate::GoDuration;
 use crate::duration::duration;
 
-/// Is it one that can be run, and no more than is taken?
+/// Is the command not empty, and within the limits?
 pub(super) fn check(command: &[String], at: &Field, found: &mut Violations) {
     let bytes: usize = command.iter().map(String::len).sum();
     let way_out = "put them into a script that the container has";
@@ -19,7 +19,7 @@ pub(super) fn check(command: &[String], at: &Field, found: &mut Violations) {
     found.require(bytes <= limits::COMMAND, at, message);
 }
 
-/// `way_out`: how long the longest is, and what else to do.
+/// `way_out`: the longest time-out, and what to do instead.
 pub(super) fn timeout(
     text: Option<&GoDuration>,
     most: Duration,

@@ -1,4 +1,4 @@
-//! A pod, and the hooks that its annotations ask for.
+//! The hooks in the annotations of a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use serde::Deserialize;
 use super::command;
 use crate::GoDuration;
 
-/// In the key of each annotation of a hook; few pods have one.
+/// A part of the key of each hook annotation. Few pods have such a key.
 pub const MARK: &str = "hook.backup.velero.io/";
-/// What those keys begin with that run before a pod. The second is how the first was called once.
+/// Prefixes of the keys for hooks before a pod's backup. The second is the older name of the first.
 const PRE: [&str; 2] = ["pre.hook.backup.velero.io", "hook.backup.velero.io"];
 const POST: [&str; 1] = ["post.hook.backup.velero.io"];
 
-/// What is asked of a pod.
+/// The fields of a pod that hooks need.
 #[derive(Debug, Deserialize)]
 pub struct Pod {
     metadata: Metadata,
@@ -63,20 +63,22 @@ impl Pod {
         PodId { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() }
     }
 
-    /// In which a hook runs that names none.
+    /// The container of a hook that names none.
     pub fn first_container(&self) -> Option<String> {
         Some(self.spec.as_ref()?.containers.as_ref()?.first()?.name.clone())
     }
 
-    /// It has succeeded or failed, and nothing can run in it.
+    /// Is the pod Succeeded or Failed, so that no command can run in it?
     pub fn has_ended(&self) -> bool {
         let phase = self.status.as_ref().and_then(|status| status.phase.as_deref());
         matches!(phase, Some("Succeeded" | "Failed"))
     }
 
+    /// The hooks of this pod.
+    ///
     /// # Errors
-    /// What is wrong with its annotations, or that its hooks are too many. None of them is to be run then: one that froze
-    /// something might be run without the one that thaws it.
+    /// Its annotations are malformed, or it has too many hooks. None of them may be run then,
+    /// because one that freezes the workload could run without the one that thaws it.
     pub fn hooks(&self, entries: &[Entry]) -> Result<Hooks, Violations> {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
@@ -105,7 +107,7 @@ impl Pod {
     }
 }
 
-/// The hook of the first of these prefixes that names a command.
+/// The hook of the first of these prefixes that has a command.
 fn annotated(
     annotations: &BTreeMap<String, String>,
     prefixes: &[&str],
@@ -119,7 +121,7 @@ fn annotated(
     };
     let (prefix, command) = prefixes.iter().find_map(|prefix| Some((*prefix, read(prefix, "command").0?)))?;
     let (_, field, name) = read(prefix, "command");
-    // No shell takes it to pieces.
+    // The text is not split into words, because no shell runs it.
     let command = match command.starts_with('[') {
         false => vec![command.clone()],
         true => serde_json::from_str(command).unwrap_or_else(|error| {
@@ -216,7 +218,7 @@ mod tests {
             (found.pre[0].command.as_slice(), found.pre[0].timeout),
             (&["new".to_owned()][..], TIMEOUT)
         );
-        // Without a command there is no hook, whatever else is said of it.
+        // Without a command there is no hook, whatever other annotations exist.
         assert!(faults(json!({"pre.hook.backup.velero.io/timeout": "soon"})).is_empty());
         assert!(
             pod(json!({"pre.hook.backup.velero.io/command": ""})).hooks(&[]).is_ok_and(|one| one.is_empty())
@@ -242,7 +244,7 @@ mod tests {
             let told = faults(annotations.clone());
             let field = format!("metadata.annotations[{}]: ", key(annotation));
             assert!(told.len() == 1 && told[0].starts_with(&field) && told[0].contains(words), "{told:?}");
-            // Of one that has ended nothing is asked.
+            // A pod that has ended is not checked.
             let mut ended = pod(annotations);
             ended.status = Some(Status { phase: Some("Succeeded".to_owned()) });
             assert!(ended.hooks(&[]).is_ok_and(|hooks| hooks.is_empty()));

@@ -1,4 +1,4 @@
-//! The hooks of a Backup's spec.
+//! The hooks in a Backup's spec.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::filter::{globs, list};
 use crate::selector::parse_selector;
 use crate::velero::backup::{BackupHooks, BackupResourceHook, HookErrorMode, ResourceHook};
 
-/// The entries of a spec; every fault is told with its field, which begins with `at`.
+/// Parses the entries of a spec. Every fault is reported with a path below `at`.
 pub fn entries(hooks: Option<&BackupHooks>, at: &Field, found: &mut Violations) -> Vec<Entry> {
     let entries = hooks.and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
     let at = at.child("resources");
@@ -62,13 +62,16 @@ fn hook_of(hook: &ResourceHook, name: &str, at: &Field, found: &mut Violations) 
         },
         timeout: {
             let most = limits::HOOK_TIMEOUT;
-            let way_out = format!("{} hours, and nothing is kept still for so long", most.as_secs() / 3600);
+            let way_out = format!(
+                "{} hours, the longest time for which berth keeps a pod frozen",
+                most.as_secs() / 3600
+            );
             command::timeout(exec.timeout.as_ref(), most, &way_out, &at.child("timeout"), found)
         },
     }
 }
 
-/// As the API server describes them.
+/// The resource type as the API server describes it.
 pub fn pods() -> ResourceType {
     ResourceType {
         group: String::new(),

@@ -1,4 +1,4 @@
-//! JSON as it was written: keys in their order and with their repetitions, which a map would hide.
+//! JSON as written: keys in their order and with duplicates, which a map would hide.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 pub(super) enum Json {
     Null,
     Bool(bool),
-    /// `None`: not a whole number, or too large for one.
+    /// `None`: not an integer, or too large for one.
     Number(Option<i64>),
     Text(String),
     List(Vec<Json>),

@@ -1,4 +1,5 @@
-//! Reads JSON the way Velero's node-agent does, and notes what it would pass over in silence.
+//! Reads JSON in the same way as Velero's node-agent, and reports what the node-agent ignores
+//! silently.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +7,11 @@ use berth_core::violation::{Field, Violation, Violations};
 
 use super::json::Json;
 
-/// Collects what is wrong.
+/// Collects the faults.
 #[derive(Default)]
 pub(super) struct Reader {
     pub found: Violations,
-    /// Velero itself fails on these: its node-agent does not start.
+    /// Faults on which Velero itself fails: its node-agent does not start.
     fatal: Vec<Violation>,
 }
 
@@ -19,7 +20,7 @@ pub(super) struct Reader {
 pub(super) struct Object<'j>(Vec<(&'static str, &'j Json)>);
 
 impl<'j> Object<'j> {
-    /// Nothing for `null`, which Velero takes as absent.
+    /// Returns `None` for `null`, which Velero treats as absent.
     pub fn get(&self, name: &str) -> Option<&'j Json> {
         let known = self.0.iter().find(|(known, _)| *known == name);
         known.map(|(_, value)| *value).filter(|value| **value != Json::Null)
@@ -37,7 +38,8 @@ impl Reader {
         !self.fatal.is_empty()
     }
 
-    /// All faults; of a field with a wrong type only that, because its value was not there for the other checks.
+    /// All faults. A field with a wrong type has only that fault, because the other checks had no
+    /// value to check.
     pub fn finish(self) -> Violations {
         let mut found = Violations::default();
         for violation in self.found.iter() {
@@ -53,7 +55,7 @@ impl Reader {
         self.unreadable(at, format!("must be {expected}, is {}", json.kind()));
     }
 
-    /// The keys that are known, however they are spelled: Velero does not mind upper and lower case.
+    /// The known keys, in any spelling, because Velero ignores upper and lower case.
     pub fn object<'j>(&mut self, json: Option<&'j Json>, at: &Field, known: &[&'static str]) -> Object<'j> {
         let mut object = Object::default();
         for (key, value) in self.entries(json, at) {
@@ -76,7 +78,7 @@ impl Reader {
         object
     }
 
-    /// All keys, of a map whose keys are anybody's.
+    /// All keys, for maps with arbitrary keys.
     pub fn entries<'j>(&mut self, json: Option<&'j Json>, at: &Field) -> Vec<(&'j str, &'j Json)> {
         match json {
             None | Some(Json::Null) => Vec::new(),
@@ -156,7 +158,7 @@ fn unknown(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// Where keys belong that people put elsewhere.
+/// The correct place of a key that is often misplaced.
 fn home(key: &str) -> Option<&'static str> {
     const HOMES: [(&[&str], &str); 9] = [
         (&["globalConfig", "perNodeConfig", "prepareQueueLength"], "under loadConcurrency"),

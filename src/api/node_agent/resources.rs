@@ -1,4 +1,4 @@
-//! `podResources`, of which Velero takes all or nothing.
+//! `podResources`, which Velero applies completely or not at all.
 
 use berth_core::violation::Field;
 
@@ -6,7 +6,7 @@ use super::json::Json;
 use super::reader::Reader;
 use crate::quantity::Quantity;
 
-/// Request and limit, and whether they have to be there.
+/// Keys of request and limit, and whether they must be set.
 const PAIRS: [(&str, &str, bool); 3] = [
     ("cpuRequest", "cpuLimit", true),
     ("memoryRequest", "memoryLimit", true),
@@ -29,15 +29,17 @@ pub(super) fn check(json: Option<&Json>, at: &Field, reader: &mut Reader) {
             let amount = Quantity::parse(&text);
             let message = match amount {
                 None => {
-                    format!("{text:?} is no amount, so Velero ignores all of podResources: write 500m or 1Gi")
+                    format!(
+                        "{text:?} is not a quantity, so Velero ignores all of podResources: write 500m or 1Gi"
+                    )
                 }
-                Some(_) => format!("{text:?} is below 0, and no data mover could be made"),
+                Some(_) => format!("{text:?} is below 0, and no data mover could be created"),
             };
             reader.found.require(amount.is_some_and(|amount| amount >= Quantity::ZERO), &at, message);
             amount
         };
         if let (Some(least), Some(most)) = (amount(request), amount(limit)) {
-            // A limit of nothing is none.
+            // A limit of zero means no limit.
             let message = format!("is above {limit}, so Velero ignores all of podResources");
             reader.found.require(least <= most || most == Quantity::ZERO, &at.child(request), message);
         }

@@ -1,4 +1,4 @@
-//! Node selectors, and what one says about another.
+//! Node selectors, and how they relate to each other.
 
 use berth_core::affinity::{Expression, Rule};
 use berth_core::label::{self, RawRequirement, Selector};
@@ -7,7 +7,7 @@ use berth_core::violation::{Field, Violations};
 use super::json::Json;
 use super::reader::Reader;
 
-/// `None`: Kubernetes would refuse every pod that it stood in.
+/// `None`: Kubernetes would refuse a pod with this selector.
 pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader) -> Option<Selector> {
     let object = reader.object(json, at, &["matchLabels", "matchExpressions"]);
     let labels = reader.map(object.get("matchLabels"), &at.child("matchLabels"));
@@ -37,7 +37,7 @@ pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader) -> Opti
     Some(selector)
 }
 
-/// Elements that say what another one says, or make others idle.
+/// Reports elements that repeat another one, or that make others redundant.
 pub(super) fn compare(rules: &[(Field, Rule)], found: &mut Violations) {
     let meaning = |rule: &Rule| -> (Option<String>, Vec<Expression>) {
         let mut expressions = rule.expressions();
@@ -63,7 +63,7 @@ pub(super) fn compare(rules: &[(Field, Rule)], found: &mut Violations) {
     }
 }
 
-/// Labels for the pods of movers.
+/// Checks the labels for the pods of movers.
 pub(super) fn check_pod_labels(json: Option<&Json>, at: &Field, reader: &mut Reader) {
     const VELEROS: [&str; 5] = [
         "velero.io/data-upload",

@@ -19,7 +19,7 @@ fn told(violations: &Violations) -> Vec<String> {
     violations.iter().map(|violation| places(violation.to_string())).collect()
 }
 
-/// Velero goes by it, and these are the faults, by their beginning.
+/// Velero accepts it, and these are the beginnings of the faults.
 #[track_caller]
 fn passes_over(json: Value, expected: &[&str]) -> NodeAgentConfig {
     let parsed = usable(&json);
@@ -268,7 +268,7 @@ fn blocks_that_velero_drops_are_told() {
     passes_over(resources("2", "0"), &[]);
     passes_over(
         resources("1 core", "1"),
-        &["$.podResources.cpuRequest: \"1 core\" is no amount, so Velero ignores all"],
+        &["$.podResources.cpuRequest: \"1 core\" is not a quantity, so Velero ignores all"],
     );
     passes_over(resources("1001m", "1"), &["$.podResources.cpuRequest: is above cpuLimit"]);
     passes_over(resources("-1", "1"), &["$.podResources.cpuRequest: \"-1\" is below 0"]);
@@ -278,7 +278,7 @@ fn blocks_that_velero_drops_are_told() {
             "$.podResources.cpuLimit: is missing, so Velero ignores all",
             "$.podResources.memoryRequest: is missing",
             "$.podResources.memoryLimit: is missing",
-            "$.podResources.ephemeralStorageLimit: \"5GB\" is no amount",
+            "$.podResources.ephemeralStorageLimit: \"5GB\" is not a quantity",
         ],
     );
     passes_over(json!({"cachePVC": {"residentThresholdInMB": 1}}), &["$.cachePVC.storageClass: is missing"]);
@@ -345,7 +345,7 @@ fn tolerations_follow_the_rules_of_kubernetes() {
         storage_class: class.map(str::to_owned),
         tolerations,
     };
-    // A rule that cannot be read does not come to count for all classes.
+    // A rule that cannot be parsed does not apply to all classes instead.
     assert_eq!(config.load_tolerations, [rule(None, global), rule(Some("fast"), Vec::new())]);
     passes_over(json!({"loadTolerations": {}}), &["$.loadTolerations: must be a list"]);
 }
@@ -421,7 +421,7 @@ proptest! {
     fn any_json_is_read_or_refused_and_never_panics(json in anything()) {
         let data = data(&json.to_string());
         let (lenient, strict) = (parse(&data), check(&data));
-        // Whoever writes without a fault is read without one.
+        // A configuration that is written without a fault is read without one.
         prop_assert_eq!(strict.is_ok(), lenient.as_ref().is_ok_and(|parsed| parsed.violations.is_empty()));
         if let (Err(lenient), Err(strict)) = (lenient, strict) {
             prop_assert_eq!(lenient, strict);

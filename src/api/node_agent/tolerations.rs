@@ -1,4 +1,4 @@
-//! `loadTolerations`: berth's own part of the ConfigMap, which Velero ignores.
+//! `loadTolerations`: berth's own field of the ConfigMap, which Velero ignores.
 
 use berth_core::affinity::{Effect, Toleration, TolerationRule};
 use berth_core::label;
@@ -9,7 +9,7 @@ use super::reader::{Object, Reader};
 use super::{NodeAgentConfig, class};
 
 pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
-    // Nothing in here keeps Velero from reading the rest: a rule that cannot be read is left out.
+    // No fault in this field makes Velero fail: a rule that cannot be parsed is dropped.
     let mut own = Reader::default();
     let rules = own.list(json, at).iter().enumerate();
     reader.found.append(own.finish());
@@ -30,7 +30,7 @@ pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader, config:
     }
 }
 
-/// One that Kubernetes accepts.
+/// A toleration that Kubernetes accepts.
 fn toleration(json: &Json, at: &Field, reader: &mut Reader) -> Option<Toleration> {
     let mut own = Reader::default();
     let keys = ["key", "operator", "value", "effect", "tolerationSeconds"];
@@ -50,7 +50,7 @@ fn toleration(json: &Json, at: &Field, reader: &mut Reader) -> Option<Toleration
     is_usable.then(|| Toleration { key, value, effect: Effect::parse(&effect), seconds })
 }
 
-/// The rules of Kubernetes for tolerations of a pod.
+/// Kubernetes' rules for tolerations of a pod.
 fn check(
     object: &Object<'_>,
     at: &Field,

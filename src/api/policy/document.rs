@@ -1,4 +1,4 @@
-//! The YAML of a resource policy, as it is written. What nobody knows is refused, as Velero does.
+//! The YAML of a resource policy. Unknown fields are refused, as by Velero.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// What is wrong with a selector of both forms.
-pub const BESIDE: &str = "labels do not stand beside matchLabels: move them into it";
+/// The fault of a selector in both forms.
+pub const BESIDE: &str = "labels and matchLabels exclude each other: move labels into matchLabels";
 
 /// `null` is an empty list.
 type List<T = String> = Option<Vec<T>>;
@@ -93,12 +93,12 @@ pub struct Csi {
 pub struct Action {
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// For whoever does the action.
+    /// Parameters for the plugin that performs the action.
     #[serde(rename = "parameters")]
     pub _parameters: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-/// A selector as Kubernetes has it, or, as Velero 1.18 had it first, labels alone.
+/// A selector in Kubernetes' form, or, as in early Velero 1.18, labels alone.
 pub struct PolicySelector(pub LabelSelector);
 
 impl<'de> Deserialize<'de> for PolicySelector {

@@ -1,19 +1,20 @@
-//! Why a text is no resource policy, for whoever made the Backup that names it.
+//! Why a text is not a valid resource policy, in words for the creator of the Backup.
 
 use serde_saphyr::Error;
 
 use super::document::BESIDE;
 
-/// Kinds of values, as serde begins what it says of one.
+/// Names of value types with which serde begins the description of a value.
 const KINDS: [&str; 7] = ["string", "integer", "floating point", "boolean", "map", "sequence", "unit value"];
-/// Longest name of a field that is told.
+/// Longest field name in a message.
 const LONGEST: usize = 63;
 
-/// Where it is wrong, and what is expected there. Of what stands there just the kind is told, and names of fields, because whoever
-/// makes a Backup may name a ConfigMap that only others may read.
-pub fn told(error: &Error) -> String {
+/// The position of the fault, and what was expected there. The message has only the type of the
+/// value and names of fields, because the creator of a Backup may name a ConfigMap that only others
+/// may read.
+pub fn describe(error: &Error) -> String {
     let why = match error {
-        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return told(error),
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return describe(error),
         Error::SerdeUnknownField { field, expected, .. } => {
             let expected = expected.join(", ");
             if is_field(field) {
@@ -48,7 +49,7 @@ pub fn told(error: &Error) -> String {
     }
 }
 
-/// Could it be the name of a field with a slip of the pen?
+/// Could this be a misspelt field name?
 fn is_field(field: &str) -> bool {
     (1..=LONGEST).contains(&field.len()) && field.chars().all(|c| c.is_ascii_alphanumeric())
 }

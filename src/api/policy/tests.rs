@@ -55,7 +55,7 @@ includeExcludePolicy:
     let gib = Quantity::parse("1Gi").map_or(0, Quantity::billionths);
     let attributes = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
     let mut labels = attributes.clone();
-    // As they are written, as YAML of Go has it.
+    // Values as written, as Go's YAML reads them.
     labels.extend([("backup".to_owned(), "true".to_owned()), ("shard".to_owned(), "0x10".to_owned())]);
     let conditions = Conditions {
         at_least: 10 * gib,
@@ -165,7 +165,8 @@ fn what_is_no_policy_is_told_with_its_line() {
     }
 }
 
-/// Whoever makes a Backup names any ConfigMap of its namespace, and may not be allowed to read that.
+/// The creator of a Backup can name every ConfigMap of its namespace, and may not be allowed to
+/// read it.
 #[test]
 fn nothing_is_told_of_what_stands_in_a_config_map_that_is_no_policy() {
     for text in [
@@ -199,7 +200,7 @@ fn nothing_is_told_of_what_stands_in_a_config_map_that_is_no_policy() {
     }
 }
 
-/// Each with the path of its field, behind that of the ConfigMap and its key.
+/// Each with the path of its field, after that of the ConfigMap and its key.
 #[test]
 fn every_fault_is_told_with_its_field() {
     for (text, fields) in [
@@ -273,7 +274,7 @@ fn every_fault_is_told_with_its_field() {
 
 #[test]
 fn what_would_grow_or_takes_long_is_refused_before_it_is_read() {
-    // Of what is for the action anything is taken.
+    // Parameters of the action may have any form.
     let mut bomb = "version: v1\nvolumePolicies:\n- action:\n    type: skip\n    parameters:\n      a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..10 {
         let before = vec![format!("*a{}", i - 1); 10].join(", ");

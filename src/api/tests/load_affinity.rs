@@ -1,4 +1,5 @@
-//! The examples of the design of `loadAffinity`, from their JSON to the nodes on which a mover may run.
+//! The examples from the design of `loadAffinity`, from their JSON to the nodes on which a mover
+//! can run.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,7 @@ const TYPE: &str = "beta.kubernetes.io/instance-type";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const CLASS: Option<&str> = Some("kibishii-storage-class");
 
-/// As somebody may write it: without a fault.
+/// A configuration without faults.
 fn config(json: &str) -> NodeAgentConfig {
     let data = BTreeMap::from([("node-agent-config.json".to_owned(), json.to_owned())]);
     node_agent::check(&data).unwrap_or_else(|faults| unreachable!("{faults}"))
@@ -83,7 +84,7 @@ fn nodes() -> Nodes {
     nodes
 }
 
-/// A term of Velero's: its choice, and the operating system.
+/// A term as Velero writes it: its choice, and the operating system.
 fn term(choice: Option<Expression>) -> Term {
     let system = Expression::new("kubernetes.io/os", Operator::NotIn, ["windows"]);
     Term { expressions: choice.into_iter().chain([system]).collect(), fields: Vec::new() }

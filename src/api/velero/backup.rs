@@ -90,7 +90,7 @@ pub struct BackupSpec {
     /// Move snapshot data into the storage location.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_move_data: Option<bool>,
-    /// Who moves the data. Empty or `velero`: the built-in data mover.
+    /// The data mover. Empty or `velero`: the built-in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ pub enum HookErrorMode {
     Fail,
 }
 
-/// Where a Backup stands. Absent or `New`: nobody has seen it.
+/// Phase of a Backup. Absent or `New`: not processed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BackupPhase {
     New,
@@ -197,7 +197,7 @@ pub enum BackupPhase {
 }
 
 impl BackupPhase {
-    /// As it stands on the wire.
+    /// The value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "New",
@@ -216,13 +216,13 @@ impl BackupPhase {
         }
     }
 
-    /// Nothing more happens to it by itself.
+    /// Is this a phase after which nothing more happens by itself?
     pub fn is_final(self) -> bool {
         matches!(self, Self::FailedValidation | Self::Completed | Self::PartiallyFailed | Self::Failed)
     }
 }
 
-/// What has happened so far. Integers that are 0 are absent.
+/// Status of a Backup. Integers that are 0 are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackupStatus {
@@ -297,7 +297,7 @@ pub struct HookStatus {
 }
 
 impl Backup {
-    /// The phase; absent is `New`.
+    /// The phase; an absent one is `New`.
     pub fn phase(&self) -> BackupPhase {
         self.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::New)
     }

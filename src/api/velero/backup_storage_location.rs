@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::GoDuration;
 
-/// A place that holds backups.
+/// A location in an object store or a file system that holds backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
@@ -51,7 +51,7 @@ pub struct BackupStorageLocationSpec {
     /// Empty: ReadWrite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<AccessMode>,
-    /// How often backups of other clusters are looked for. 0: never.
+    /// How often to sync backups of other clusters from the store. 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup_sync_period: Option<GoDuration>,
     /// How often the store is checked. 0: once.

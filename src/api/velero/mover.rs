@@ -1,9 +1,10 @@
-//! DataUpload, DataDownload (`velero.io/v2alpha1`), PodVolumeBackup and PodVolumeRestore (`velero.io/v1`): the fields that
-//! berth reads (source: Velero's definitions of 1.18.3).
+//! DataUpload, DataDownload (`velero.io/v2alpha1`), PodVolumeBackup and PodVolumeRestore
+//! (`velero.io/v1`): the fields that berth reads (source: Velero's definitions of 1.18.3).
 //!
-//! Whatever else an object has is not kept: berth patches these kinds and never writes one whole. No kind has a
-//! status subresource: phase, annotations and labels change in one write, and one admission review shows it all.
-//! Nothing is required here that a definition requires, and a field that is null is absent: an object that is odd is
+//! Other fields are not kept, because berth patches these kinds and never writes a whole object. No
+//! kind has a status subresource: phase, annotations and labels change in one write, and one
+//! admission review shows them all. No field is required here even if the definition requires it,
+//! and a `null` field is absent, because a malformed object must be counted rather than overlooked.
 //! counted rather than lost from sight.
 
 mod read;
@@ -22,12 +23,12 @@ pub use read::DataMover;
 pub struct DataUploadSpec {
     #[serde(rename = "csiSnapshot", skip_serializing_if = "Option::is_none")]
     pub csi_snapshot: Option<CsiSnapshot>,
-    /// The claim whose data it is.
+    /// The claim whose data is moved.
     #[serde(rename = "sourcePVC", skip_serializing_if = "Option::is_none")]
     pub source_pvc: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_namespace: Option<String>,
-    /// Who moves the data. Empty or `velero`: the node-agents.
+    /// The data mover. Empty or `velero`: the node-agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ pub struct DataUploadSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSnapshot {
-    /// Class of the claim whose data it is.
+    /// StorageClass of the claim whose data is moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class: Option<String>,
 }
@@ -56,7 +57,7 @@ pub struct CsiSnapshot {
 pub struct DataDownloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_volume: Option<TargetVolume>,
-    /// Who moves the data. Empty or `velero`: the node-agents.
+    /// The data mover. Empty or `velero`: the node-agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,10 +77,10 @@ pub struct TargetVolume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataMoverStatus {
-    /// As it stands: a phase that berth does not know is no reason not to read the object.
+    /// As text, so that an object with a phase unknown to berth can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Where the data path runs, or will.
+    /// The node on which the data path runs, or will run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +101,7 @@ pub struct DataMoverStatus {
 #[kube(status = "PodVolumeStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
 #[serde(default)]
 pub struct PodVolumeBackupSpec {
-    /// The node of the pod: its agent carries it, and no other.
+    /// The node of the pod: only the node-agent of this node can run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +124,7 @@ pub struct PodVolumeBackupSpec {
 #[kube(status = "PodVolumeStatus", schema = "disabled", derive = "Default", derive = "PartialEq")]
 #[serde(default)]
 pub struct PodVolumeRestoreSpec {
-    /// The pod on whose node it is carried.
+    /// The pod whose volume is restored: only the node-agent of its node can run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,10 +148,10 @@ pub struct PodReference {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodVolumeStatus {
-    /// As it stands: a phase that berth does not know is no reason not to read the object.
+    /// As text, so that an object with a phase unknown to berth can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Of a PodVolumeRestore: the node whose agent accepted it.
+    /// For a PodVolumeRestore: the node whose agent accepted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

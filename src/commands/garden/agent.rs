@@ -1,4 +1,4 @@
-//! `berth garden agent`: in a member cluster. One leads, the others wait.
+//! `berth garden agent`: runs in a member cluster. One replica leads, the others wait.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             };
             Some((settings, Clients::new(Some(kubeconfig)).await?))
         }
-        // What a gardenlet or a person writes is acted on all the same.
+        // Without a hub the agent acts on the objects of a gardenlet or a person.
         _ => None,
     };
     let mut registry = Registry::default();
@@ -46,7 +46,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         tokio::select! {
             _ = candidate.keep_beside() => warn!("no longer leading: everything stops here"),
             () = lead(&args, &clients, hub.as_ref(), &dropped) => {}
-            // What is half done is ended by the next one: nobody waits for it.
+            // Not waited for, because the next leader completes unfinished work.
             () = stop.cancelled() => {
                 candidate.release().await;
                 break;
@@ -57,7 +57,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that only one may do. For ever; dropped at once when leadership is lost, with all that was seen and said by then.
+/// The work of the leader. Runs for ever; it is dropped with all its state at once when the Lease
+/// is lost.
 async fn lead(
     args: &AgentArgs,
     clients: &Clients,

@@ -1,4 +1,4 @@
-//! `berth garden buckets` and `berth garden entries`: how things stand in a hub.
+//! `berth garden buckets` and `berth garden entries`: list the hub's objects.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use crate::args::garden::HubTarget;
 use crate::client::{Clients, is_not_found};
 use crate::commands::print::{self, Head};
 
-/// Objects asked for with one request.
+/// Objects per page of a list request.
 const PAGE: u32 = 500;
 
 #[derive(Serialize)]
@@ -44,15 +44,15 @@ struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<String>,
     cluster: String,
-    /// Who acts on it, where that is another one.
+    /// The seed that acts on it, if it is not its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<String>,
     operation: String,
     location: String,
-    /// Of a cluster that goes on with a location of its own: which, and how that ends.
+    /// For a cluster that still uses its own location: which one, and how to move it.
     #[serde(skip_serializing_if = "Option::is_none")]
     legacy_location: Option<String>,
-    /// Of a deleted one: its data stays until then.
+    /// For a deleted entry: its data is kept until then.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ fn entry(found: &BackupEntry) -> Entry {
     }
 }
 
-/// Of a deleted one: the end of its grace, or what the store keeps locked for longer.
+/// For a deleted entry: the end of the grace period, or of the store's locks if that is later.
 fn data_until(found: &BackupEntry) -> Option<Timestamp> {
     let status = found.status.as_ref().filter(|_| found.metadata.deletion_timestamp.is_some())?;
     let known = [status.earliest_deletion_time.as_ref(), status.locked_until.as_ref()];
@@ -180,7 +180,7 @@ fn age(created: Option<Timestamp>, now: Timestamp) -> String {
     created.map(|created| print::age(now.duration_since(created))).unwrap_or_default()
 }
 
-/// In pages: a hub may have many thousands.
+/// Lists in pages, because a hub may have many thousands of objects.
 async fn all<K>(client: Client) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! `berth garden plan`: what a hub would make of some files.
+//! `berth garden plan`: shows what a hub would do with the objects in files.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -21,7 +21,7 @@ use crate::args::Output;
 use crate::args::garden::PlanArgs;
 use crate::commands::print::{self, Head};
 
-/// Of a profile that was not created yet: what its buckets' names will have there is not known.
+/// Stands for the UID of a profile that does not exist yet, which is a part of its buckets' names.
 const NO_UID: &str = "xxxxx";
 
 #[derive(Default)]
@@ -110,7 +110,7 @@ fn text(file: &Path) -> std::io::Result<String> {
 }
 
 impl Objects {
-    /// Other kinds are passed over: files have Secrets and Namespaces, too.
+    /// Other kinds are skipped, because files may have Secrets and Namespaces, too.
     fn take(&mut self, object: Value) -> anyhow::Result<()> {
         let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (field("apiVersion"), field("kind"));
@@ -126,7 +126,7 @@ impl Objects {
                 let mut entry: BackupEntry = parse(object)?;
                 entry.metadata.namespace.get_or_insert_with(|| "default".to_owned());
                 let (namespace, name) = (entry.namespace().unwrap_or_default(), entry.name_any());
-                // Distinct is all that it has to be.
+                // Any UID will do, as long as it is unique.
                 entry.metadata.uid.get_or_insert_with(|| format!("{namespace}/{name}"));
                 self.entries.push(entry);
             }
@@ -135,7 +135,7 @@ impl Objects {
         Ok(())
     }
 
-    /// What admission would say of each, all of it: faults, and what is worth knowing.
+    /// The answers of admission for each object: faults and warnings.
     fn findings(&self) -> (Vec<String>, Vec<String>) {
         let known = view::View {
             garden_namespace: GARDEN_NAMESPACE.to_owned(),
@@ -168,7 +168,8 @@ impl Objects {
         (faults, warnings)
     }
 
-    /// What another one has the name of: the API server would take the second one for a change of the first.
+    /// Objects with the same name, because the API server would take the second one for an update
+    /// of the first.
     fn twice(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut look = |kind: &str, names: Vec<String>| {
@@ -189,7 +190,7 @@ impl Objects {
         faults
     }
 
-    /// Every seed is there and reports, and every Secret that is named exists.
+    /// Assumes that every seed exists and reports, and that every named Secret exists.
     fn view(&self, now: Timestamp) -> View {
         let provider = |seed: &Seed| {
             let profile = self.profiles.iter().find(|one| one.name_any() == seed.spec.cloud_profile_name);

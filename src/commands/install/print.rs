@@ -1,4 +1,4 @@
-//! `berth install --output`: the objects for GitOps, whatever the cluster is like.
+//! `berth install --output`: prints the objects for GitOps, without reading the cluster.
 
 use super::settings;
 use crate::args::InstallArgs;
@@ -6,7 +6,7 @@ use crate::install::hub::HubAccess;
 use crate::install::{Member, Types, render};
 
 /// # Errors
-/// When the manifests in this binary are not what they should be.
+/// When the manifests in this binary are faulty.
 pub(super) fn run(
     args: &InstallArgs,
     access: Option<&HubAccess>,

@@ -1,4 +1,4 @@
-//! The queue as text, JSON or YAML.
+//! The queue as a table, JSON or YAML.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::commands::print::{self, Head, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
 
-/// What changes at once is shown at once.
+/// Changes within this time are shown together.
 const CALM: Duration = Duration::from_millis(200);
-/// Ages grow while nothing happens.
+/// The list is shown again after this time without a change, because ages grow.
 const REFRESH: Duration = Duration::from_secs(5);
 
 pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
@@ -27,9 +27,10 @@ pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
     }
 }
 
-/// Shows the list again at every change, for ever: on a terminal in place, elsewhere one after the other.
+/// Shows the list again at every change, for ever: in place on a terminal, otherwise one after the
+/// other.
 pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) -> anyhow::Result<()> {
-    // Says what is wrong, where a watch would only try again and again.
+    // A first list reports errors, where a watch would only retry.
     read(here).await?;
     loop {
         let known = leader(&here.client, &here.namespace).await;
@@ -42,7 +43,7 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
     }
 }
 
-/// Until the leader tells something else about itself.
+/// Resolves when the leader's annotations on the Lease change.
 async fn show_changes(
     here: &Here,
     store: &BackupCache,
@@ -109,14 +110,15 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
     Ok(print::table(out, &heads, &rows)?)
 }
 
-/// `in 5m (3m to 9m)`.
+/// As in `in 5m (3m to 9m)`.
 pub fn told(when: When, now: Timestamp) -> String {
     let [earliest, likely, latest] =
         [when.earliest, when.likely, when.latest].map(|at| age(at.duration_since(now)));
     if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
 }
 
-/// Every backup that is in the way of one, where they meet, and what they wait for themselves.
+/// Every Backup that blocks one, the namespaces that both take, and what the blocking ones wait
+/// for.
 pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Result<()> {
     let explained = situation.explain(name)?;
     let mut out = std::io::stdout().lock();

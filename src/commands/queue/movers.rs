@@ -1,4 +1,5 @@
-//! `berth queue movers`: the data movers that have not ended, and who of them has a place. Planned here as the leader does it.
+//! `berth queue movers`: lists unfinished data movers, and which of them have a place. It computes
+//! the same plan as the leader.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -23,7 +24,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
     let mut fleet = look::agents(client, namespace, configmap.as_deref()).await?;
     let mut notes = Vec::new();
     if !fleet.configuration.config.per_node.is_empty() {
-        // The only thing for which nodes matter, and whoever may look here need not be allowed to list them.
+        // Nodes matter only for this, and the user may not have the right to list them.
         match look::nodes(client, &mut fleet).await {
             Err(error) if error.downcast_ref().is_some_and(is_forbidden) => {
                 notes.push("you may not list nodes, so perNodeConfig is left out of this".to_owned());
@@ -53,7 +54,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
     }
 }
 
-/// Why it may go otherwise than it looks.
+/// Reasons why the real order may differ.
 fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
     let configuration = &fleet.configuration;
     let mut notes = Vec::new();
@@ -79,13 +80,13 @@ fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// Of the node-agents.
+    /// The node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
     /// Its `loadConcurrency.prepareQueueLength`.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<usize>,
-    /// Places that are taken.
+    /// Taken places.
     taken: usize,
     waiting: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -99,7 +100,7 @@ struct Line {
     kind: &'static str,
     name: String,
     phase: &'static str,
-    /// It has a place.
+    /// It has a place already.
     granted: bool,
     /// In line.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +119,7 @@ impl Report {
         let plan = if fleet.configuration.unusable { Plan::default() } else { plan(view, now) };
         let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
         movers.retain(|(_, mover)| !mover.phase.is_final());
-        movers.sort_unstable_by_key(|(_, mover)| mover.standing());
+        movers.sort_unstable_by_key(|(_, mover)| mover.queue_key());
         let mut waiting: HashMap<usize, (Option<usize>, Reason)> = HashMap::new();
         waiting.extend(plan.grant.iter().map(|i| (*i, (None, Reason::Next))));
         waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));
@@ -173,7 +174,7 @@ impl Report {
     }
 }
 
-/// `waiting`: its place, if it has to wait for one, and why.
+/// `waiting`: its position and the reason, if it waits for a place.
 fn line(
     view: &View,
     mover: &Mover,
@@ -208,7 +209,7 @@ fn line(
     }
 }
 
-/// It has a place, and nobody who could go on with it.
+/// It has a place, but its node-agent is gone.
 fn stalled(view: &View, mover: &Mover) -> Option<Reason> {
     let accepted = mover.accepted_by.as_deref().filter(|_| mover.phase == MoverPhase::Accepted);
     let node = accepted.or(mover.node())?;
@@ -321,7 +322,7 @@ granted  DataUpload        granted   New               60s
         assert_eq!(silent, ["nobody gives places now (nobody leads): node-agents accept what they like"]);
         let new = View { ledger: None, ..view(Vec::new(), Some(1), &[]) };
         assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
-        // What was the limit yesterday is not known here.
+        // A former limit is unknown here.
         let mut broken = fleet();
         broken.configuration.unusable = true;
         let waiting = view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]);

@@ -1,4 +1,5 @@
-//! The queue as it stands, exact places and expectations included: worked out here, not read.
+//! The present queue with exact positions and expected times, which are computed here and not read
+//! from the objects.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,26 +23,27 @@ use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
 use crate::watch::WatchEvent;
 
-/// A larger queue is listed without expectations.
+/// A longer queue is listed without expected times.
 const ESTIMATE_MOST: usize = 400;
 
-/// What the leader tells about itself.
+/// The leader's annotations on its Lease.
 #[derive(PartialEq)]
 pub struct Leader {
     pub settings: Settings,
-    /// Velero runs what it starts.
+    /// Does Velero run the started Backups?
     pub velero_runs: bool,
-    /// Why it starts nothing.
+    /// Why it starts no Backup.
     pub stopped: Option<String>,
-    /// UIDs of Backups that it has put out of the line, because it can write nothing to them.
+    /// UIDs of Backups that it skips, because the API server refuses every write to them.
     pub unwritable: HashSet<String>,
 }
 
-/// Everything at one moment.
+/// The state at one moment.
 pub struct Situation {
     pub view: View,
     pub plan: Plan,
-    /// Started, and out of the line since, because not even that it runs could be written: they take no slot.
+    /// Started Backups that are skipped since, because not even InProgress could be written. They
+    /// take no slot.
     stuck: Vec<Arc<Entry>>,
     expected: HashMap<usize, Expectation>,
     locations: Arc<Vec<Location>>,
@@ -49,13 +51,13 @@ pub struct Situation {
     pub now: Timestamp,
 }
 
-/// One line of the queue.
+/// One row of the list.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
     pub name: String,
     pub phase: &'static str,
-    /// Exact place, computed now; the object's own may lag behind.
+    /// Exact position, computed now; the object's own may lag behind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +73,7 @@ pub struct Line {
     pub expected_end: Option<When>,
 }
 
-/// As the last runs like it went.
+/// Expected times, from recent runs of similar Backups.
 #[derive(Clone, Copy, Serialize)]
 pub struct When {
     pub earliest: Timestamp,
@@ -85,13 +87,13 @@ impl From<Band<Timestamp>> for When {
     }
 }
 
-/// The leader's. Whoever may not read it sees all as one with default settings would run it.
+/// The leader's settings. A user who may not read the Lease gets the default settings.
 pub async fn lease(client: &Client, namespace: &str) -> Option<Lease> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     leases.get_opt(LEASE).await.ok().flatten()
 }
 
-/// The node-agents' ConfigMap, where the leader was told its name.
+/// The node-agents' ConfigMap, if a flag of the leader names it.
 pub fn configmap(lease: &Lease) -> Option<String> {
     lease.annotations().get(keys::NODE_AGENT_CONFIGMAP).filter(|name| !name.is_empty()).cloned()
 }
@@ -143,14 +145,14 @@ impl Situation {
         Self { plan, view, stuck, expected, locations, velero_runs: leader.velero_runs, now }
     }
 
-    /// Names of those that wait, in order; only those that go to this location, where one is named.
+    /// Names of waiting Backups, in order; with a location, only those to it.
     pub fn waiting_at(&self, location: Option<&str>) -> Vec<String> {
         let starting = self.plan.start.iter().copied();
         let line = starting.chain(self.plan.waiting.iter().map(|waiting| waiting.backup));
         self.going_to(location, line)
     }
 
-    /// Names of those that berth runs; as above.
+    /// Names of Backups that berth runs; with a location, only those to it.
     pub fn running_at(&self, location: Option<&str>) -> Vec<String> {
         if self.velero_runs { Vec::new() } else { self.going_to(location, self.running()) }
     }
@@ -172,7 +174,7 @@ impl Situation {
         running
     }
 
-    /// What runs, what starts next, what waits: in order.
+    /// Running, next and waiting Backups, in order.
     pub fn lines(&self) -> Vec<Line> {
         let running = self.running().into_iter().map(|i| self.line(i, None, None));
         let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
@@ -196,7 +198,7 @@ impl Situation {
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
         let ahead = |b: &&Arc<Entry>| {
             b.name != name
-                && self.view.is_in_the_way(b)
+                && self.view.blocks(b)
                 && (b.phase.is_running() || self.view.precedence(b, wanted).is_lt())
         };
         let mut blockers: Vec<&Arc<Entry>> = if wanted.phase.is_running() {
@@ -255,7 +257,7 @@ fn line(
     }
 }
 
-/// One backup, and all that is in its way.
+/// One Backup, and everything that blocks it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -272,7 +274,7 @@ pub struct Explanation {
 pub struct Blocker {
     pub name: String,
     pub running: bool,
-    /// Where the two meet.
+    /// The namespaces that both take.
     pub namespaces: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,

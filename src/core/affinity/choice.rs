@@ -1,18 +1,19 @@
-//! What of a mover pod's node affinity is Velero's choice among the rules, and what it becomes when all of them
-//! count.
+//! Finds Velero's choice among the rules in the node affinity of a mover pod, and replaces it by
+//! all alternatives.
 //!
-//! Velero writes a term as the volume's own topology, then the one element it chose, then the operating system
-//! (and, seldom, nodes to avoid). We write topology and operating system, then an alternative. So an alternative
-//! *behind* the operating system is ours: that is how a pod that is looked at twice is known again, even where an
-//! alternative asks for the same as the topology does. For that reason the two are not merged: a requirement may
-//! stand twice in a term of ours, which means nothing to the scheduler.
+//! Velero writes a term in this order: the topology of the volume, the one element that it chose,
+//! the operating system, and sometimes nodes to avoid. berth writes topology and operating system,
+//! then an alternative. So an alternative *behind* the operating system is berth's. This is how a
+//! pod that was changed before is recognised, even if an alternative equals the topology. For that
+//! reason equal requirements of both are not merged: a requirement may occur twice in a term, which
+//! makes no difference to the scheduler.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::term::{Expression, Operator, Term};
 
-/// A term as it stands on the pod: what is known to be the volume's own, and the rest.
+/// A term of the pod, split into the requirements of the volume's topology and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     own: Vec<Expression>,
@@ -21,8 +22,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// With that rest; what Velero adds to every term comes last, and once: Velero 1.18.1 repeats it with every
-    /// mover.
+    /// The term with another rest. What Velero adds to every term comes last, and once, because
+    /// Velero 1.18.1 repeats it with every mover.
     fn with(&self, rest: impl IntoIterator<Item = Expression>) -> Term {
         let (added, mut expressions): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_velero);
         expressions.splice(0..0, self.own.iter().cloned());
@@ -35,7 +36,8 @@ impl Parts {
     }
 }
 
-/// Takes each term apart, by the volume's topology where that is known. The flag: every term has its topology.
+/// Splits each term by the topology of the volume, if that is known. The flag is true if every term
+/// has its topology.
 pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<Parts>, bool) {
     let parts = |term: &Term, own: &[Expression]| {
         without(&term.expressions, own).map(|rest| {
@@ -47,7 +49,8 @@ pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<Part
         if topology.is_empty() {
             return terms.iter().map(|term| parts(term, &[])).collect();
         }
-        // One for one and in the same order, as long as nobody has touched them.
+        // Terms and topology are in the same order, one for one, unless the pod was changed in
+        // between.
         let pairs = terms.iter().zip(topology);
         if terms.len() == topology.len() && pairs.clone().all(|(term, own)| begins(term, own)) {
             return pairs.map(|(term, own)| parts(term, &own.expressions)).collect();
@@ -55,7 +58,7 @@ pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<Part
         let find = |term: &Term| {
             let fitting = topology.iter().filter(|own| own.fields == term.fields);
             let fitting = fitting.filter_map(|own| parts(term, &own.expressions));
-            // Velero leaves the topology in front; the longest is the whole of it.
+            // Velero puts the topology in front; the longest match is the complete one.
             fitting.max_by_key(|parts| (term.expressions.starts_with(&parts.own), parts.own.len()))
         };
         terms.iter().map(find).collect()
@@ -74,8 +77,8 @@ fn begins(term: &Term, own: &Term) -> bool {
     term.fields == own.fields && term.expressions.starts_with(&own.expressions)
 }
 
-/// The terms before the alternatives, if every one of them looks like ours, and whether all hold the same
-/// alternative, the first one.
+/// The terms without the alternatives, if each of them has the form that berth writes. The flag is
+/// true if all of them have the same alternative, the first one.
 pub(super) fn as_ours(
     parts: &[Parts],
     alternatives: &[Vec<Expression>],
@@ -92,8 +95,9 @@ pub(super) fn as_ours(
     (!terms.is_empty()).then_some((terms, all_first))
 }
 
-/// The alternative that stands behind what Velero writes last: which one, where, and how long it is. At the very
-/// end is best, for that is where we put it; others may have added theirs behind it.
+/// The alternative behind what Velero writes last: which one, its index, and its length. One at the
+/// very end is preferred, because berth puts it there; other components may have added requirements
+/// behind it.
 fn ours(
     rest: &[Expression],
     alternatives: &[Vec<Expression>],
@@ -117,11 +121,11 @@ fn ours(
     best.map(|(_, length, at, Reverse(i))| (i, at, length))
 }
 
-/// Does every term end as Velero leaves it: with its choice, and behind that nothing but what it always adds?
+/// Does every term end as Velero writes it: with its choice, followed only by what it always adds?
 pub(super) fn is_as_made(parts: &[Parts], choice: &[Expression]) -> bool {
     parts.iter().all(|Parts { rest, .. }| {
         let added = rest.iter().rev().take_while(|e| is_velero(e)).count();
-        // The choice may end in such as well.
+        // The choice may end in such a requirement as well.
         (rest.len() - added..rest.len()).any(|end| {
             let start = end.checked_sub(choice.len());
             let window = start.and_then(|start| rest.get(start..end));
@@ -130,19 +134,21 @@ pub(super) fn is_as_made(parts: &[Parts], choice: &[Expression]) -> bool {
     })
 }
 
-/// The terms without Velero's choice, if each of them holds it.
+/// The terms without Velero's choice, if each of them has it.
 pub(super) fn without_choice(parts: &[Parts], choice: &[Expression]) -> Option<Vec<Term>> {
     let strip = |part: &Parts| {
         let rest = without(&part.rest, choice)?;
-        // A rule may ask for the operating system in Velero's words: Velero's own are not that rule.
+        // A rule may contain the operating system in the form that Velero writes. Velero's own
+        // requirement must not be taken for that rule.
         let system = part.rest.iter().rfind(|e| is_operating_system(e));
         system.is_none_or(|system| rest.contains(system)).then(|| part.with(rest))
     };
     parts.iter().map(strip).collect()
 }
 
-/// The terms without what a node-agent chose by a configuration that is gone. It stands between the topology,
-/// which has to be known, and the operating system; what follows that one is somebody else's.
+/// The terms without what a node-agent chose by an older configuration. Such a choice stands
+/// between the topology, which must be known, and the operating system. Requirements behind that
+/// one are not from Velero.
 pub(super) fn without_old_choice(parts: &[Parts]) -> Vec<Term> {
     let strip = |part: &Parts| {
         let end = part.rest.iter().rposition(is_operating_system).unwrap_or_default();
@@ -152,24 +158,24 @@ pub(super) fn without_old_choice(parts: &[Parts]) -> Vec<Term> {
     parts.iter().map(strip).collect()
 }
 
-/// The terms as they are.
+/// The terms unchanged.
 pub(super) fn whole(parts: &[Parts]) -> Vec<Term> {
     parts.iter().map(|part| part.with(part.rest.iter().cloned())).collect()
 }
 
-/// Is there anything besides the volume's own and what Velero adds to every term?
+/// Is there anything besides the volume's topology and what Velero adds to every term?
 pub(super) fn has_others(parts: &[Parts]) -> bool {
     parts.iter().flat_map(|part| &part.rest).any(|e| !is_velero(e))
 }
 
-/// One term for each pair: a node fulfils one of them exactly if it fulfils a base term and an alternative.
-/// A base term without requirements holds everywhere, as does no base term at all. No term in the result: no
-/// restriction.
+/// One term for each pair: a node satisfies one of them if and only if it satisfies a base term and
+/// an alternative. A base term without requirements is satisfied by every node, and so is an empty
+/// list of base terms. An empty result means no restriction.
 pub(super) fn product(base: &[Term], alternatives: &[Vec<Expression>]) -> Vec<Term> {
     let everywhere = [Term::default()];
     let base = if base.is_empty() { everywhere.as_slice() } else { base };
     let (mut terms, mut seen, mut bases) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    // Where a choice was taken out of many, what is left of them is mostly the same.
+    // After the choice was removed from many terms, most of what remains is equal.
     for term in base.iter().filter(|term| bases.insert(term.sorted())) {
         for alternative in alternatives {
             let mut term = term.clone();
@@ -185,7 +191,7 @@ pub(super) fn product(base: &[Term], alternatives: &[Vec<Expression>]) -> Vec<Te
     terms
 }
 
-/// Do both say the same, whatever the order?
+/// Are both lists equal, apart from their order?
 pub(super) fn same(one: &[Term], other: &[Term]) -> bool {
     let sorted = |terms: &[Term]| -> Vec<Term> { terms.iter().map(Term::sorted).collect() };
     let (one, other) = (sorted(one), sorted(other));
@@ -202,9 +208,10 @@ pub(super) fn system(terms: &[Term]) -> Option<&Expression> {
     systems.all(|system| system == Some(first)).then_some(first)
 }
 
-/// The alternatives of the elements, for a pod of that operating system: none twice, nothing twice in one and no
-/// word about the system, which is settled; elements for another system count only if there are no others. One
-/// that asks for nothing stands alone, because the others add nothing to it.
+/// The alternatives for a pod of that operating system, without duplicates, without duplicate
+/// requirements, and without the operating system itself, which is already decided. Elements for
+/// another system count only if there are no others. An alternative without requirements stands
+/// alone, because it makes the others redundant.
 pub(super) fn alternatives(
     elements: &[Vec<Expression>],
     system: Option<&Expression>,
@@ -233,13 +240,14 @@ pub(super) fn alternatives(
     if found.is_empty() { vec![Vec::new()] } else { found }
 }
 
-/// Windows and not Windows: nothing fulfils both.
+/// Does the term require Windows and another system? No node satisfies both.
 pub(super) fn contradicts(term: &Term) -> bool {
     let has = |operator| term.expressions.iter().any(|e| is_operating_system(e) && e.operator() == operator);
     has(Operator::In) && has(Operator::NotIn)
 }
 
-/// Does every term contradict itself, and is there no rule to lead out of it, because all ask for the same system?
+/// Does every term contradict itself, with no rule that helps, because all rules require the same
+/// system?
 pub(super) fn is_hopeless(terms: &[Term], elements: &[Vec<Expression>]) -> bool {
     let Some((first, others)) = elements.split_first() else { return false };
     let mut systems = first.iter().filter(|e| is_operating_system(e));
@@ -252,15 +260,15 @@ fn is_operating_system(expression: &Expression) -> bool {
         && matches!(expression.values(), [system] if system == "windows")
 }
 
-/// In the form in which Velero adds it to every term.
+/// Is this a requirement in the form that Velero adds to every term?
 fn is_velero(expression: &Expression) -> bool {
     let avoids_nodes =
         expression.key() == "kubernetes.io/hostname" && expression.operator() == Operator::NotIn;
     avoids_nodes || is_operating_system(expression)
 }
 
-/// Takes each of `part` from `all` once, from the front if all of it stands there, else from the end; `None` if one is
-/// not there.
+/// Removes each element of `part` from `all` once: from the front if `all` begins with `part`, else
+/// from the end. `None` if an element is missing.
 fn without(all: &[Expression], part: &[Expression]) -> Option<Vec<Expression>> {
     if let Some(rest) = all.strip_prefix(part) {
         return Some(rest.to_vec());

@@ -1,4 +1,5 @@
-//! Where movers could run that nobody has asked for yet: of one StorageClass, and one kind of work.
+//! Coverage: the nodes on which movers of one StorageClass and one operation could run, before
+//! there is such a mover.
 
 use super::finding::{Finding, Reason};
 use super::nodes::{Node, Nodes, Questions};
@@ -7,11 +8,11 @@ use super::term::{Expression, Operator, Term};
 use super::toleration::{Effect, Toleration, TolerationRule};
 use super::{Operation, Rule, Situation, decide};
 
-/// Keys of those tolerations of node-agent that Velero hands on to a mover (source: Velero 1.18,
+/// Keys of the node-agent's tolerations that Velero copies to a mover (source: Velero 1.18,
 /// `pkg/util/third_party.go`).
 const HANDED_ON: [&str; 2] = ["kubernetes.azure.com/scalesetpriority", "CriticalAddonsOnly"];
 
-/// For which system Velero makes the pod: that of the nodes where the volume was used.
+/// The operating system of a mover's pod: that of the nodes on which the volume was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     Linux,
@@ -29,13 +30,14 @@ impl System {
         }
     }
 
-    /// As Velero writes it into every term.
+    /// The requirement that Velero writes into every term.
     fn expression(self) -> Expression {
         let operator = if self == Self::Windows { Operator::In } else { Operator::NotIn };
         Expression::new("kubernetes.io/os", operator, ["windows"])
     }
 
-    /// Of a mover, before any rule adds some; `agents`: those of node-agent.
+    /// Tolerations of a mover pod before any rule adds some. `agents`: the tolerations of the
+    /// node-agent.
     fn tolerations(self, agents: &[Toleration]) -> Vec<Toleration> {
         let handed_on = agents.iter().filter(|toleration| HANDED_ON.contains(&toleration.key.as_str()));
         let windows = [Effect::NoSchedule, Effect::NoExecute].map(|effect| Toleration {
@@ -48,34 +50,34 @@ impl System {
         handed_on.cloned().chain(added).collect()
     }
 
-    /// Does a node of this system have a node-agent?
+    /// Does a node with this operating system have a node-agent?
     pub fn is_served(self, nodes: &Nodes) -> bool {
         let term = Term { expressions: vec![self.expression()], fields: Vec::new() };
         nodes.iter().any(|node| term.matches(&node.name, &node.labels) && nodes.has_agent(&node.name))
     }
 }
 
-/// What decides besides the volume.
+/// The cluster's state on which coverage depends besides the volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'a> {
     pub rules: &'a [Rule],
     pub toleration_rules: &'a [TolerationRule],
-    /// Of node-agent's own pods.
+    /// Tolerations of the node-agent's own pods.
     pub agent_tolerations: &'a [Toleration],
     pub nodes: &'a Nodes,
 }
 
-/// Where they could run, and why there.
+/// The nodes on which such movers could run, and the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// Names, in order: a node-agent is ready there, and nothing keeps a mover away. The topology of a single
-    /// volume may leave fewer.
+    /// Names in order. Each node has a ready node-agent, and no taint keeps a mover away. The
+    /// topology of a single volume may leave fewer of them.
     pub nodes: Vec<String>,
     pub reason: Reason,
     pub findings: Vec<Finding>,
 }
 
-/// For a pod as Velero makes it for that work.
+/// Coverage for a pod as Velero creates it for that operation.
 pub fn cover(operation: Operation<'_>, system: System, cluster: &Cluster<'_>) -> Coverage {
     let terms = [Term { expressions: vec![system.expression()], fields: Vec::new() }];
     let mut tolerations = system.tolerations(cluster.agent_tolerations);
@@ -92,7 +94,7 @@ pub fn cover(operation: Operation<'_>, system: System, cluster: &Cluster<'_>) ->
     tolerations.extend(decision.tolerations);
     let mut findings = decision.findings;
     if matches!(decision.reason, Reason::WaitsForConsumer { .. }) {
-        // Nobody knows that node yet. Some node has to be left for it.
+        // The node is not known yet, but there must be one.
         findings.extend(placement::judge(&terms, &tolerations, &mut Questions::new(nodes)));
     }
     let terms = decision.terms.as_deref().unwrap_or(&terms);

@@ -1,33 +1,33 @@
-//! What people should know about where a mover may run.
+//! Messages for people about the nodes on which a mover can run.
 
 use std::fmt;
 
 use super::term::Expression;
 use super::toleration::Taint;
 
-/// Which rules count for a mover, or why none do.
+/// Which rules apply to a mover, or why none do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The rules of its StorageClass.
     ClassRules { class: String, rules: usize },
-    /// The rules without a StorageClass, because its own has none.
+    /// The rules without a StorageClass apply, because its own class has none.
     GlobalRules { rules: usize },
-    /// There are no rules for it.
+    /// No rule applies to it.
     NoRules,
-    /// The consumer of the restored volume decides about the node, and has.
+    /// The pod that uses the restored volume decides about the node, and has.
     NodeSelected { node: String },
-    /// The consumer of the restored volume decides about the node.
+    /// The pod that uses the restored volume decides about the node, and has not yet.
     WaitsForConsumer { class: String },
-    /// It works beside the pod whose volume it is for.
+    /// The mover runs on the node of the pod whose volume it moves.
     NodeGiven { node: String },
 }
 
 impl Reason {
-    /// Every [`Reason::word`].
+    /// All values of [`Reason::word`].
     pub const WORDS: [&str; 6] =
         ["ClassRules", "GlobalRules", "NoRules", "NodeSelected", "WaitsForConsumer", "NodeGiven"];
 
-    /// One word, a closed set: for metric labels and Event reasons.
+    /// One word out of a closed set, for metric labels and Event reasons.
     pub fn word(&self) -> &'static str {
         match self {
             Self::ClassRules { .. } => "ClassRules",
@@ -65,11 +65,11 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A requirement that a node does not fulfil, with what it has instead.
+/// A requirement that a node does not satisfy, with the value that the node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub expression: Expression,
-    /// The node's value of the key; `None`: it has none.
+    /// The node's value of the key; `None` if it has none.
     pub has: Option<String>,
 }
 
@@ -87,32 +87,34 @@ pub struct Named {
     pub count: usize,
 }
 
-/// Something that is worth a warning.
+/// A problem that deserves a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// No node matches: the mover stays Pending until its time is up.
+    /// No node matches: the mover stays Pending until its time-out.
     NoNode { nearest: Option<NearMiss> },
-    /// Nodes match, but on none of them a node-agent runs: a mover there is never picked up.
+    /// Nodes match, but none of them has a node-agent: a mover there is never picked up.
     NoAgent { nodes: Named },
-    /// Every node that would do has a taint that the mover does not tolerate.
+    /// Every matching node has a taint that the mover does not tolerate.
     NotTolerated { node: String, taint: Taint },
-    /// An alternative of which no node has a node-agent, while another one has such a node.
+    /// An alternative was omitted, because none of its nodes has a node-agent, while a node of
+    /// another alternative has one.
     LeftOut { alternative: Vec<Expression>, nodes: Named },
-    /// The mover's node is not one that the rules allow, and they do not count for it.
+    /// The mover's node is not one that the rules allow, and the rules do not apply to it.
     NodeOutsideRules { node: String },
-    /// What Velero chose among the rules, now or by an older configuration, cannot be told from what the volume
-    /// asks for, because that is not known.
+    /// Velero's choice, by this or an older configuration, cannot be distinguished from the
+    /// topology of the volume, because that is not known.
     ChoiceKept,
-    /// Velero 1.18.1 asks for Windows and for another system at once, after it has had movers of both.
+    /// Velero 1.18.1 requires Windows and another system at the same time, after it created movers
+    /// for both.
     TwoSystems,
 }
 
 impl Finding {
-    /// Every [`Finding::word`].
+    /// All values of [`Finding::word`].
     pub const WORDS: [&str; 7] =
         ["NoNode", "NoAgent", "NotTolerated", "LeftOut", "NodeOutsideRules", "ChoiceKept", "TwoSystems"];
 
-    /// One word, a closed set: for metric labels and Event reasons.
+    /// One word out of a closed set, for metric labels and Event reasons.
     pub fn word(&self) -> &'static str {
         match self {
             Self::NoNode { .. } => "NoNode",

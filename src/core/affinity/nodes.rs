@@ -1,4 +1,5 @@
-//! The nodes of a cluster, found by their labels: thousands of them are asked about at each admission.
+//! The nodes of a cluster, indexed by their labels, because each admission may search thousands of
+//! them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,8 +13,9 @@ pub struct Node {
     pub taints: Vec<Taint>,
 }
 
-/// All nodes, and on which of them a node-agent runs. Every node has a number, every value of a label the
-/// numbers of its nodes; a question is answered by sets of numbers and not by a walk over the nodes.
+/// All nodes, and on which of them a node-agent runs. Each node has a number, and each label value
+/// has the set of numbers of its nodes. Queries combine these sets instead of walking over the
+/// nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     slots: Vec<Option<Node>>,
@@ -21,18 +23,19 @@ pub struct Nodes {
     numbers: HashMap<String, usize>,
     labels: HashMap<String, HashMap<String, Vec<usize>>>,
     all: Set,
-    /// Names, because an agent may be seen before its node.
+    /// Names and not numbers, because an agent may be seen before its node.
     agents: HashSet<String>,
     with_agent: Set,
 }
 
 impl Nodes {
-    /// A new node, or a new state of one.
+    /// Adds a node, or updates it.
     pub fn put(&mut self, node: Node) {
         if let Some(number) = self.numbers.get(&node.name).copied() {
             let known = self.slots.get_mut(number).and_then(Option::as_mut);
             if let Some(known) = known.filter(|known| known.labels == node.labels) {
-                // Most changes of a node are a kubelet's report: its labels stay.
+                // Most updates of a node are status reports of the kubelet, which do not change its
+                // labels.
                 *known = node;
                 return;
             }
@@ -74,7 +77,7 @@ impl Nodes {
         self.free.push(number);
     }
 
-    /// A node-agent runs on that node now, or does not any more.
+    /// Records that a node-agent runs on that node, or no longer does.
     pub fn put_agent(&mut self, node: &str, runs: bool) {
         if runs {
             self.agents.insert(node.to_owned());
@@ -135,7 +138,7 @@ impl Nodes {
             }
             return found;
         }
-        // It holds without the key: all nodes but those whose value it does not like.
+        // Satisfied without the key: all nodes except those with an excluded value.
         found.clone_from(&self.all);
         let others = values.into_iter().flatten().filter(|(v, _)| !expression.matches(Some(v)));
         others.flat_map(|(_, numbers)| numbers).for_each(|number| found.put(*number, false));
@@ -157,7 +160,7 @@ impl Nodes {
     }
 }
 
-/// What was asked about the nodes for one pod: its terms repeat the same few requirements.
+/// Caches the answers for one pod, because its terms repeat the same few requirements.
 pub(super) struct Questions<'n> {
     pub nodes: &'n Nodes,
     labels: HashMap<Expression, Set>,
@@ -168,7 +171,7 @@ impl<'n> Questions<'n> {
         Self { nodes, labels: HashMap::new() }
     }
 
-    /// Nodes that fulfil all of these. Without any, all nodes.
+    /// Nodes that satisfy all requirements. Without requirements, all nodes.
     pub fn fulfilling(&mut self, expressions: &[Expression], fields: &[Expression]) -> Set {
         let mut found = self.nodes.all.clone();
         for expression in expressions {
@@ -180,11 +183,11 @@ impl<'n> Questions<'n> {
         found
     }
 
-    /// Nodes that fail the fewest requirements of the term, and how many: those that fail `FAR` or more are all
-    /// equally far.
+    /// Nodes that fail the fewest requirements of the term, and how many they fail. Nodes that fail
+    /// `FAR` or more count as equally far.
     pub fn nearest(&mut self, term: &Term) -> (usize, Set) {
         const FAR: usize = 8;
-        // At each place the nodes that have failed so many requirements, or fewer.
+        // At each index, the nodes that have failed that many requirements or fewer.
         let mut at_most = vec![self.nodes.all.clone(); FAR + 1];
         let mut requirements: Vec<&Expression> = term.expressions.iter().collect();
         requirements.sort();
@@ -205,7 +208,7 @@ impl<'n> Questions<'n> {
     }
 
     fn with_label(&mut self, expression: &Expression) -> &Set {
-        // Looked up twice instead of copying the key each time.
+        // Looked up twice, because that is cheaper than copying the key each time.
         if !self.labels.contains_key(expression) {
             self.labels.insert(expression.clone(), self.nodes.with_label(expression));
         }
@@ -228,7 +231,7 @@ impl Set {
         }
     }
 
-    /// Only what is in the other one as well.
+    /// Removes the numbers that are not in `other`.
     pub fn keep(&mut self, other: &Self) {
         self.0.truncate(other.0.len());
         self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word &= other);
@@ -245,7 +248,7 @@ impl Set {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Is there one that is in both?
+    /// Do both sets share a number?
     pub fn meets(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(word, other)| word & other != 0)
     }

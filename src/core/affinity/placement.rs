@@ -1,4 +1,4 @@
-//! Which nodes the alternatives lead to, and whether somebody there does the work.
+//! The nodes that the alternatives allow, and whether those have node-agents.
 
 use super::choice;
 use super::finding::{Finding, Lacking, Named, NearMiss};
@@ -6,8 +6,9 @@ use super::nodes::{Node, Nodes, Questions, Set};
 use super::term::{Expression, Term};
 use super::toleration::{Effect, Taint, Toleration};
 
-/// The terms for these alternatives. One whose nodes all lack a node-agent is left out, if another one has a node
-/// with one; one that has no node at all stays, because an autoscaler may bring it some.
+/// The terms for these alternatives. An alternative whose nodes all lack a node-agent is omitted if
+/// a node of another one has one. An alternative without any node stays, because an autoscaler may
+/// add some.
 pub(super) fn terms(
     base: &[Term],
     alternatives: &[Vec<Expression>],
@@ -42,7 +43,7 @@ pub(super) fn terms(
     (choice::product(base, &kept), findings)
 }
 
-/// What stands in the way of a mover with these terms.
+/// What prevents a mover with these terms from running.
 pub(super) fn judge(
     terms: &[Term],
     tolerations: &[Toleration],
@@ -64,20 +65,21 @@ pub(super) fn judge(
     matching.keep(nodes.with_agent());
     let mut first = None;
     for node in matching.iter().filter_map(|number| nodes.node(number)) {
-        // One node that will do is enough: then there is nothing to tell.
+        // One suitable node is enough: then there is no finding.
         let taint = untolerated(node, tolerations)?.clone();
         first = first.or(Some(Finding::NotTolerated { node: node.name.clone(), taint }));
     }
     first
 }
 
-/// What of a node keeps a mover with these tolerations away.
+/// The taint of the node that keeps a mover with these tolerations away, if there is one.
 pub(super) fn untolerated<'n>(node: &'n Node, tolerations: &[Toleration]) -> Option<&'n Taint> {
     let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
     hard.find(|taint| !tolerations.iter().any(|toleration| toleration.tolerates(taint)))
 }
 
-/// The node that fails the fewest requirements of a term: among such, one with a node-agent, then the first name.
+/// The node that fails the fewest requirements of a term. Among equals, one with a node-agent, then
+/// the first by name.
 fn nearest(terms: &[Term], questions: &mut Questions<'_>) -> Option<NearMiss> {
     let nodes = questions.nodes;
     let found = terms.iter().filter(|term| !term.is_empty()).map(|term| (term, questions.nearest(term)));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::label;
 
-/// How one label of a node is compared.
+/// An operator of a node affinity requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operator {
     In,
@@ -31,13 +31,14 @@ impl Operator {
         }
     }
 
-    /// `None`: Kubernetes knows no such operator, and refuses the pod.
+    /// `None`: Kubernetes has no such operator, and refuses the pod.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operator| operator.name() == name)
     }
 }
 
-/// One requirement on a node. Its values are a set: kept in order, so that two that mean the same are equal.
+/// One requirement on a node. Its values are a set: they are kept sorted, so that equal sets
+/// compare equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Expression {
     key: String,
@@ -69,8 +70,8 @@ impl Expression {
         &self.values
     }
 
-    /// Does a node with this value of the key (`None`: without the key) fulfil it? A malformed one is never
-    /// fulfilled.
+    /// Does a node with this value of the key (`None`: without the key) satisfy it? A malformed
+    /// requirement is never satisfied.
     pub fn matches(&self, value: Option<&str>) -> bool {
         let listed = |value: &str| self.values.binary_search_by(|v| v.as_str().cmp(value)).is_ok();
         match self.operator {
@@ -87,7 +88,8 @@ impl Expression {
         }
     }
 
-    /// Of `matchFields`, where Kubernetes knows the node's name, compared with one value.
+    /// Matches a requirement of `matchFields`, where Kubernetes supports one value of the node's
+    /// name.
     pub(super) fn matches_field(&self, name: &str) -> bool {
         let is_comparison = matches!(self.operator, Operator::In | Operator::NotIn);
         self.key == "metadata.name" && is_comparison && self.values.len() == 1 && self.matches(Some(name))
@@ -113,12 +115,12 @@ pub(super) fn expressions(selector: &label::Selector) -> Vec<Expression> {
     selector.requirements().map(convert).collect()
 }
 
-/// A `nodeSelectorTerm`. All of it has to hold; of several terms, one.
+/// A `nodeSelectorTerm`. All its requirements must hold; of several terms, one must.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term {
-    /// `matchExpressions`
+    /// `matchExpressions`.
     pub expressions: Vec<Expression>,
-    /// `matchFields`
+    /// `matchFields`.
     pub fields: Vec<Expression>,
 }
 
@@ -127,14 +129,15 @@ impl Term {
         self.expressions.is_empty() && self.fields.is_empty()
     }
 
-    /// A term without any requirement matches no node, other than a label selector, which then matches all.
+    /// A term without requirements matches no node, in contrast to a label selector, which then
+    /// matches all.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         !self.is_empty()
             && self.fields.iter().all(|field| field.matches_field(name))
             && self.expressions.iter().all(|e| e.matches(labels.get(&e.key).map(String::as_str)))
     }
 
-    /// Itself with everything in order, to compare what the order does not change.
+    /// The term with everything sorted, for comparisons that ignore the order.
     pub(super) fn sorted(&self) -> Self {
         let mut term = self.clone();
         term.expressions.sort();

@@ -26,7 +26,7 @@ fn expression(text: &str) -> Expression {
     }
 }
 
-/// Requirements separated by blanks. `linux` and `windows` are what Velero adds.
+/// Requirements separated by blanks. `linux` and `windows` stand for what Velero adds.
 fn term(text: &str) -> Term {
     let word = |word| match word {
         "linux" => expression("kubernetes.io/os!=windows"),
@@ -62,7 +62,7 @@ fn rules(texts: &[&str]) -> Vec<Rule> {
     texts.iter().map(|text| rule(text)).collect()
 }
 
-/// `name zone=a pool=x`; with a `*` behind the name a node-agent runs there.
+/// `name zone=a pool=x`; a `*` after the name means that a node-agent runs there.
 fn nodes(texts: &[&str]) -> Nodes {
     let mut nodes = Nodes::default();
     for text in texts {
@@ -150,7 +150,7 @@ fn the_rules_of_the_class_count_else_the_global_ones_else_none() {
         };
         let decision = decide(&situation);
         assert_eq!(decision.reason.word(), reason, "{class}");
-        // One rule is what Velero wrote: nothing changes.
+        // A single rule is what Velero wrote: nothing changes.
         if expected.is_empty() { stays(&decision) } else { becomes(&decision, expected) }
     }
     let there = terms(&["linux"]);

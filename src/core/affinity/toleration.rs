@@ -1,5 +1,5 @@
-//! Which taints a data mover tolerates. Velero passes on two keys of node-agent's tolerations and no others, so
-//! that a tainted pool of nodes cannot carry movers.
+//! The taints that a data mover tolerates. Velero copies only two keys of the node-agent's
+//! tolerations, so without further tolerations no mover can run in a tainted node pool.
 
 use std::fmt;
 
@@ -46,9 +46,9 @@ impl fmt::Display for Taint {
 /// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toleration {
-    /// Empty: every key, which goes with any value only.
+    /// Empty: every key; only valid without a value.
     pub key: String,
-    /// `None`: any value (operator `Exists`); else that one (`Equal`).
+    /// `None`: any value (operator `Exists`); otherwise that value (`Equal`).
     pub value: Option<String>,
     /// `None`: every effect.
     pub effect: Option<Effect>,
@@ -63,14 +63,15 @@ impl Toleration {
     }
 }
 
-/// What movers tolerate whose volume is of that class; without a class, the movers of classes without a rule.
+/// What movers tolerate whose volume has that StorageClass. Without a class, the rule is for movers
+/// of classes that have no rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TolerationRule {
     pub storage_class: Option<String>,
     pub tolerations: Vec<Toleration>,
 }
 
-/// What of the rules is not among the pod's tolerations yet.
+/// Tolerations of the rules that the pod does not have yet.
 pub(super) fn missing(rules: &[&TolerationRule], there: &[Toleration]) -> Vec<Toleration> {
     let mut added: Vec<Toleration> = Vec::new();
     for toleration in rules.iter().flat_map(|rule| &rule.tolerations) {

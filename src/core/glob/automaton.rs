@@ -1,22 +1,22 @@
-//! A pattern as it reads names.
+//! A pattern as an automaton.
 
 use super::name::{LETTERS, MAX_NAME, letter};
 use super::token::Token;
 
-/// A pattern that reads a name byte by byte, all ways of reading it at once: bit i of a set of positions stands
-/// before token i, the bit after the last one at the end.
+/// An automaton that reads a name byte by byte, in all possible ways at once: bit i of a set of
+/// positions stands for the position before token i, and the last bit for the end.
 #[derive(Clone, Debug)]
 pub(super) struct Automaton {
-    /// For each of [`LETTERS`], where it may be read.
+    /// For each of [`LETTERS`], the positions that accept it.
     letters: [u64; LETTERS.len()],
-    /// Where any other byte may be read.
+    /// The positions that accept any other byte.
     any: u64,
     stars: u64,
     end: u64,
 }
 
 impl Automaton {
-    /// `None`: more tokens than a name has characters.
+    /// `None`: the pattern has more tokens than a name has characters.
     pub(super) fn new(tokens: &[Token]) -> Option<Self> {
         if tokens.len() > MAX_NAME {
             return None;
@@ -50,7 +50,7 @@ impl Automaton {
         }
     }
 
-    /// Stars may match nothing.
+    /// Adds the positions behind stars, because stars may match nothing.
     fn past_stars(&self, mask: u64) -> u64 {
         mask | (mask & self.stars) << 1
     }
@@ -59,7 +59,7 @@ impl Automaton {
         self.past_stars(1)
     }
 
-    /// `takes`: where the byte may be read.
+    /// `takes`: the positions that accept the byte.
     pub(super) fn step(&self, mask: u64, takes: u64) -> u64 {
         let read = mask & takes;
         self.past_stars((read & !self.stars) << 1 | read & self.stars)

@@ -1,4 +1,4 @@
-//! Does a name exist that some patterns match and others do not?
+//! Is there a name that some patterns match and others do not?
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,13 +9,13 @@ use super::automaton::Automaton;
 use super::effort::Effort;
 use super::name::{DASH, LETTERS, MAX_NAME, letters_of};
 
-/// Is there a legal namespace name that every pattern of `all` matches and none of `none` does? Exact as long as there
-/// is effort left; then the answer is "perhaps", that is `true`.
+/// Is there a legal namespace name that every pattern of `all` matches and none of `none` does?
+/// Exact as long as effort is left; after that the answer is "perhaps", that is `true`.
 ///
-/// Walks the automata of all patterns side by side, breadth first, so that the shortest such name is found
-/// first and names longer than a namespace's never count.
+/// Runs the automata of all patterns in parallel, breadth first, so that the shortest such name is
+/// found first and names longer than a namespace's are never considered.
 pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
-    // Telling two beginnings apart takes about as long as ten steps.
+    // Splitting the names into two groups takes about as long as ten steps.
     if !effort.spend(none.len() * 10) {
         return true;
     }
@@ -25,7 +25,7 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
     let mut patterns: Vec<&Automaton> = all.iter().filter_map(|glob| glob.automaton()).collect();
     let wanted = patterns.len();
     let mut names: Vec<&[u8]> = Vec::new();
-    // What no name of `all` can match excludes nothing.
+    // A pattern that no name of `all` can match excludes nothing.
     for glob in none.iter().filter(|glob| !all.iter().any(|wanted| wanted.is_apart_from(glob))) {
         match glob.automaton() {
             Some(pattern) => patterns.push(pattern),
@@ -34,7 +34,7 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
             None => {}
         }
     }
-    // Not `sort_unstable`, because they mostly are two lists that are sorted already.
+    // Not `sort_unstable`, because this is mostly the concatenation of two sorted lists.
     names.sort();
     names.dedup();
     if !effort.spend(patterns.len() * LETTERS.len()) {
@@ -56,7 +56,7 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
                 if letter == DASH && length == 1 {
                     continue;
                 }
-                // A step for each pattern, and about as much for the way round.
+                // One step for each pattern, and about ten for the loop.
                 if !effort.spend(patterns.len() + 10) {
                     return true;
                 }
@@ -66,7 +66,7 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
                 if next.masks.iter().take(wanted).any(|mask| *mask == 0) {
                     continue;
                 }
-                // About as much for remembering as for forty.
+                // Remembering a state takes about forty steps.
                 if !effort.spend(patterns.len() + 40) {
                     return true;
                 }
@@ -93,18 +93,18 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
     false
 }
 
-/// How far a name has been read, as far as it matters for what may follow.
+/// The state after the beginning of a name, as far as it matters for the rest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Read {
     /// Of each pattern.
     masks: Vec<u64>,
-    /// Which of the excluded names begin like this.
+    /// The excluded names with this beginning.
     names: Range<usize>,
-    /// Its length, while there are such names.
+    /// Length of the beginning, while there are such names.
     length: usize,
 }
 
-/// Those of the sorted `names` in `range`, which are alike up to `at`, that have this letter there.
+/// Those of the sorted `names` in `range`, which are equal up to `at`, that have this letter there.
 fn go_on(names: &[&[u8]], range: &Range<usize>, at: usize, letter: usize) -> Range<usize> {
     let byte = LETTERS.get(letter);
     let alike = names.get(range.clone()).unwrap_or_default();
@@ -113,7 +113,7 @@ fn go_on(names: &[&[u8]], range: &Range<usize>, at: usize, letter: usize) -> Ran
     if from == to { 0..0 } else { range.start + from..range.start + to }
 }
 
-/// '-', and one of all the letters that every pattern and every name treats alike.
+/// `-`, and one of each group of letters that all patterns and names treat alike.
 fn letters_worth_trying(patterns: &[&Automaton], names: &[&[u8]]) -> Vec<usize> {
     let mut known = HashSet::new();
     let in_names = names.iter().fold(0, |letters, name| letters | letters_of(name));
@@ -167,7 +167,8 @@ mod tests {
     }
 
     proptest! {
-        /// Oracle: every name over a small alphabet, up to a length that these patterns cannot outgrow.
+        /// Oracle: every name over a small alphabet, up to a length that these patterns cannot
+        /// exceed.
         #[test]
         fn comparing_patterns_agrees_with_trying_every_name(
             all in prop::collection::vec("[ab*?]{1,4}", 1..3),
@@ -190,8 +191,8 @@ mod tests {
                 &none.iter().collect::<Vec<_>>(),
                 &Effort::of_decision(),
             );
-            // Six characters cover two intersected patterns of up to four tokens almost always; a longer
-            // witness is the only way in which the oracle may miss what the comparison finds.
+            // Six characters are almost always enough for two intersected patterns of up to four
+            // tokens. A longer witness is the only thing that the oracle may miss.
             prop_assert!(symbolic || !found);
             if let [a, b, ..] = all.as_slice() {
                 prop_assert!(!(found && a.is_apart_from(b)), "{a:?} {b:?}");

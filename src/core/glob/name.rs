@@ -1,15 +1,15 @@
-//! What names are made of, and which texts are names.
+//! The characters of names, and which texts are names.
 
 /// Longest name of a namespace (RFC 1123 label).
 pub(super) const MAX_NAME: usize = 63;
 /// Longest name of most other objects (RFC 1123 subdomain).
 const MAX_SUBDOMAIN: usize = 253;
-/// What names are made of.
+/// The characters of names.
 pub(super) const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789-";
-/// Place of '-' among them.
+/// Index of `-` in [`LETTERS`].
 pub(super) const DASH: usize = 36;
-/// Of each byte, which of them it is, as a set; of a byte that no name has, none. A table, because each byte of thousands of names is
-/// looked up while an API server waits.
+/// For each byte, its place in [`LETTERS`] as a set; empty for a byte that no name has. A table,
+/// because each byte of thousands of names is looked up while an API server waits.
 static BITS: [u64; 256] = bits();
 
 const fn bits() -> [u64; 256] {
@@ -35,12 +35,12 @@ pub(super) fn bit(byte: u8) -> u64 {
     BITS[usize::from(byte)]
 }
 
-/// Those of [`LETTERS`] that are in it, as a set.
+/// The set of [`LETTERS`] that occur in `name`.
 pub(crate) fn letters_of(name: &[u8]) -> u64 {
     name.iter().fold(0, |letters, byte| letters | bit(*byte))
 }
 
-/// As [`letters_of`], of a name by Kubernetes' rules whose bytes are these letters; `None`: it is no such name.
+/// Like [`letters_of`], for a valid RFC 1123 label with these bytes; `None` if it is not one.
 pub(super) fn letters_of_label(name: &[u8], bit: impl Fn(u8) -> u64) -> Option<u64> {
     let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| bit(*byte) & !(1 << DASH) != 0);
     if name.len() > MAX_NAME || !is_end(name.first()) || !is_end(name.last()) {
@@ -56,12 +56,13 @@ pub(super) fn letters_of_label(name: &[u8], bit: impl Fn(u8) -> u64) -> Option<u
     Some(letters)
 }
 
-/// RFC 1123 label: what a namespace may be called.
+/// RFC 1123 label: the name of a namespace.
 pub fn is_label(name: &str) -> bool {
     letters_of_label(name.as_bytes(), bit).is_some()
 }
 
-/// RFC 1123 subdomain: what most other objects may be called. As for Kubernetes, its parts may be longer than a label.
+/// RFC 1123 subdomain: the name of most other objects. As in Kubernetes, its parts may be longer
+/// than a label.
 pub fn is_subdomain(name: &str) -> bool {
     name.len() <= MAX_SUBDOMAIN && name.split('.').all(is_part)
 }

@@ -1,23 +1,27 @@
-//! Patterns of types.
+//! Patterns over resource types.
 
 use super::token::{GlobError, Token, tokens};
 
-/// A pattern over names of any length, with dots in them: `resource.group`. No character is a separator here either.
+/// A pattern over names of any length that may contain dots: `resource.group`. No character is a
+/// separator here either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Token>);
 
 impl Pattern {
+    /// Parses a pattern.
+    ///
     /// # Errors
-    /// When a `[...]` is unbalanced or empty.
+    /// A `[...]` is unbalanced or empty.
     pub fn parse(text: &str) -> Result<Self, GlobError> {
         tokens(text).map(Self)
     }
 
-    /// Takes as many steps as name and pattern have characters, times each other at most.
+    /// Takes at most as many steps as the product of the lengths of name and pattern.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.as_bytes();
         let (mut at, mut read) = (0_usize, 0_usize);
-        // Behind the last star, and what that has not taken yet.
+        // The position behind the last star, and the part of the name that this star has not
+        // matched yet.
         let mut back: Option<(usize, usize)> = None;
         while let Some(byte) = name.get(read) {
             match (self.0.get(at), back) {

@@ -1,4 +1,4 @@
-//! The text of a pattern, taken to pieces.
+//! The tokens of a pattern.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
@@ -22,7 +22,7 @@ impl Token {
     }
 }
 
-/// Why a text is no name pattern.
+/// Why a text is not a valid name pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
     #[error("{0:?} must not contain {1:?}")]

@@ -1,13 +1,13 @@
-//! Which of many names a set takes.
+//! Which of many names a set contains.
 
 use super::NamespaceSet;
 use crate::glob::{Effort, Glob};
 
-/// One that is looked for.
+/// A name that is looked up.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a> {
     pub(super) text: &'a str,
-    /// As a set, and nothing of what no name may have.
+    /// The set of its letters, without characters that no name may have.
     pub(super) letters: u64,
 }
 
@@ -17,9 +17,9 @@ impl<'a> From<&'a Glob> for Name<'a> {
     }
 }
 
-/// Does one of them match? `None`: there was no effort left to find out.
+/// Does one of the patterns match? `None`: the effort was spent before the answer was known.
 pub(super) fn matched(patterns: &[Glob], name: Name<'_>, effort: &Effort) -> Option<bool> {
-    // A look at the letters of four takes a step.
+    // Comparing the letters of four patterns takes one step.
     if !effort.spend(patterns.len().div_ceil(4)) {
         return None;
     }
@@ -34,15 +34,15 @@ pub(super) fn matched(patterns: &[Glob], name: Name<'_>, effort: &Effort) -> Opt
     Some(false)
 }
 
-/// Those that some of these names have.
+/// All letters that occur in these names.
 pub(super) fn letters_of_all(names: &[Glob]) -> u64 {
     names.iter().fold(0, |letters, name| letters | name.letters())
 }
 
-/// A set that is asked for many names, one after the other in their order.
+/// A set in which many names are looked up, in their sorted order.
 pub(super) struct Asked<'a> {
     set: &'a NamespaceSet,
-    /// Names included that are not before the last one asked for.
+    /// Included names that do not sort before the last one looked up.
     names: &'a [Glob],
     included: &'a [Glob],
     excluded: &'a [Glob],
@@ -59,7 +59,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// As [`NamespaceSet::may_contain`].
+    /// Like [`NamespaceSet::may_contain`].
     pub(super) fn may_contain(&mut self, name: &Glob, effort: &Effort) -> bool {
         let is_included = self.set.includes.is_none()
             || self.has(name, effort)
@@ -67,9 +67,9 @@ impl<'a> Asked<'a> {
         is_included && self.set.excludes.contain(name.into(), self.excluded, effort) != Some(true)
     }
 
-    /// Is it among the names? So it is said to be where there is no effort left.
+    /// Is it one of the names? The answer is yes if the effort is spent.
     fn has(&mut self, name: &Glob, effort: &Effort) -> bool {
-        // The next one is likely to be near.
+        // The next name is probably near.
         let mut reach = 1;
         while self.names.get(reach).is_some_and(|known| known < name) {
             reach *= 2;
@@ -78,7 +78,7 @@ impl<'a> Asked<'a> {
             (self.names.get(..=reach).unwrap_or(self.names), 2 * (reach.ilog2() as usize + 1));
         let before = near.partition_point(|known| known < name);
         self.names = self.names.get(before..).unwrap_or_default();
-        // Two names are alike for long, perhaps.
+        // Two names may share a long prefix.
         !effort.spend(4 * looks) || self.names.first() == Some(name)
     }
 }
@@ -96,7 +96,7 @@ mod tests {
         texts.iter().filter_map(|text| Glob::parse(text).ok()).collect()
     }
 
-    /// As the documentation says it, by the other way in which patterns are matched.
+    /// The documented rule, implemented with the other way of matching patterns.
     fn takes(includes: &[Glob], excludes: &[Glob], name: &str) -> bool {
         let matches = |glob: &Glob| Pattern::parse(glob.as_str()).is_ok_and(|pattern| pattern.matches(name));
         (includes.is_empty() || includes.iter().any(matches)) && !excludes.iter().any(matches)
@@ -119,7 +119,7 @@ mod tests {
             }
         }
 
-        /// Asked for one by one, without an order and without a look at letters.
+        /// Looked up one by one, in no order and without comparing letters first.
         #[test]
         fn names_that_meet_are_told_as_if_each_was_looked_for_among_all(
             a in texts(12), not_a in texts(4), b in texts(12), not_b in texts(4),
@@ -127,17 +127,17 @@ mod tests {
             let a = NamespaceSet::new(globs(&a), globs(&not_a));
             let b = NamespaceSet::new(globs(&b), globs(&not_b));
             let (few, many) = if a.literals().count() <= b.literals().count() { (&a, &b) } else { (&b, &a) };
-            let mut told: Vec<&str> = few.literals().filter(|name| many.contains(name)).collect();
+            let mut expected: Vec<&str> = few.literals().filter(|name| many.contains(name)).collect();
             let theirs = many.literals().filter(|name| !few.is_literal() && few.contains(name));
-            let more: Vec<&str> = theirs.filter(|name| !told.contains(name)).collect();
-            told.extend(more);
-            told.truncate(Meeting::TOLD);
+            let more: Vec<&str> = theirs.filter(|name| !expected.contains(name)).collect();
+            expected.extend(more);
+            expected.truncate(Meeting::MAX_NAMES);
             let found = a.meets(&b, &Effort::of_decision()).map(|meeting| meeting.namespaces);
-            if told.is_empty() {
+            if expected.is_empty() {
                 let is_of_patterns = |found: &Vec<String>| found.iter().all(|one| one.contains(['*', '?', '[']));
                 prop_assert!(found.as_ref().is_none_or(is_of_patterns), "{:?}", found);
             } else {
-                prop_assert_eq!(found.unwrap_or_default(), told);
+                prop_assert_eq!(found.unwrap_or_default(), expected);
             }
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         let among = limits::NAMES - limits::PATTERNS;
         let plain: Vec<String> = names(0, limits::NAMES).collect();
         let mixed: Vec<String> = names(limits::NAMES, among).chain(patterns.clone()).collect();
-        // Every second one, so that neither list is skipped at once.
+        // Every second name, so that neither list is skipped at once.
         let (even, odd): (Vec<_>, Vec<_>) =
             (0..limits::NAMES).map(|i| (format!("n-{i:04}-a"), format!("n-{i:04}-b"))).unzip();
         let excluded: Vec<String> = names(9 * limits::NAMES, among).chain(patterns).collect();

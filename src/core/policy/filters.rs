@@ -1,8 +1,9 @@
-//! Which objects of a kind are taken: `clusterScopedFilterPolicy` and `namespacedFilterPolicies` of Velero 1.18.
+//! Filters by kind: `clusterScopedFilterPolicy` and `namespacedFilterPolicies` of Velero 1.18.
 //!
-//! Where a policy is for a namespace, just the kinds that it has are taken from there, by its own selectors in place of the
-//! spec's. Of the cluster's kinds it tightens those that it has, and the others are taken as ever. What another object needs
-//! comes along whether or not its kind is among these, unless a rule for its kind has another name (source: Velero's
+//! If a policy matches a namespace, only the kinds that it lists are taken from there, by its own
+//! selectors instead of the spec's. Of the cluster-scoped kinds, a policy restricts those that it
+//! lists, and the others are taken as usual. An object that another one needs is taken whether or
+//! not its kind is listed, unless a rule for its kind excludes its name (source: Velero's
 //! `fine-grained-backup-filters-design.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use crate::violation::{Field, Violations, tellable};
 
 use super::Policies;
 
-/// The section for kinds without namespaces.
+/// The field for kinds without namespaces.
 pub const CLUSTER: &str = "clusterScopedFilterPolicy";
 /// Longest name that an object can have.
 const LONGEST: usize = 253;
@@ -31,7 +32,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Every fault is told under `at`.
+    /// Every fault is reported with a path below `at`.
     pub fn parse(entries: &[String], at: &Field, found: &mut Violations) -> Self {
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
         let mut names = Self::default();
@@ -54,7 +55,7 @@ impl Names {
                 }
             }
         }
-        // Each is compared with each object of its kind.
+        // Bounded, because each pattern is compared with each object of its kind.
         if names.patterns.len() > limits::PATTERNS {
             let (patterns, most) = (names.patterns.len(), limits::PATTERNS);
             found.push(
@@ -78,13 +79,13 @@ impl Names {
 /// An entry of `resourceFilters`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rule {
-    /// As people wrote them: `Pod`, `deployments.apps`. None: every kind that no other rule has.
+    /// As written: `Pod`, `deployments.apps`. Empty: every kind that no other rule has.
     pub kinds: Vec<String>,
-    /// Objects match one of these. None: all do.
+    /// An object must match one of these. Empty: all objects match.
     pub selectors: Vec<Selector>,
-    /// None: any.
+    /// Empty: any name.
     pub names: Names,
-    /// They go before `names`.
+    /// Names that are excluded even if `names` matches them.
     pub excluded: Names,
 }
 
@@ -110,18 +111,18 @@ pub struct NamespacePolicy {
     pub rules: Vec<Rule>,
 }
 
-/// Rules among the types of one cluster.
+/// Rules, resolved to the types of one cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kinds {
     rules: Vec<Rule>,
-    /// Which of them is for a type, by its qualified name.
+    /// Index of the rule for a type, by the type's qualified name.
     of: BTreeMap<String, usize>,
-    /// Which one is for all others.
+    /// Index of the rule for all other types.
     rest: Option<usize>,
 }
 
 impl Kinds {
-    /// Kinds that nothing answers to, or that an earlier rule has already, go to `idle`.
+    /// Kinds that match no type, or that an earlier rule has already, are added to `idle`.
     fn read(
         rules: &[Rule],
         types: &[ResourceType],
@@ -153,14 +154,15 @@ impl Kinds {
     }
 }
 
-/// What the filters of a policy amount to in one cluster.
+/// The filters of a policy, resolved for one cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filters {
     cluster: Kinds,
     policies: Vec<Kinds>,
-    /// Which of `policies` is for a namespace. For the others none is.
+    /// Index in `policies` for each namespace that a policy matches.
     namespaces: BTreeMap<String, usize>,
-    /// Kinds that name no type that the cluster has there, or one that another rule has, by their section.
+    /// Kinds without effect, by their field: they match no type of that scope, or a type that
+    /// another rule has.
     pub idle: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -177,7 +179,8 @@ impl Filters {
             Kinds::read(&policy.rules, types, |kind| kind.namespaced, &mut of_namespaces)
         };
         let kinds = policies.namespaced.iter().map(read).collect();
-        // A name goes before all patterns, of these and of the policies the first one counts.
+        // A plain name takes precedence over all patterns. Among patterns, and among policies with
+        // the same name, the first applies.
         let (mut names, mut patterns): (BTreeMap<&str, usize>, Vec<(&Glob, usize)>) = Default::default();
         for (i, policy) in policies.namespaced.iter().enumerate() {
             for glob in &policy.namespaces {
@@ -204,7 +207,7 @@ impl Filters {
         Self { cluster, policies: kinds, namespaces, idle }
     }
 
-    /// What they say of the objects of one type; `None`: nothing.
+    /// The filters for the objects of one type; `None` if there are none.
     pub fn of(&self, kind: &ResourceType) -> Option<OfType<'_>> {
         let name = kind.qualified();
         if kind.namespaced {
@@ -218,7 +221,7 @@ impl Filters {
         Some(OfType { namespaces: None, rules: vec![Some(rule)] })
     }
 
-    /// Does a policy that is for a namespace of the backup name this type?
+    /// Does a policy for a namespace of the backup list this type?
     pub fn names(&self, kind: &ResourceType) -> bool {
         let name = kind.qualified();
         let used: BTreeSet<usize> = self.namespaces.values().copied().collect();
@@ -226,19 +229,19 @@ impl Filters {
     }
 }
 
-/// What filters say of the objects of one type.
+/// The filters for the objects of one type.
 pub struct OfType<'f> {
-    /// `None`: the type is of the whole cluster, and has one rule.
+    /// `None`: the type is cluster-scoped, and has one rule.
     namespaces: Option<&'f BTreeMap<String, usize>>,
-    /// Of each policy.
+    /// The rule of each policy.
     rules: Vec<Option<&'f Rule>>,
 }
 
 enum Says<'f> {
-    /// Nothing: it is taken as ever.
+    /// No filter: the object is taken as usual.
     Nothing,
     Rule(&'f Rule),
-    /// Nothing of this kind is taken from that namespace.
+    /// No object of this kind is taken from that namespace.
     Leave,
 }
 
@@ -255,12 +258,12 @@ impl<'f> OfType<'f> {
         self.rules.get(policy).copied().flatten().map_or(Says::Leave, Says::Rule)
     }
 
-    /// Is nothing that a list of this namespace brings taken?
+    /// Are all objects of this type in this namespace left out?
     pub fn leaves(&self, namespace: &str) -> bool {
         matches!(self.says(Some(namespace)), Says::Leave)
     }
 
-    /// Is an object taken that a list brings? `selectors` are the spec's, and hold where the filters say nothing.
+    /// Is a listed object taken? `selectors` are the spec's, and apply if there is no filter.
     pub fn takes_listed(
         &self,
         namespace: Option<&str>,
@@ -275,7 +278,7 @@ impl<'f> OfType<'f> {
         }
     }
 
-    /// Is one taken that another object needs? Labels are nobody's business then, as without a policy.
+    /// Is an object taken that another one needs? Labels do not matter for it, as without a policy.
     pub fn takes_needed(&self, namespace: Option<&str>, name: &str) -> bool {
         match self.says(namespace) {
             Says::Rule(rule) => rule.takes_name(name),

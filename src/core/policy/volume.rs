@@ -1,8 +1,8 @@
-//! What is to become of a volume: `volumePolicies`.
+//! Actions for volumes: `volumePolicies`.
 
 use std::collections::BTreeMap;
 
-/// What a volume may be made of: the keys of a PersistentVolume's spec, and of a pod's volumes.
+/// The types of volumes: keys of a PersistentVolume's spec and of a pod's volumes.
 pub const KINDS: [&str; 31] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -37,20 +37,20 @@ pub const KINDS: [&str; 31] = [
     "persistentVolumeClaim",
 ];
 
-/// What becomes of the data of a volume.
+/// How the data of a volume is backed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Skip,
     FsBackup,
     Snapshot,
-    /// A plugin sees to it.
+    /// A plugin backs it up.
     Custom,
 }
 
 impl Action {
     pub const ALL: [Self; 4] = [Self::Skip, Self::FsBackup, Self::Snapshot, Self::Custom];
 
-    /// As it stands in a policy.
+    /// The value in a policy.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -61,7 +61,7 @@ impl Action {
     }
 }
 
-/// Of a server, or any; of a path, or any.
+/// An NFS volume; an empty server or path matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nfs {
     pub server: String,
@@ -74,20 +74,20 @@ pub struct Csi {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// All of them have to hold; what is empty always does.
+/// All conditions must hold; an empty one always does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// Billionths of a byte. 0: from nothing on.
+    /// Billionths of a byte. 0: no lower bound.
     pub at_least: i128,
-    /// 0: without a bound.
+    /// Billionths of a byte. 0: no upper bound.
     pub at_most: i128,
     pub storage_classes: Vec<String>,
     pub nfs: Option<Nfs>,
     pub csi: Option<Csi>,
     pub kinds: Vec<String>,
-    /// Of the claim.
+    /// Labels of the claim.
     pub labels: BTreeMap<String, String>,
-    /// Of the claim.
+    /// Phases of the claim.
     pub phases: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ pub struct VolumePolicy {
     pub action: Action,
 }
 
-/// What is known of a volume, and of the claim that is bound to it.
+/// The properties of a volume and of the claim that is bound to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Billionths of a byte.
@@ -141,7 +141,7 @@ impl Conditions {
     }
 }
 
-/// What the first policy that fits says; `None`: none fits.
+/// The action of the first policy that matches; `None` if none does.
 pub fn action(policies: &[VolumePolicy], volume: &Volume) -> Option<Action> {
     policies.iter().find(|policy| policy.conditions.hold(volume)).map(|policy| policy.action)
 }

@@ -1,4 +1,5 @@
-//! When a backup may start and end, learned from runs like it. Silent where nothing is known.
+//! When a backup may start and end, estimated from earlier runs like it. No estimate is given
+//! without such runs.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -9,26 +10,25 @@ use jiff::{SignedDuration, Timestamp};
 use super::plan::{settled, starts};
 use super::view::{Entry, Phase, View};
 
-/// A run that ended well.
+/// A run that completed successfully.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub schedule: Option<String>,
     pub tenant: Option<String>,
-    /// As [`Entry::includes`].
+    /// Same as [`Entry::includes`].
     pub includes: Vec<String>,
     pub took: SignedDuration,
     pub ended: Timestamp,
 }
 
-/// How long runs took, by what they have in common.
+/// Durations of earlier runs, by what they have in common.
 #[derive(Clone, Debug, Default)]
 pub struct History<'a> {
     by_schedule: HashMap<&'a str, Vec<&'a Run>>,
     by_includes: HashMap<&'a [String], Vec<&'a Run>>,
 }
 
-/// Three answers to one question: if the queue moves as fast as it ever did lately, as it usually does, and as
-/// slowly.
+/// Three estimates of one value: from the shortest, the median and the longest of the recent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band<T> {
     pub earliest: T,
@@ -36,18 +36,18 @@ pub struct Band<T> {
     pub latest: T,
 }
 
-/// What is expected of one backup.
+/// The estimate for one backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     pub backup: usize,
-    /// `None` for one that runs.
+    /// `None` for a running backup.
     pub start: Option<Band<Timestamp>>,
-    /// `None` when nothing is known of runs like it.
+    /// `None` if no run like this one, or like one that it waits for, is known.
     pub end: Option<Band<Timestamp>>,
 }
 
 impl<'a> History<'a> {
-    /// Runs of the same schedule, or else of the same namespaces, of which the last ones count.
+    /// How many runs of the same schedule, or else of the same namespaces, count: the last ones.
     const LAST: usize = 5;
 
     pub fn new(runs: impl IntoIterator<Item = &'a Run>) -> Self {
@@ -66,7 +66,7 @@ impl<'a> History<'a> {
         history
     }
 
-    /// How long a run like this takes: shortest, median and longest.
+    /// Duration of a run like this one: shortest, median and longest.
     pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
         let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
         let runs = schedule.or_else(|| self.by_includes.get(entry.includes.as_slice()))?;
@@ -76,8 +76,8 @@ impl<'a> History<'a> {
     }
 }
 
-/// Lives the queue to its end three times. Whoever needs one of unknown length to end first gets no answer, and
-/// a queue of more than `most` is not looked at.
+/// Simulates the queue to its end three times. A backup that must wait for one of unknown duration
+/// gets no estimate, and a queue of more than `most` backups is not simulated.
 pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
     if view.backups.len() + view.others > most || view.stopped.is_some() {
         return Vec::new();
@@ -86,13 +86,14 @@ pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -
     if took.iter().all(Option::is_none) {
         return Vec::new();
     }
-    let live = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
+    let simulated = |pick: fn(Band<SignedDuration>) -> SignedDuration| {
         let took: Vec<Option<SignedDuration>> = took.iter().map(|band| band.map(pick)).collect();
-        live(settled(view.clone()), &took, now)
+        simulate(settled(view.clone()), &took, now)
     };
-    let lives = [live(|band| band.earliest), live(|band| band.likely), live(|band| band.latest)];
-    let at = |life: usize, i: usize| lives.get(life).and_then(|l| l.get(i)).copied().unwrap_or_default();
-    let band = |of: fn(Life) -> Option<Timestamp>, i: usize| {
+    let all = [simulated(|band| band.earliest), simulated(|band| band.likely), simulated(|band| band.latest)];
+    let at =
+        |which: usize, i: usize| all.get(which).and_then(|runs| runs.get(i)).copied().unwrap_or_default();
+    let band = |of: fn(SimulatedRun) -> Option<Timestamp>, i: usize| {
         Some(Band { earliest: of(at(0, i))?, likely: of(at(1, i))?, latest: of(at(2, i))? })
     };
     (0..view.backups.len())
@@ -102,38 +103,38 @@ pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -
 }
 
 #[derive(Clone, Copy, Default)]
-struct Life {
+struct SimulatedRun {
     start: Option<Timestamp>,
     end: Option<Timestamp>,
 }
 
-fn live(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<Life> {
-    let mut lives = vec![Life::default(); view.backups.len()];
+fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<SimulatedRun> {
+    let mut runs = vec![SimulatedRun::default(); view.backups.len()];
     let mut ends: BinaryHeap<Reverse<(Timestamp, usize)>> = BinaryHeap::new();
     let end_of = |i: usize, start: Timestamp| {
         let took = took.get(i).copied().flatten()?;
         start.saturating_add(took).ok()
     };
-    for (i, (entry, life)) in view.backups.iter_mut().zip(&mut lives).enumerate() {
+    for (i, (entry, run)) in view.backups.iter_mut().zip(&mut runs).enumerate() {
         if entry.phase == Phase::New {
             Arc::make_mut(entry).phase = Phase::Queued;
         } else if entry.phase.is_running() {
-            life.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
-            ends.extend(life.end.map(|end| Reverse((end, i))));
+            run.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
+            ends.extend(run.end.map(|end| Reverse((end, i))));
         }
     }
     let mut at = now;
     loop {
         for i in starts(&view).start {
-            let (Some(entry), Some(life)) = (view.backups.get_mut(i), lives.get_mut(i)) else { continue };
+            let (Some(entry), Some(run)) = (view.backups.get_mut(i), runs.get_mut(i)) else { continue };
             Arc::make_mut(entry).phase = Phase::ReadyToStart;
-            *life = Life { start: Some(at), end: end_of(i, at) };
-            ends.extend(life.end.map(|end| Reverse((end, i))));
+            *run = SimulatedRun { start: Some(at), end: end_of(i, at) };
+            ends.extend(run.end.map(|end| Reverse((end, i))));
         }
-        let Some(Reverse((end, i))) = ends.pop() else { return lives };
+        let Some(Reverse((end, i))) = ends.pop() else { return runs };
         at = end;
         if let Some(entry) = view.backups.get_mut(i) {
-            // What has ended is in nobody's way.
+            // A backup that has ended blocks no other one.
             let entry = Arc::make_mut(entry);
             (entry.phase, entry.canceled) = (Phase::Queued, true);
         }

@@ -1,4 +1,5 @@
-//! Of all that wait, those on which depends what a newcomer is told, found without looking at the others.
+//! An index of all waiting backups. It finds those on which the answer for a new Backup depends
+//! without a walk over the whole queue.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -8,17 +9,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::position::latest_sane;
-use super::view::{Entry, Phase, Standing, View};
+use super::view::{Entry, Phase, QueueKey, View};
 
-/// Kept up with every change of the queue, at a cost that follows from what the changed backup takes.
+/// Updated with every change of the queue. The cost of an update depends only on the namespaces of
+/// the changed backup.
 #[derive(Debug, Default)]
 pub struct Index {
     running: Groups<()>,
-    /// Waiting ones that take nothing but what they name, by each of these names.
+    /// Waiting backups whose namespaces are plain names, by each of these names.
     names: Groups<String>,
-    /// The other waiting ones.
+    /// Waiting backups with patterns among their namespaces.
     patterns: Groups<Alike>,
-    /// Waiting ones.
+    /// Waiting backups by the name of their schedule.
     schedules: Groups<String>,
     marks: Groups<Timestamp>,
     positions: Groups<u32>,
@@ -26,14 +28,14 @@ pub struct Index {
 
 type Groups<K> = BTreeMap<K, BTreeSet<Arrived>>;
 
-/// In the order of arrival.
+/// An entry that is ordered by its arrival.
 #[derive(Clone, Debug)]
 struct Arrived(Arc<Entry>);
 
 impl Arrived {
-    /// Where UIDs are the same, names differ.
-    fn rank(&self) -> (Standing<'_>, &str) {
-        (Standing::by_arrival(&self.0), &self.0.name)
+    /// The name decides between entries with the same UID.
+    fn rank(&self) -> (QueueKey<'_>, &str) {
+        (QueueKey::by_arrival(&self.0), &self.0.name)
     }
 }
 
@@ -57,7 +59,8 @@ impl PartialEq for Arrived {
 
 impl Eq for Arrived {}
 
-/// Whoever takes the same namespaces. Backups of one schedule do, and their patterns are too large for a copy.
+/// Groups the backups that take the same namespaces, as those of one schedule do. It keeps the
+/// entry instead of a copy of its patterns, because patterns can be large.
 #[derive(Clone, Debug)]
 struct Alike(Arc<Entry>);
 
@@ -99,9 +102,10 @@ fn put<K: Ord>(groups: &mut Groups<K>, key: K, one: &Arrived, is_there: bool) {
     }
 }
 
-/// Those behind it change nothing of what a newcomer is told.
-fn first_in_the_way<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
-    group.iter().find(|one| view.is_in_the_way(&one.0))
+/// The first backup of the group that blocks others. The ones behind it do not change the answer
+/// for a new Backup.
+fn first_blocking<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
+    group.iter().find(|one| view.blocks(&one.0))
 }
 
 impl Index {
@@ -109,7 +113,7 @@ impl Index {
         self.put(entry, true);
     }
 
-    /// What was inserted, as it was then.
+    /// `entry` must be what was inserted, unchanged.
     pub fn remove(&mut self, entry: &Arc<Entry>) {
         self.put(entry, false);
     }
@@ -138,24 +142,27 @@ impl Index {
         }
     }
 
-    /// In no order. With these alone `view` gives a newcomer the same [`mark`](super::mark) at `now` as with all of them, and,
-    /// unless this [depends on all](super::depends_on_all), the same [position](super::position_of_newcomer), the same
-    /// [reason](super::explain_newcomer) and the same number of those that wait of its schedule. What is in `view` already does
-    /// not matter.
+    /// The entries on which the answer for a new Backup depends, in no order. With these alone,
+    /// `view` gives the new Backup the same [`mark`](super::mark) at `now` as with all entries.
+    /// Unless [`depends_on_all`](super::depends_on_all), the
+    /// [position](super::position_of_newcomer), the [reason](super::explain_newcomer) and the
+    /// number of waiting backups of its schedule are the same, too. The entries that `view` already
+    /// has do not matter.
     pub fn facing(&self, view: &View, newcomer: &Entry, now: Timestamp) -> Vec<Arc<Entry>> {
         let mut found: Vec<&Arrived> = Vec::new();
         found.extend(self.running.values().flatten().filter(|one| !view.is_stuck(&one.0)));
         let mut marked = self.marks.range(..=latest_sane(now)).rev().flat_map(|(_, group)| group);
         found.extend(marked.find(|one| !view.is_stuck(&one.0)));
         found.extend(self.positions.values().next_back().and_then(BTreeSet::first));
-        found.extend(self.patterns.values().filter_map(|group| first_in_the_way(view, group)));
+        found.extend(self.patterns.values().filter_map(|group| first_blocking(view, group)));
         if newcomer.namespaces.is_literal() {
             let named = newcomer.namespaces.literals().filter_map(|name| self.names.get(name));
-            found.extend(named.filter_map(|group| first_in_the_way(view, group)));
+            found.extend(named.filter_map(|group| first_blocking(view, group)));
         } else {
-            // Comparing takes its time, but for its cheap half, which is not for here: whoever asks may hold a lock.
+            // Only the cheap half of the comparison is done here, because the caller may hold a
+            // lock.
             let met = self.names.iter().filter(|(name, _)| newcomer.namespaces.could_contain(name));
-            found.extend(met.filter_map(|(_, group)| first_in_the_way(view, group)));
+            found.extend(met.filter_map(|(_, group)| first_blocking(view, group)));
         }
         if !newcomer.supersedes
             && let Some(schedule) = &newcomer.schedule
@@ -237,9 +244,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Whatever has become of the queue, and whatever else is known besides it.
+        /// Holds for every history of the queue, and for every further entry in the view.
         #[test]
-        fn a_newcomer_is_told_the_same_as_by_a_look_at_all(
+        fn the_index_answers_for_a_newcomer_as_the_whole_queue_does(
             changes in prop::collection::vec((0..NAMES, prop::option::weighted(0.8, any_entry())), 0..32),
             besides in prop::collection::vec(any_entry(), 0..2),
             newcomer in any_entry(),
@@ -276,7 +283,7 @@ mod tests {
             let mut few = View { backups: found, ..frame.clone() };
             let mut whole = View { backups: standing, ..frame };
             let depends = depends_on_all(&few, &newcomer);
-            // What the watch has not shown yet.
+            // Entries that the watch has not shown yet.
             for (i, entry) in besides.into_iter().enumerate() {
                 let entry = Entry { uid: format!("besides-{i}"), phase: Phase::Queued, ..entry };
                 few.backups.push(Arc::new(entry.clone()));
@@ -334,7 +341,7 @@ mod tests {
         assert!(index.running.is_empty());
     }
 
-    /// Else each is compared with all that wait.
+    /// Otherwise each pattern would be compared with every waiting backup.
     #[test]
     fn patterns_are_faced_with_those_alone_of_whose_names_they_could_match_one() {
         let mut index = Index::default();
@@ -348,11 +355,11 @@ mod tests {
             let found = index.facing(&View::default(), &newcomer, at(5000));
             found.iter().map(|entry| entry.name.clone()).collect::<BTreeSet<String>>()
         };
-        // The last one has the latest mark and the last position.
+        // The last entry has the latest mark and the last position.
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
         assert_eq!(found(&["team-*", "*q*", "ns-7"], &[]), set(&["b499", "b7"]));
         assert_eq!(found(&["*d", "team-*"], &["*x*"]), set(&["b0", "b499"]));
-        // 78, 87, and those behind each of four hundreds.
+        // 78, 87, and those that end in 78 or 87 in each of four hundreds.
         assert_eq!(found(&["n[s]-*8*7"], &[]).len(), 10 + 1);
         assert_eq!(found(&[], &["a*"]).len(), 500);
     }

@@ -1,4 +1,5 @@
-//! What a backup that is being created is told, without a plan of the whole queue.
+//! The reason and position that admission reports for a new Backup, without a plan of the whole
+//! queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +10,15 @@ use super::view::{Entry, View};
 use crate::glob::Effort;
 use crate::namespace::NamespaceSet;
 
-/// What a backup that is being created would wait for. Names the running backup in its way, or else the one
-/// furthest ahead in the queue. Linear, and without a full plan unless a slot is free.
+/// The reason why a new Backup would wait. It names the running backup that blocks the new one, or
+/// else the blocking one furthest ahead in the queue. Linear in the number of backups; a plan is
+/// made only if a slot is free.
 pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
     if let Some(reason) = view.hold_reason(newcomer) {
         return reason;
     }
     let mut compared = Compared::with(&newcomer.namespaces);
-    if let Some(entry) = first_in_the_way(view, newcomer, &mut compared) {
+    if let Some(entry) = first_blocking(view, newcomer, &mut compared) {
         let meeting = entry.namespaces.meets(&newcomer.namespaces, &compared.effort);
         return Reason::Overlap {
             with: entry.name.clone(),
@@ -33,33 +35,35 @@ pub fn explain_newcomer(view: &View, newcomer: &Entry) -> Reason {
     if free { Reason::Next } else { Reason::NoSlot { slots } }
 }
 
-/// Does what a newcomer is told depend on more than [`Index::facing`](super::Index::facing) finds? Unless the order is by
-/// arrival, its place does. And where a slot is free and nobody is in its way, it depends on who else is about to start.
+/// Does the answer for a new Backup depend on more entries than
+/// [`Index::facing`](super::Index::facing) returns? It does if the order is not by arrival, because
+/// then its place depends on all. It also does if a slot is free and no backup blocks the new one,
+/// because then it matters which others are about to start.
 pub fn depends_on_all(view: &View, newcomer: &Entry) -> bool {
     let takes_a_slot = || {
         let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();
         could_start && view.running() < view.slots.max(1)
     };
     let mut compared = Compared::with(&newcomer.namespaces);
-    !view.order.is_by_arrival()
-        || (takes_a_slot() && first_in_the_way(view, newcomer, &mut compared).is_none())
+    !view.order.is_by_arrival() || (takes_a_slot() && first_blocking(view, newcomer, &mut compared).is_none())
 }
 
-/// The running backup that keeps a newcomer from its namespaces, or else the one furthest ahead in the queue.
-fn first_in_the_way<'a>(
+/// The running backup that blocks the new one, or else the blocking one furthest ahead in the
+/// queue.
+fn first_blocking<'a>(
     view: &'a View,
     newcomer: &'a Entry,
     compared: &mut Compared<'a>,
 ) -> Option<&'a Arc<Entry>> {
-    let (by_arrival, standing) = (view.order.is_by_arrival(), view.standing(newcomer));
-    // By arrival everybody known is ahead.
-    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.standing(b) < standing;
+    let (by_arrival, key) = (view.order.is_by_arrival(), view.queue_key(newcomer));
+    // In the order of arrival, every known backup is ahead.
+    let is_ahead = |b: &Entry| b.phase.is_running() || by_arrival || view.queue_key(b) < key;
     let precedes = |a: &Arc<Entry>, b: &Arc<Entry>| {
         let running_first = b.phase.is_running().cmp(&a.phase.is_running());
         running_first.then_with(|| view.precedence(a, b)).is_lt()
     };
     let mut first: Option<&Arc<Entry>> = None;
-    for b in view.backups.iter().filter(|b| view.is_in_the_way(b) && is_ahead(b)) {
+    for b in view.backups.iter().filter(|b| view.blocks(b) && is_ahead(b)) {
         if first.is_none_or(|known| precedes(b, known)) && compared.overlaps(&b.namespaces) {
             first = Some(b);
         }
@@ -67,7 +71,7 @@ fn first_in_the_way<'a>(
     first
 }
 
-/// What one set was compared with. Those of one schedule are alike.
+/// The namespaces that were compared, because the backups of one schedule have equal ones.
 struct Compared<'a> {
     set: &'a NamespaceSet,
     effort: Effort,

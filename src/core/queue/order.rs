@@ -1,35 +1,37 @@
-//! What shifts who goes first: nothing, unless priority classes or fair shares are configured.
+//! Priority classes and fair shares: what changes the order of arrival. Without configuration,
+//! nothing does.
 
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// What shifts a backup from the place that its arrival gives it. The default shifts nobody.
+/// The configured changes to the order of arrival. The default changes nothing.
 ///
-/// Both shifts are times: a class counts as having arrived that much earlier, use counts as having arrived that
-/// much later. So waiting raises everybody alike, and nobody starves: whoever arrives later than the largest
-/// shifts together stands behind.
+/// Both changes are times: a priority class counts as an earlier arrival, recent use of a tenant as
+/// a later one. No backup starves, because waiting improves the place of all backups alike: a
+/// backup that arrives later than the sum of the largest shifts goes behind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Order {
-    /// Head start of each priority class; negative ones let others pass. Empty: there are no classes.
+    /// Head start of each priority class; a negative one puts its backups back. Empty if no classes
+    /// are configured.
     pub classes: BTreeMap<String, SignedDuration>,
     pub share: Option<FairShare>,
 }
 
-/// Tenants that used much lately let others pass.
+/// Fair sharing: moves the backups of a tenant back by what the tenant used recently.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairShare {
-    /// Label of a Backup that names its tenant.
+    /// Key of the Backup label that names the tenant.
     pub label: String,
-    /// Workers of each run: a second of it is so many worker-seconds.
+    /// Number of workers of each run: one second of a run is so many worker-seconds.
     pub workers: u16,
     /// Time after which a worker-second counts half.
     pub half_life: SignedDuration,
-    /// Largest shift.
+    /// The largest shift of a tenant.
     pub most: SignedDuration,
 }
 
-/// Class of a backup that names none.
+/// The class of a Backup without a class annotation.
 pub const DEFAULT_CLASS: &str = "normal";
 
 impl Order {
@@ -37,7 +39,7 @@ impl Order {
         self.classes.is_empty() && self.share.is_none()
     }
 
-    /// `None` for a class that is not configured.
+    /// Returns `None` if the class is not configured.
     pub fn head_start(&self, class: Option<&str>) -> Option<SignedDuration> {
         let class = class.unwrap_or(DEFAULT_CLASS);
         let known = self.classes.get(class).copied();
@@ -45,16 +47,16 @@ impl Order {
     }
 }
 
-/// A run that ended, or goes on.
+/// What one run of a tenant used. The run has ended or goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Use {
     pub tenant: String,
     pub worker_seconds: f64,
-    /// When it ended; `now` for one that goes on.
+    /// When the run ended; `now` if it goes on.
     pub until: Timestamp,
 }
 
-/// How far back each tenant stands: one second for each worker-second that it used lately.
+/// How far each tenant is moved back: one second for each worker-second that it used recently.
 pub fn handicaps(
     uses: impl IntoIterator<Item = Use>,
     share: &FairShare,

@@ -1,27 +1,28 @@
-//! One decision: who starts, why the others wait, which positions are to be written.
+//! The plan of one cycle: which backups start or end, why the others wait, and which positions must
+//! be written.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::held::{Held, Work, are_plain};
+use super::claimed::{Claimed, Work, are_plain};
 use super::reason::Reason;
 use super::view::{Entry, Phase, View};
 use crate::glob::Effort;
 
-/// What to do, as indices into the view's `backups`.
+/// The actions of one cycle, as indices into the view's `backups`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// To ReadyToStart, in this order.
+    /// Backups that become ReadyToStart, in this order.
     pub start: Vec<usize>,
-    /// Waiting ones that are to end without having run.
+    /// Waiting backups that end without a run.
     pub end: Vec<End>,
-    /// Those that stay, in queue order: the place of `waiting[i]` is `i + 1`.
+    /// Backups that stay in the queue, in its order: the place of `waiting[i]` is `i + 1`.
     pub waiting: Vec<Waiting>,
 }
 
-/// A backup that ends without having run.
+/// A backup that ends without a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     pub backup: usize,
@@ -30,11 +31,11 @@ pub struct End {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody asked for it.
+    /// The Backup has the annotation `berth.dev/cancel`.
     Canceled,
-    /// A later one of its schedule takes its place.
+    /// A later backup of its schedule replaces it.
     Superseded { by: usize },
-    /// What it asks for cannot be read, or is too much.
+    /// The spec of the Backup cannot be read, or exceeds a limit.
     Refused { why: Vec<String> },
 }
 
@@ -45,13 +46,15 @@ pub struct Waiting {
     /// Its exact place, from 1.
     pub place: u32,
     pub reason: Reason,
-    /// It takes the place of one that arrived then, and has to be marked with that before the other one ends.
+    /// Arrival of the backup that this one replaces. It must be written to this one before the
+    /// other one ends.
     pub inherits: Option<Timestamp>,
 }
 
 impl Plan {
-    /// Positions that are wrong, from the head of the queue, and backups that are not Queued yet or take another's place (all
-    /// of those: the first have no position at all, and for the second others wait). At most `budget` corrections.
+    /// The backups whose status or mark must be written, in queue order: all that are not Queued
+    /// yet, because they have no position; all that replace another one, because those wait for it;
+    /// and at most `budget` wrong positions.
     pub fn renumber<'a>(&'a self, view: &'a View, budget: usize) -> impl Iterator<Item = &'a Waiting> {
         let mut left = budget;
         self.waiting.iter().filter(move |waiting| match view.backups.get(waiting.backup) {
@@ -67,28 +70,31 @@ impl Plan {
     }
 }
 
-/// Walks the queue once, in order. A backup starts when a slot is free and it meets neither a running backup
-/// nor any that is ahead of it, started just now or passed over: one that is passed over keeps its
-/// namespaces, so that a backup of many namespaces is never overtaken for ever by small ones.
+/// Walks the queue once, in order. A backup starts if a slot is free and it overlaps neither with a
+/// running backup nor with any ahead of it, whether that one is started in this plan or stays. A
+/// backup that stays keeps its claim on its namespaces, so small backups cannot overtake a backup
+/// of many namespaces for ever.
 pub fn plan(view: &View) -> Plan {
     walk(view, Extent::Whole).0
 }
 
-/// The beginning of a [`plan`]: done as soon as no slot is left. Holds all that are to start, and those that are to end
-/// first: ahead of them, or wherever they wait if what starts takes their place; nothing of the rest.
+/// The beginning of a [`plan`]: the walk ends as soon as no slot is left. Contains every start, and
+/// every end that must be written before: those ahead in the queue, and those that a started backup
+/// replaces. Contains nothing else.
 pub fn starts(view: &View) -> Plan {
     walk(view, Extent::WhileSlotsLast).0
 }
 
-/// For tests and benchmarks: a plan that looks at each name once more for each backup ahead of it is found by this, on a
-/// machine of any speed.
+/// For tests and benchmarks: reveals a plan that looks up each name once more for each backup
+/// ahead, on a machine of any speed.
 pub fn work(view: &View) -> Work {
     walk(view, Extent::Whole).1
 }
 
-/// May a backup that is ReadyToStart begin to run? A second look, by whoever runs it: a write of a leader that was
-/// given up, or is gone, may land after another one has decided. `is_open`: it runs it already, whatever the view says.
-pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) -> bool {
+/// May a backup that is ReadyToStart begin to run? The executor checks this a second time, because
+/// a write of a former leader may arrive after its successor has decided. `is_run_here` says whether
+/// the executor already runs a backup, whatever the view shows.
+pub fn may_run(view: &View, entry: &Entry, is_run_here: impl Fn(&Entry) -> bool) -> bool {
     let effort = Effort::of_decision();
     let meets = |b: &Entry| {
         let of_its_own = are_plain(&b.namespaces, &entry.namespaces).then(Effort::of_decision);
@@ -96,7 +102,7 @@ pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) ->
     };
     let running = || {
         let others = view.backups.iter().filter(|b| b.uid != entry.uid);
-        others.filter(|b| b.phase == Phase::InProgress || is_open(b))
+        others.filter(|b| b.phase == Phase::InProgress || is_run_here(b))
     };
     running().count() < view.slots.max(1) && !running().any(|b| meets(b))
 }
@@ -105,7 +111,7 @@ pub fn may_open(view: &View, entry: &Entry, is_open: impl Fn(&Entry) -> bool) ->
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Whole,
-    /// Until no slot is left: the reasons of the rest are not asked for.
+    /// Until no slot is left, because the reasons of the others are not needed.
     WhileSlotsLast,
 }
 
@@ -119,17 +125,17 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
     }
     let superseding = superseding(view);
     let heirs = heirs(view, &superseding);
-    let sight = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
-    let view = sight.as_ref().unwrap_or(view);
+    let inherited = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
+    let view = inherited.as_ref().unwrap_or(view);
     let names: usize = match extent {
         Extent::Whole => view.backups.iter().map(|entry| entry.namespaces.names().len()).sum(),
         Extent::WhileSlotsLast => 0,
     };
-    let mut held = Held::new(names);
+    let mut claimed = Claimed::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
-        held.hold_running(i, &entry.namespaces);
+        claimed.claim_running(i, &entry.namespaces);
     }
-    let line = view.line();
+    let line = view.ordered();
     let mut plan = Plan::default();
     for index in line {
         let is_full = extent == Extent::WhileSlotsLast && free == 0;
@@ -139,7 +145,8 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         let Some(entry) = view.backups.get(index) else { continue };
         let later = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
         let cause = match later {
-            // Held or not: but what cannot be written cannot be ended either, and is tried again like all that is so.
+            // A hold does not prevent cancellation. A Backup that cannot be written cannot be ended
+            // either; it is retried like all unwritable ones.
             _ if entry.canceled && !view.is_unwritable(entry) => Some(Cause::Canceled),
             Some(by) if by != index && !view.holds(entry) => Some(Cause::Superseded { by }),
             _ if !entry.refused.is_empty() && !view.holds(entry) => {
@@ -148,7 +155,8 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
             _ => None,
         };
         if let Some(cause) = cause {
-            // Whoever ends first, and is forgotten, leaves no place behind.
+            // A backup that another one replaces must not end before its arrival is written to that
+            // one, because its place would be lost.
             if matches!(cause, Cause::Superseded { by } if heirs.contains_key(&by)) {
                 continue;
             }
@@ -158,22 +166,23 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         if is_full {
             continue;
         }
-        let conflict = match held.meets(view, &entry.namespaces) {
-            None if free > 0 && view.hold_reason(entry).is_none() => held.meets_running(view, entry),
+        let conflict = match claimed.meets(view, &entry.namespaces) {
+            None if free > 0 && view.hold_reason(entry).is_none() => claimed.meets_running(view, entry),
             found => found,
         };
-        if view.is_in_the_way(entry) {
-            held.hold(index, &entry.namespaces);
+        if view.blocks(entry) {
+            claimed.claim(index, &entry.namespaces);
         }
         let reason = match view.hold_reason(entry).or(conflict) {
             Some(reason) => reason,
             None if free > 0 && entry.phase == Phase::Queued && !heirs.contains_key(&index) => {
                 free -= 1;
-                held.started(index);
+                claimed.started(index);
                 plan.start.push(index);
                 continue;
             }
-            // Not Queued yet, or not marked as an heir: that is written first, and it is looked at again with that in hand.
+            // The backup is not Queued yet, or not marked with the arrival it inherits. That is
+            // written first, and the next cycle considers it again.
             None if free > 0 => {
                 free -= 1;
                 Reason::Next
@@ -186,10 +195,10 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
         plan.waiting.push(Waiting { backup: index, place, reason, inherits: heirs.get(&index).copied() });
     }
-    (plan, held.work())
+    (plan, claimed.work())
 }
 
-/// The last one of each schedule, waiting or running, if it takes the place of older ones.
+/// The last backup of each schedule, waiting or running, if it replaces older ones.
 fn superseding(view: &View) -> HashMap<&str, usize> {
     let mut last: HashMap<&str, ((Timestamp, Timestamp, &str), usize)> = HashMap::new();
     for (index, entry) in view.backups.iter().enumerate() {
@@ -206,8 +215,9 @@ fn superseding(view: &View) -> HashMap<&str, usize> {
     last.into_iter().filter(|(_, (_, i))| supersedes(*i)).map(|(schedule, (_, i))| (schedule, i)).collect()
 }
 
-/// Those that wait and stand behind one whose place they take, and since when that one waits. Else a schedule that comes
-/// round sooner than the queue moves would be put back each time, for ever.
+/// Waiting backups that replace one ahead of them, with the time since when that one waits. Without
+/// this, a schedule that comes round sooner than the queue moves would lose its place each time,
+/// for ever.
 fn heirs(view: &View, superseding: &HashMap<&str, usize>) -> HashMap<usize, Timestamp> {
     let mut heirs: HashMap<usize, Timestamp> = HashMap::new();
     if superseding.is_empty() {
@@ -225,7 +235,7 @@ fn heirs(view: &View, superseding: &HashMap<&str, usize>) -> HashMap<usize, Time
     heirs
 }
 
-/// As they will stand once that is written down.
+/// The view as it will be once the inherited arrivals are written.
 fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
     for (by, since) in heirs {
         if let Some(heir) = view.backups.get_mut(*by) {
@@ -235,7 +245,8 @@ fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
     view
 }
 
-/// Nobody waits for a place that is still to be taken.
+/// The view with all inherited arrivals written, so that an estimate does not wait for these
+/// writes.
 pub(super) fn settled(view: View) -> View {
     let heirs = heirs(&view, &superseding(&view));
     with_heirs(view, &heirs)

@@ -1,29 +1,32 @@
-//! Positions: what a newcomer gets, and how many corrections may be written.
+//! Positions: the one that a new Backup gets, and how many corrections may be written.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::view::{Entry, Phase, View};
 
-/// How far the clocks of a cluster may be ahead of each other.
+/// The largest clock skew between the machines of a cluster.
 pub const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
-/// How long an admission may take: the API server stamps a Backup after the webhook has marked it.
+/// The longest admission: the API server sets creationTimestamp after the webhook has written its
+/// mark.
 const ADMISSION: SignedDuration = SignedDuration::from_secs(2);
 
-/// May the webhook have written this mark? The API server lets anybody write one while the webhook is away, but creates
-/// nothing in the past or in the future. One that is not likely is none.
+/// Can the webhook have written this mark? Any user can write one while the webhook is down, but
+/// the creationTimestamp comes from the API server, so a mark far from it is forged. An unlikely
+/// mark is ignored.
 pub fn is_likely(mark: Timestamp, created_at: Timestamp) -> bool {
     let after = mark.duration_since(created_at);
     -ADMISSION <= after && after <= CLOCKS_DIFFER
 }
 
-/// No clock of this cluster shows more.
+/// The latest time that a clock of this cluster can show.
 pub(super) fn latest_sane(now: Timestamp) -> Timestamp {
     now.saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX)
 }
 
-/// Time mark of a newcomer: now, or just after the latest mark that is known, so that no clock that stands still,
-/// jumps back or lags behind that of another replica lets it pass those that were here before. Marks that no clock of
-/// this cluster shows are somebody's mistake, and are left behind.
+/// Time mark of a new Backup: now, or just after the latest known mark. So a clock that stands
+/// still, jumps back or lags behind that of another replica does not let the new Backup pass
+/// earlier ones. Marks in the far future are ignored, because no clock of this cluster can have
+/// written them.
 pub fn mark(view: &View, now: Timestamp) -> Timestamp {
     let sane = latest_sane(now);
     let known = view.backups.iter().filter(|b| b.phase != Phase::New).filter_map(|b| b.enqueued_at);
@@ -32,22 +35,22 @@ pub fn mark(view: &View, now: Timestamp) -> Timestamp {
     after.map_or(now, |after| after.max(now))
 }
 
-/// By arrival: one past the last known position of a Queued backup. Otherwise its place among those that wait;
-/// those behind it move up when they are renumbered.
+/// In the order of arrival: one past the last known position of a Queued backup. Otherwise its
+/// place among the waiting backups; those behind it move back when they are renumbered.
 pub fn position_of_newcomer(view: &View, newcomer: &Entry) -> u32 {
     let place = if view.order.is_by_arrival() {
         view.backups.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max().unwrap_or(0)
     } else {
-        let standing = view.standing(newcomer);
-        let ahead = |b: &Entry| !b.phase.is_running() && view.standing(b) < standing;
+        let key = view.queue_key(newcomer);
+        let ahead = |b: &Entry| !b.phase.is_running() && view.queue_key(b) < key;
         u32::try_from(view.backups.iter().filter(|b| ahead(b)).count()).unwrap_or(u32::MAX)
     };
     place.saturating_add(1)
 }
 
-/// How many positions may be rewritten now. Time alone earns writes, so a start costs none, however long the queue
-/// is: a queue that moves slowly shows exact places soon, from its head on; one that moves fast has better things to
-/// do. The order is right all the while: it does not follow from positions.
+/// How many positions may be rewritten now. Only time earns writes, so a start costs none, however
+/// long the queue is. A slow queue soon shows exact places, from its head on; a fast one needs its
+/// writes for starts. The order stays right meanwhile, because it does not depend on positions.
 #[derive(Clone, Debug)]
 pub struct RenumberBudget {
     saved: f64,
@@ -56,7 +59,7 @@ pub struct RenumberBudget {
 
 impl RenumberBudget {
     pub const PER_SECOND: f64 = 5.0;
-    /// While nothing starts, there is nothing better to do.
+    /// The rate while nothing starts, because no other writes compete.
     pub const PER_CALM_SECOND: f64 = 50.0;
     pub const MOST: f64 = 50.0;
 
@@ -64,7 +67,7 @@ impl RenumberBudget {
         Self { saved: Self::PER_SECOND, at: now }
     }
 
-    /// Writes allowed at `now`; `calm`: nothing was started lately.
+    /// Number of writes allowed at `now`. `calm`: no backup was started lately.
     pub fn earn(&mut self, now: Timestamp, calm: bool) -> usize {
         let rate = if calm { Self::PER_CALM_SECOND } else { Self::PER_SECOND };
         let seconds = now.duration_since(self.at).as_secs_f64().max(0.0);

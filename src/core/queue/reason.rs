@@ -1,30 +1,32 @@
-//! Why a backup waits.
+//! The reason why a Backup waits.
 
 use std::fmt;
 
-/// Typed until the last moment: the same value labels metrics and becomes the text that people read.
+/// A value until it is printed: the same one labels metrics and becomes the text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A slot is free and nothing is in its way: the next cycle starts it.
+    /// A slot is free and no other backup blocks this one: it starts in the next cycle.
     Next,
-    /// The API server refuses every write to it.
+    /// The API server refuses every write to the Backup.
     Unwritable,
-    /// Somebody holds it.
+    /// The Backup has the annotation `berth.dev/hold`.
     Held,
-    /// Somebody holds every backup of its storage location; empty for the default one.
+    /// The storage location of the Backup has the annotation `berth.dev/hold`. An empty name stands
+    /// for the default location.
     LocationHeld { location: String },
-    /// The store of its location cannot be used just now; empty for the default one.
+    /// The store of its location cannot be used at the moment. An empty name stands for the default
+    /// location.
     LocationUnavailable { location: String, why: String },
-    /// Whoever runs backups is not there.
+    /// No executor of Backups is running.
     NoExecutor { why: String },
-    /// All slots are taken.
+    /// Running backups take all slots.
     NoSlot { slots: usize },
-    /// It shares a namespace with a running backup or with one that is ahead of it in the queue.
+    /// The Backup shares a namespace with a running backup or with one ahead of it in the queue.
     Overlap { with: String, running: bool, namespaces: Vec<String> },
 }
 
 impl Reason {
-    /// Every [`Reason::word`].
+    /// All values of [`Reason::word`].
     pub const WORDS: [&str; 8] = [
         "Next",
         "Unwritable",
@@ -36,7 +38,7 @@ impl Reason {
         "Overlap",
     ];
 
-    /// One word, a closed set: for metric labels, Event reasons and columns.
+    /// One word out of a closed set, for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Next => "Next",
@@ -56,7 +58,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),
             Self::Unwritable => f.write_str(
-                "somebody to delete it: the API server refuses every write to it, perhaps because it is too large",
+                "its deletion: the API server refuses every write to it, perhaps because it is too large",
             ),
             Self::Held => f.write_str("its release: it is held"),
             Self::LocationHeld { location } if location.is_empty() => {
@@ -71,7 +73,7 @@ impl fmt::Display for Reason {
             Self::LocationUnavailable { location, why } => {
                 write!(f, "storage location {location}: it is unavailable ({why})")
             }
-            Self::NoExecutor { why } => write!(f, "whoever runs backups: {why}"),
+            Self::NoExecutor { why } => write!(f, "an executor of backups: {why}"),
             Self::NoSlot { slots: 1 } => f.write_str("the running backup to end (1 slot)"),
             Self::NoSlot { slots } => write!(f, "a free slot (all {slots} are taken)"),
             Self::Overlap { with, running, namespaces } => {

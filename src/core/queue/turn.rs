@@ -1,4 +1,4 @@
-//! Whose end is written next, where more backups are to end than are ended at one time.
+//! Which backups are ended next if more must end than are ended at one time.
 
 use super::plan::End;
 use super::view::View;
@@ -7,13 +7,15 @@ use super::view::View;
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub ends: usize,
-    /// Of these, those whose last write failed: fewer, because each of them may take as long as a write may take.
+    /// How many of these may be backups whose last write failed. There are fewer of them, because
+    /// each may take until the time-out of a write.
     pub again: usize,
 }
 
-/// Those that are written now, and those that are left. First come those whose last write did not fail, in their order, and
-/// then the others, beginning with the one that has not been tried for the longest time. So what cannot be written holds up
-/// nobody, and is not forgotten either, however many come after it.
+/// Splits `ends` into those that are written now and those that come later. Backups whose last
+/// write did not fail come first, in their order. The others follow, longest untried first. So a
+/// backup that cannot be written delays no other one, and is tried again however many new ones
+/// arrive.
 pub fn turns<'p>(view: &View, ends: &'p [End], room: Room) -> (Vec<&'p End>, Vec<&'p End>) {
     let (mut again, mut now): (Vec<&End>, Vec<&End>) =
         ends.iter().partition(|end| failure(view, end).is_some());
@@ -41,10 +43,10 @@ mod tests {
     use crate::queue::{Entry, Phase, plan};
 
     const ROOM: Room = Room { ends: 4, again: 1 };
-    /// At least so many are left to those that have not failed.
+    /// At least so many turns remain for backups that have not failed.
     const FRESH: usize = ROOM.ends - ROOM.again;
 
-    /// A queue of canceled backups, and whoever ends them.
+    /// A queue of canceled backups, and the loop that ends them.
     #[derive(Default)]
     struct Rim {
         view: View,
@@ -64,7 +66,7 @@ mod tests {
             }));
         }
 
-        /// UIDs of those that were tried: whatever is called `never` is not written.
+        /// Returns the UIDs that were tried. Backups named `never` cannot be written.
         fn cycle(&mut self) -> Vec<String> {
             let ends = plan(&self.view).end;
             let (now, later) = turns(&self.view, &ends, ROOM);

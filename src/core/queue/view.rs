@@ -1,4 +1,4 @@
-//! The frozen state on which one cycle decides.
+//! The immutable state on which one cycle of the queue decides.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{HashMap, HashSet};
@@ -11,11 +11,11 @@ use super::reason::Reason;
 use crate::location::Closed;
 use crate::namespace::NamespaceSet;
 
-/// Where a backup stands, as far as the queue cares.
+/// The phase of a Backup, as far as the queue distinguishes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
     #[default]
-    /// Empty or `New`: the webhook did not see it.
+    /// Empty or `New`: the webhook has not seen this Backup.
     New,
     Queued,
     ReadyToStart,
@@ -23,13 +23,13 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Does it take one of the slots, and hold its namespaces?
+    /// Does the backup take a slot and block its namespaces?
     pub fn is_running(self) -> bool {
         matches!(self, Self::ReadyToStart | Self::InProgress)
     }
 }
 
-/// A backup that waits or runs. Finished ones are in no view.
+/// A Backup that waits or runs. A view has no finished Backups.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub name: String,
@@ -37,57 +37,60 @@ pub struct Entry {
     pub phase: Phase,
     /// `status.queuePosition`; 0 when absent.
     pub position: u32,
-    /// Somebody wants it to wait (`berth.dev/hold`): it does not start, and is in nobody's way.
+    /// The Backup must wait (`berth.dev/hold`): it does not start, and blocks no other one.
     pub held: bool,
-    /// Somebody wants it to end (`berth.dev/cancel`).
+    /// The Backup must end (`berth.dev/cancel`).
     pub canceled: bool,
-    /// Somebody moved it to the front (`berth.dev/first`), and when.
+    /// When the Backup was moved to the front (`berth.dev/first`).
     pub first: Option<Timestamp>,
-    /// Priority class that it names (`berth.dev/priority-class`).
+    /// The priority class of the Backup (`berth.dev/priority-class`).
     pub class: Option<String>,
-    /// Whose share it uses; `None` while there are no shares, and for backups without the label.
+    /// The tenant whose share the Backup uses. `None` without fair sharing, and for Backups without
+    /// the label.
     pub tenant: Option<String>,
-    /// The schedule that made it.
+    /// Name of the Schedule that created the Backup.
     pub schedule: Option<String>,
-    /// It takes the place of older ones of its schedule that still wait (`berth.dev/supersede`).
+    /// The Backup replaces older ones of its schedule that still wait (`berth.dev/supersede`).
     pub supersedes: bool,
-    /// Name of its storage location; empty for the default one.
+    /// Name of the storage location; empty for the default one.
     pub location: String,
     /// Annotation `berth.dev/enqueued-at`; see [`is_likely`](super::is_likely).
     pub enqueued_at: Option<Timestamp>,
-    /// Annotation `berth.dev/waits-since`: arrival of the first of those whose place it took.
+    /// Annotation `berth.dev/waits-since`: arrival of the first of the Backups that it replaces.
     pub waits_since: Option<Timestamp>,
     /// `status.startTimestamp`.
     pub started_at: Option<Timestamp>,
-    /// `metadata.creationTimestamp`, whole seconds.
+    /// `metadata.creationTimestamp`, in whole seconds.
     pub created_at: Timestamp,
-    /// `spec.includedNamespaces` as they stand, sorted; all of them is `*`.
+    /// `spec.includedNamespaces` as written, sorted; `*` for all namespaces.
     pub includes: Vec<String>,
-    /// What it would take, or, once it runs, what its patterns resolved to.
+    /// The namespaces that the Backup takes; once it runs, those that its patterns resolved to.
     pub namespaces: NamespaceSet,
-    /// Why what it would take cannot be told: it takes nothing then, and ends without having run.
+    /// Why the namespaces of the Backup cannot be read. Such a Backup blocks nothing and ends
+    /// without a run.
     pub refused: Vec<String>,
 }
 
-/// Everything one decision may look at.
+/// All state on which one plan depends.
 #[derive(Clone, Debug)]
 pub struct View {
     /// `--concurrent-backups`, at least 1.
     pub slots: usize,
-    /// In any order. Shared, so that freezing a view copies no entry.
+    /// In any order. Behind `Arc`, so that building a view copies no entry.
     pub backups: Vec<Arc<Entry>>,
-    /// How many more there are, on which what is asked does not depend.
+    /// Number of further backups on which the answer does not depend.
     pub others: usize,
     pub order: Order,
-    /// How far back each tenant stands.
+    /// How far each tenant is moved back.
     pub handicaps: HashMap<String, SignedDuration>,
-    /// Storage locations whose backups are to wait; the empty name for the default one.
+    /// Storage locations whose backups must wait. The empty name stands for the default location.
     pub closed_locations: HashMap<String, Closed>,
-    /// Why nothing can start at all: whoever runs backups is not there.
+    /// Why no backup can start at all: no executor is running.
     pub stopped: Option<String>,
-    /// UIDs of backups whose every write is refused: they are in nobody's way, and take no slot.
+    /// UIDs of backups whose every write is refused. They block no other backup and take no slot.
     pub unwritable: HashSet<String>,
-    /// UIDs of backups whose last write failed, for whatever reason, each with the number of that failure: the larger, the later.
+    /// UIDs of backups whose last write failed for any reason, each with the number of that
+    /// failure: a larger number is a later failure.
     pub failures: HashMap<String, u64>,
 }
 
@@ -108,14 +111,16 @@ impl Default for View {
 }
 
 impl Entry {
-    /// By what it stands in line: when it arrived, or the first of those whose place it took.
+    /// The time that decides the place of the backup: its own arrival, or that of the first Backup
+    /// that it replaces, if that is earlier.
     pub fn since(&self) -> Timestamp {
         let arrived = self.arrived();
         self.waits_since.map_or(arrived, |since| since.min(arrived))
     }
 
-    /// When it arrived itself. A mark on what the queue has not seen is not ours, and without one all that is known is the
-    /// second in which it was created: it passes nobody who came in that.
+    /// When the backup itself arrived. The time mark of a Backup in phase New is ignored, because
+    /// the queue did not write it. Without a mark only the second of creation is known, so the end
+    /// of that second counts: the backup then passes none that was created in the same second.
     pub fn arrived(&self) -> Timestamp {
         let created = || self.created_at.saturating_add(SignedDuration::from_secs(1));
         self.mark().unwrap_or_else(|| created().unwrap_or(self.created_at))
@@ -126,17 +131,22 @@ impl Entry {
     }
 }
 
-/// Where a backup stands; smaller goes first. Total: no two are equal.
+/// The sort key of a backup in the queue; the smaller key goes first. The order is total: no two
+/// keys are equal.
 ///
-/// 1. those moved to the front, the last one first, 2. by arrival: enqueued earlier, shifted by class and share where there
-///    are any, 3. lower position, 4. created earlier, 5. UID, so that every run agrees.
+/// 1. Backups that were moved to the front, the last moved one first.
+/// 2. Earlier arrival, shifted by priority class and fair share if these are configured.
+/// 3. Lower position.
+/// 4. Earlier creation.
+/// 5. UID, so that every run of the plan agrees.
 ///
-/// What the queue has not seen yet stands where it will stand then: whoever says that he has a place already gains nothing.
+/// A Backup in phase New gets the key that it will have once it is queued, so a Backup that was
+/// created with a position gains nothing by it.
 ///
-/// Positions decide only where nobody marked the time: they are rewritten one by one as the queue moves, and an order
-/// that followed them would be wrong while that goes on.
+/// Positions decide only between backups without a time mark. They are rewritten one by one while
+/// the queue moves, so an order that followed positions would be wrong in the meantime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing<'a> {
+pub struct QueueKey<'a> {
     first: Reverse<Option<Timestamp>>,
     shifted: Timestamp,
     enqueued_at: Timestamp,
@@ -145,20 +155,20 @@ pub struct Standing<'a> {
     uid: &'a str,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> QueueKey<'a> {
     pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
-        let standing = Self::by_arrival(entry);
+        let key = Self::by_arrival(entry);
         if order.is_by_arrival() {
-            return standing;
+            return key;
         }
         let ahead = order.head_start(entry.class.as_deref()).unwrap_or_default();
         let behind = entry.tenant.as_ref().and_then(|tenant| handicaps.get(tenant)).copied();
         let shift = behind.unwrap_or_default().checked_sub(ahead).unwrap_or_default();
-        let shifted = standing.enqueued_at.saturating_add(shift).unwrap_or(standing.enqueued_at);
-        Self { shifted, ..standing }
+        let shifted = key.enqueued_at.saturating_add(shift).unwrap_or(key.enqueued_at);
+        Self { shifted, ..key }
     }
 
-    /// Where nothing shifts anybody.
+    /// The key without any shift.
     pub fn by_arrival(entry: &'a Entry) -> Self {
         let enqueued_at = entry.since();
         Self {
@@ -166,7 +176,7 @@ impl<'a> Standing<'a> {
             shifted: enqueued_at,
             enqueued_at,
             position: match entry.position {
-                // Somebody lost it.
+                // The position was removed by another writer.
                 0 => u32::MAX,
                 _ if entry.mark().is_some() || entry.phase == Phase::New => u32::MAX,
                 position => position,
@@ -178,17 +188,19 @@ impl<'a> Standing<'a> {
 }
 
 impl View {
-    /// How many take a slot.
+    /// Number of backups that take a slot.
     pub(super) fn running(&self) -> usize {
         self.backups.iter().filter(|entry| entry.phase.is_running()).count()
     }
 
-    /// Is it to wait, by its own mark or by that of its location, or because it cannot be written?
+    /// Must the backup wait because of its own annotation, because of its location, or because it
+    /// cannot be written?
     pub fn holds(&self, entry: &Entry) -> bool {
         entry.held || self.is_unwritable(entry) || self.closed_location(entry).is_some()
     }
 
-    /// Could it not even be said to run, or that it has ended? Nobody runs it, and it stands in no line.
+    /// Is this a running backup to which not even its end can be written? It takes no slot and has
+    /// no place in the queue.
     pub fn is_stuck(&self, entry: &Entry) -> bool {
         entry.phase.is_running() && self.is_unwritable(entry)
     }
@@ -201,7 +213,7 @@ impl View {
         if self.closed_locations.is_empty() { None } else { self.closed_locations.get(&entry.location) }
     }
 
-    /// What a backup waits for that is to wait.
+    /// The reason why a backup that must wait does so.
     pub(super) fn hold_reason(&self, entry: &Entry) -> Option<Reason> {
         if self.is_unwritable(entry) {
             return Some(Reason::Unwritable);
@@ -216,25 +228,25 @@ impl View {
         })
     }
 
-    /// Does it keep others from its namespaces?
-    pub fn is_in_the_way(&self, entry: &Entry) -> bool {
+    /// Does the backup keep others from its namespaces?
+    pub fn blocks(&self, entry: &Entry) -> bool {
         entry.phase.is_running() || !(entry.canceled || self.holds(entry))
     }
 
-    pub fn standing<'a>(&self, entry: &'a Entry) -> Standing<'a> {
-        Standing::of(entry, &self.order, &self.handicaps)
+    pub fn queue_key<'a>(&self, entry: &'a Entry) -> QueueKey<'a> {
+        QueueKey::of(entry, &self.order, &self.handicaps)
     }
 
-    /// Who goes first.
+    /// Compares two backups: the lesser one goes first.
     pub fn precedence(&self, a: &Entry, b: &Entry) -> Ordering {
-        self.standing(a).cmp(&self.standing(b))
+        self.queue_key(a).cmp(&self.queue_key(b))
     }
 
-    /// Indices of the waiting, in the order in which they are considered.
-    pub(super) fn line(&self) -> Vec<usize> {
-        let mut line: Vec<(Standing<'_>, usize)> = (self.backups.iter().enumerate())
+    /// Indices of the waiting backups, in the order in which the plan considers them.
+    pub(super) fn ordered(&self) -> Vec<usize> {
+        let mut line: Vec<(QueueKey<'_>, usize)> = (self.backups.iter().enumerate())
             .filter(|(_, entry)| !entry.phase.is_running())
-            .map(|(i, entry)| (self.standing(entry), i))
+            .map(|(i, entry)| (self.queue_key(entry), i))
             .collect();
         line.sort_unstable();
         line.into_iter().map(|(_, i)| i).collect()

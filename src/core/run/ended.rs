@@ -1,18 +1,18 @@
-//! What becomes of a backup when its run ends before it does, as whoever ran it says.
+//! What happens to a backup when its run ends early, as decided by the process that ran it.
 
 use super::AfterInterruption;
 
 /// Why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Its process is to end.
+    /// The process must end.
     Stopped,
-    /// The store or the API server failed: another run may find it well.
+    /// The store or the API server failed: another run may succeed.
     Passing,
-    /// The store does not go on with the upload, or does not put it together: it is gone, or a part of it is another one. No run
-    /// will ever come further with it.
+    /// The store neither continues nor completes the upload: it is gone, or a part of it was
+    /// replaced. No run can make progress with it.
     Unusable,
-    /// Another run would end as this one did, or nobody wants one.
+    /// Another run would end in the same way, or is not wanted.
     Lasting,
 }
 
@@ -20,22 +20,22 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     pub cause: Cause,
-    /// There may be another run after this one: see [`super::Runs::may_go_on`].
+    /// Another run may follow this one: see [`super::Runs::may_go_on`].
     pub may_go_on: bool,
-    /// A checkpoint stands in the store: this run's, or the one that it began with.
+    /// The store has a checkpoint: this run's, or the one that it began with.
     pub is_resumable: bool,
-    /// It went on from a checkpoint, and its store took nothing more.
+    /// The run continued from a checkpoint, and the store accepted nothing further.
     pub is_stuck: bool,
     pub setting: AfterInterruption,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Whoever leads next runs it, and this run does not count.
+    /// The next leader runs the Backup, and this run does not count.
     HandOver,
-    /// It is run again, from its checkpoint.
+    /// The Backup is run again, from its checkpoint.
     Resume,
-    /// It is run again, from nothing: what its checkpoint names is of no use.
+    /// The Backup is run again from nothing, because what its checkpoint names is unusable.
     Restart,
     End,
 }
@@ -66,7 +66,7 @@ mod tests {
             (Cause::Passing, false, false, End),
             (Cause::Unusable, true, false, Restart),
             (Cause::Unusable, true, true, Restart),
-            // Nobody was promised that: it is as any other failure of a store.
+            // Without a checkpoint, this is like every other failure of a store.
             (Cause::Unusable, false, false, End),
             (Cause::Lasting, true, false, End),
         ] {

@@ -1,46 +1,49 @@
-//! How often a Backup was run, and whether its runs came further.
+//! How often a Backup was run, and whether its runs made progress.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Runs in a row that ended before the backup did and came no further than the ones before. One that kills its leader at some object
-/// would do so for ever, and nothing else would ever run.
+/// Runs in a row that ended early and came no further than those before. A backup that kills its
+/// leader at some object would do so for ever, and block the queue.
 pub const MOST_RUNS: u32 = 3;
-/// Runs at all that ended before the backup did: also one that comes further each time is in everybody's way.
+/// Runs in all that ended early, because a backup that makes a little progress each time blocks the
+/// queue, too.
 pub const MOST_RUNS_AT_ALL: u32 = 10;
 
-/// Runs of one Backup so far, this one included. A run that is handed over in peace does not count.
+/// The runs of one Backup so far, including the current one. A run that was handed over during a
+/// regular shutdown does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {
     pub all: u32,
-    /// Those in a row that came no further, the latest included.
+    /// Runs in a row without progress, including the latest.
     pub in_vain: u32,
-    /// Objects that the checkpoint with most of them has, as its run said once it stood; 0: there was none.
+    /// Largest number of objects in a checkpoint of this Backup, as its run recorded after writing
+    /// it; 0 if there was none.
     pub furthest: u64,
 }
 
 impl Default for Runs {
-    /// The first one.
+    /// The first run.
     fn default() -> Self {
         Self { all: 1, in_vain: 1, furthest: 0 }
     }
 }
 
 impl Runs {
-    /// May it be run again, now that its latest run has ended early?
+    /// May the Backup be run again, now that its latest run has ended early?
     pub fn may_go_on(self) -> bool {
         let next = self.next();
         next.in_vain <= MOST_RUNS && next.all <= MOST_RUNS_AT_ALL
     }
 
-    /// With the run that begins now, after one that ended early.
+    /// The count with the run that begins now, after one that ended early.
     #[must_use]
     pub fn next(self) -> Self {
         Self { all: self.all.saturating_add(1), in_vain: self.in_vain.saturating_add(1), ..self }
     }
 
-    /// Once a checkpoint with so many objects stands, from which the next run goes on. The first one is what later ones are measured by,
-    /// so its run counts as one that came no further.
+    /// The count after a checkpoint with so many objects was written. The first checkpoint only
+    /// sets the mark for later ones, so its run counts as one without progress.
     #[must_use]
     pub fn kept(self, stored: u64) -> Self {
         let came_further = self.furthest > 0 && stored > self.furthest;
@@ -48,7 +51,7 @@ impl Runs {
         Self { in_vain, furthest: self.furthest.max(stored), ..self }
     }
 
-    /// For people: how many there were, and how many there may be.
+    /// For messages: how many runs there were, and how many are allowed.
     pub fn told(self) -> String {
         match self.all <= self.in_vain {
             true => format!("{} of {MOST_RUNS}", self.in_vain),
@@ -56,14 +59,15 @@ impl Runs {
         }
     }
 
-    /// Without the latest one, which says nothing against another.
+    /// The count without the latest run, which does not count because it ended for another reason.
     #[must_use]
     pub fn without_latest(self) -> Self {
         Self { all: self.all.saturating_sub(1), in_vain: self.in_vain.saturating_sub(1), ..self }
     }
 }
 
-/// As it stands on the Backup (`berth.dev/runs`): `IN_VAIN`, or `IN_VAIN ALL FURTHEST` where these say more.
+/// The value of the annotation `berth.dev/runs`: `IN_VAIN`, or `IN_VAIN ALL FURTHEST` if the other
+/// two numbers add anything.
 impl fmt::Display for Runs {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { all, in_vain, furthest } = self;
@@ -92,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// How many runs there are when each dies with so many objects in its checkpoint.
+    /// Number of runs when each dies with so many objects in its checkpoint.
     fn all_runs(died_at: impl IntoIterator<Item = u64>) -> u32 {
         let mut runs = Runs::default();
         for stored in died_at {

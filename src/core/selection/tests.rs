@@ -17,7 +17,7 @@ fn kind(qualified: &str, kind: &str, namespaced: bool) -> ResourceType {
     }
 }
 
-/// In the order in which a server would tell them.
+/// In the order in which a server lists them.
 fn cluster() -> Vec<ResourceType> {
     vec![
         kind("pods", "Pod", true),
@@ -90,11 +90,11 @@ fn types_are_taken_as_documented() {
         (&none, sc, false, Needed),
         (&none, ns, false, Listed),
         (&none, cm, false, Listed),
-        // What a server writes into the spec by itself changes nothing.
+        // The excludes that a server adds to the spec change nothing.
         (&automatic, sc, true, Listed),
         (&automatic, sc, false, Needed),
         (&automatic, cm, true, Listed),
-        // All, spelled out, is all.
+        // Everything, listed explicitly, is everything.
         (&scoped((&[], &[]), (&["*"], &[])), sc, true, Listed),
         (&scoped((&[], &[]), (&["*"], &["cm"])), sc, true, Needed),
         (&scoped((&[], &["nodes"]), (&[], &[])), sc, true, Needed),
@@ -132,7 +132,8 @@ fn types_are_taken_as_documented() {
     }
 }
 
-/// Contract: "its four lists are added to the spec's lists where the spec does not already match the type one way or the other".
+/// Contract: "its four lists are added to the spec's lists where the spec does not already match
+/// the type one way or the other".
 #[test]
 fn a_policy_counts_where_the_spec_says_nothing_of_a_type() {
     use Fate::{Excluded, Listed, Needed, Unnamed};
@@ -145,21 +146,22 @@ fn a_policy_counts_where_the_spec_says_nothing_of_a_type() {
     );
     let no: Pair<'_> = (&[], &[]);
     for (filter, kind, expected) in [
-        // An exclude leaves out what the spec does not name, be it that it names nothing.
+        // An exclude removes a type that the spec does not mention, even if the spec mentions none.
         (with_policy(no, no, no, (&[], &["cm"])), cm, Excluded),
         (with_policy(no, no, no, (&[], &["cm"])), deploy, Listed),
         (with_policy(no, (&["deploy"], &[]), no, (&[], &["cm"])), cm, Excluded),
         (with_policy(no, (&["cm"], &[]), no, (&[], &["cm"])), cm, Listed),
         (with_policy(no, (&["*"], &[]), no, (&[], &["cm"])), cm, Listed),
         (with_policy(no, (&["cm"], &[]), no, (&[], &["c*", "deploy"])), cm, Listed),
-        // An include adds to the spec's; alone it takes just what it names.
+        // An include adds to the spec's; alone it selects exactly its types.
         (with_policy(no, no, no, (&["cm"], &[])), cm, Listed),
         (with_policy(no, no, no, (&["cm"], &[])), deploy, Unnamed),
         (with_policy(no, (&["deploy"], &[]), no, (&["cm"], &[])), cm, Listed),
         (with_policy(no, (&["deploy"], &[]), no, (&["cm"], &[])), deploy, Listed),
         (with_policy(no, (&[], &["cm"]), no, (&["cm"], &[])), cm, Excluded),
         (with_policy(no, (&[], &["*"]), no, (&["cm"], &[])), cm, Excluded),
-        // The same of the whole cluster, of which nothing is everything only where nothing is said at all.
+        // The same for cluster-scoped types; there, an empty filter means everything only if all
+        // lists are empty.
         (with_policy(no, no, no, no), sc, Listed),
         (with_policy(no, no, (&[], &["pv*", "persistentvolumes"]), no), pv, Excluded),
         (with_policy(no, no, (&[], &["persistentvolumes"]), no), sc, Needed),

@@ -1,5 +1,6 @@
-//! Two runs of one Backup, each of whose steps is one request or one answer, in every order. The old one does not know that the next one
-//! has its Backup, and may stand still between any two of its steps.
+//! Two runs of one Backup, whose steps are single requests or single answers, in every order. The
+//! old run does not know that the next one has its Backup, and may pause between any two of its
+//! steps.
 
 use std::collections::HashSet;
 
@@ -18,11 +19,11 @@ enum Note {
 }
 
 impl Note {
-    fn standing(self) -> Standing<'static> {
+    fn standing(self) -> FoundCheckpoint<'static> {
         match self {
-            Self::Nothing => Standing::Nothing,
-            Self::Void => Standing::Void,
-            Self::Of { run, upload } => Standing::Of { run: NAMES[run], upload: NAMES[upload] },
+            Self::Nothing => FoundCheckpoint::Nothing,
+            Self::Void => FoundCheckpoint::Void,
+            Self::Of { run, upload } => FoundCheckpoint::Of { run: NAMES[run], upload: NAMES[upload] },
         }
     }
 }
@@ -37,10 +38,11 @@ enum At {
     TakeUp,
     Begin,
     Work,
-    /// The claim was looked at, and the archive is to be put together.
+    /// The claim has been read, and the archive is about to be completed.
     Complete,
     Publish,
-    /// What is begun is cleared away: the checkpoint, the claim, the checkpoint made void, a list, the claim, aborts, files.
+    /// Clearing away what was begun: the checkpoint, the claim, the empty checkpoint, a list, the
+    /// claim, aborts, files.
     Clear,
     ClearClaim,
     Void,
@@ -59,11 +61,11 @@ struct Run {
     uses: Option<usize>,
     claim_read: usize,
     read: (Note, u8),
-    /// Version of the checkpoint that it has written.
+    /// Version of the checkpoint that the run has written.
     known: u8,
     is_over: bool,
     listed: [bool; 2],
-    /// It begins anew once it has cleared away.
+    /// The run starts from nothing once it has cleared the folder.
     begins_anew: bool,
 }
 
@@ -74,24 +76,24 @@ struct World {
     note: Note,
     version: u8,
     alive: [bool; 2],
-    /// By which run it was put together.
+    /// The run that completed the archive.
     archive: Option<usize>,
     published: Option<usize>,
     runs: [Run; 2],
     fault: Option<&'static str>,
 }
 
-/// A rule that is broken.
+/// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     None,
-    /// A run goes on with what it could not make its own.
+    /// A run continues from a checkpoint that it could not replace with its own.
     TakeUp,
-    /// Aborts what the checkpoint names.
+    /// Aborts the upload that a checkpoint names without writing the empty one first.
     Void,
-    /// Does not look at the claim between the list and the aborts.
+    /// Does not read the claim between the list and the aborts.
     ListClaim,
-    /// Does not look at the claim before it puts the archive together.
+    /// Does not read the claim before it completes the archive.
     Complete,
 }
 
@@ -138,7 +140,7 @@ impl World {
         self.alive[upload] = false;
     }
 
-    /// What may come of a step of this run.
+    /// All states after one step of this run.
     fn step(&self, me: usize, broken: Broken) -> Vec<Self> {
         let mut next = self.clone();
         let is_claimed = self.claim == me;
@@ -185,7 +187,7 @@ impl World {
                 At::Work
             }
             At::Work => {
-                // It may end early at any time.
+                // A run may end early at any time.
                 let mut ends = self.clone();
                 ends.runs[me].begins_anew = false;
                 ends.runs[me].at = At::Clear;
@@ -245,7 +247,7 @@ impl World {
                 }
                 None => At::Remove,
             },
-            // A store removes on no condition: see `Layout::remove`.
+            // A store has no conditional delete: see `Layout::remove`.
             At::Remove => {
                 if is_claimed && self.published.is_none() {
                     next.write(Note::Nothing);
@@ -281,7 +283,7 @@ impl World {
         more
     }
 
-    /// Writes its checkpoint, or finds another one there.
+    /// Writes the run's checkpoint, or finds another one there.
     fn keep(&self, me: usize) -> Option<Self> {
         let run = &self.runs[me];
         let upload = run.uses.filter(|_| !run.is_over)?;
@@ -301,7 +303,7 @@ impl World {
     }
 }
 
-/// All that can come of it.
+/// All reachable states.
 fn worlds(broken: Broken) -> HashSet<World> {
     let (mut seen, mut left) = (HashSet::new(), vec![World::new()]);
     while let Some(world) = left.pop() {
@@ -322,7 +324,7 @@ fn whatever_two_runs_do_to_each_other_nobodys_live_upload_is_aborted_and_what_is
     let worlds = worlds(Broken::None);
     let fault = worlds.iter().find(|world| world.fault.is_some());
     assert!(fault.is_none(), "{fault:?}");
-    // It is not for want of anything to do.
+    // The states without a violation are not idle ones.
     let ends = |by: usize, upload: usize| {
         worlds.iter().any(|world| world.published == Some(by) && world.runs[by].uses == Some(upload))
     };
@@ -343,14 +345,14 @@ fn each_rule_is_needed() {
 
 #[test]
 fn a_checkpoint_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
-    let ours = Standing::Of { run: "ours", upload: "u" };
-    let another = Standing::Of { run: "another", upload: "u" };
+    let ours = FoundCheckpoint::Of { run: "ours", upload: "u" };
+    let another = FoundCheckpoint::Of { run: "another", upload: "u" };
     for (found, when_claimed, when_not) in [
         (ours, true, true),
         (another, true, false),
-        (Standing::Unreadable, true, false),
-        (Standing::Nothing, true, false),
-        (Standing::Void, false, false),
+        (FoundCheckpoint::Unreadable, true, false),
+        (FoundCheckpoint::Nothing, true, false),
+        (FoundCheckpoint::Void, false, false),
     ] {
         assert_eq!(may_write_over("ours", false, true, &found), when_claimed, "{found:?}");
         assert_eq!(may_write_over("ours", false, false, &found), when_not, "{found:?}");
@@ -359,10 +361,10 @@ fn a_checkpoint_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_
     for (found, may) in [
         (ours, false),
         (another, false),
-        (Standing::Unreadable, false),
-        (Standing::Void, true),
-        (Standing::Nothing, true),
-        (Standing::Of { run: "ours", upload: "v" }, true),
+        (FoundCheckpoint::Unreadable, false),
+        (FoundCheckpoint::Void, true),
+        (FoundCheckpoint::Nothing, true),
+        (FoundCheckpoint::Of { run: "ours", upload: "v" }, true),
     ] {
         assert_eq!(may_abort("u", &found), may, "{found:?}");
     }

@@ -18,7 +18,7 @@ fn ledger(in_force: bool, version: &str) -> Value {
     })
 }
 
-/// One that was refused.
+/// A data mover that was refused.
 fn waits() -> Value {
     json!({
         "apiVersion": "velero.io/v2alpha1", "kind": "DataDownload",
@@ -31,7 +31,7 @@ fn seconds(seconds: u64) -> impl Future<Output = ()> {
     sleep(Duration::from_secs(seconds))
 }
 
-/// What a webhook with the periods of a cluster knows, while `story` goes on.
+/// Runs a webhook with the periods of a real cluster while `story` goes on.
 async fn followed(api: &Scripted, story: impl AsyncFnOnce(&InForce)) {
     let known = InForce::new(Signs::new(Duration::from_secs(60)));
     let clients = Clients { watch: api.client("velero"), call: api.client("velero") };
@@ -47,7 +47,7 @@ async fn a_minute_after_the_last_sign_nobody_is_held_back_and_those_that_were_re
     let api = Scripted::new()
         .next(get(MAPS).answers(whole("5", &[ledger(true, "5")])))
         .next(watch(MAPS).from("5").streams(&events))
-        // To ask for it brings no sign.
+        // A read brings no sign.
         .always(get(IT).answers(ledger(true, "6")))
         .once(get(UPLOADS).answers(whole("9", &[])))
         .once(get(DOWNLOADS).answers(whole("9", &[waits()])))
@@ -63,8 +63,8 @@ async fn a_minute_after_the_last_sign_nobody_is_held_back_and_those_that_were_re
         seconds(10).await;
         assert_eq!(api.writes().len(), 1, "{:?}", api.writes());
         seconds(120).await;
-        assert_eq!(api.writes().len(), 1, "woken once: {:?}", api.writes());
-        // Somebody grants again.
+        assert_eq!(api.writes().len(), 1, "nudged once: {:?}", api.writes());
+        // A leader grants again.
         events.modified(&ledger(true, "7"));
         seconds(1).await;
         assert!(known.is_kept());
@@ -103,7 +103,7 @@ async fn while_the_ledger_is_gone_nobody_passes_who_is_held_back() {
         events.deleted(&ledger(true, "6"));
         seconds(58).await;
         assert!(known.is_kept());
-        // Whoever grants has noticed.
+        // The leader has noticed.
         events.added(&ledger(true, "7"));
         seconds(59).await;
         assert!(known.is_kept());
@@ -152,7 +152,7 @@ async fn a_leader_gives_a_sign_every_twenty_seconds_and_makes_a_ledger_anew_that
     let mut anew = Ledger::open(client, "velero").await.unwrap();
     assert!(anew.uids().is_none() && anew.write(&BTreeSet::new(), Some(1)).await.unwrap());
     assert!(!anew.is_due(signs));
-    // Who can write it has seen all of it.
+    // A leader whose write succeeds has read all of it.
     assert_eq!(api.writes()[1].body["metadata"]["resourceVersion"], "6");
     api.finish();
 }

@@ -10,7 +10,7 @@ const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/one
 const VOLUME: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/one";
 const POD: &str = "/api/v1/namespaces/velero/pods/one";
 const CLAIM: &str = "/api/v1/namespaces/velero/persistentvolumeclaims/one";
-/// Where a node-agent looks for it, and where Velero takes it.
+/// Where a node-agent looks for it, and where Velero moves it.
 const SNAPSHOT: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/snap";
 const TAKEN: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/velero/volumesnapshots/one";
 
@@ -23,7 +23,7 @@ fn mover(kind: MoverKind, version: &str) -> Value {
     })
 }
 
-/// What was made for a mover, as it is asked for: its metadata.
+/// The metadata of an object that was made for a data mover.
 fn made_for(owner: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
@@ -36,7 +36,7 @@ fn deleted() -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
 }
 
-/// Seen at version 7.
+/// An item seen at version 7.
 fn seen(kind: MoverKind) -> Item {
     let accepted =
         Mover { phase: MoverPhase::Accepted, ..Mover::new(kind, "one", "u", Timestamp::UNIX_EPOCH) };
@@ -75,7 +75,7 @@ async fn one_begins_anew_when_its_own_pod_and_claim_are_gone_and_on_the_version_
         .next(get(POD).refuses(404))
         .next(get(CLAIM).answers(made_for("u", "c")))
         .next(delete(CLAIM).answers(deleted()))
-        // Somebody has made one of the same name: ours is gone.
+        // Another object has the same name now: ours is gone.
         .next(get(CLAIM).answers(made_for("u", "another")))
         .next(patch(UPLOAD).answers(mover(MoverKind::DataUpload, "8")));
     let (_, version) = recovered(&api, &seen(MoverKind::DataUpload), false).await.unwrap().unwrap();
@@ -132,7 +132,7 @@ async fn one_whose_snapshot_velero_has_taken_over_waits_and_nothing_is_removed()
         .next(get(UPLOAD).answers(mover(MoverKind::DataUpload, "7")))
         .next(get(SNAPSHOT).refuses(404));
     assert_eq!(recovered(&api, &seen(MoverKind::DataUpload), false).await.unwrap(), None);
-    // Where it cannot be known, nothing is done either.
+    // If that cannot be found out, nothing is done either.
     let broken = Scripted::new()
         .next(get(UPLOAD).answers(mover(MoverKind::DataUpload, "7")))
         .next(get(SNAPSHOT).refuses(500));
@@ -145,7 +145,7 @@ async fn one_whose_node_is_gone_fails_first_and_is_cleared_up_then() {
     let api = Scripted::new()
         .next(get(VOLUME).answers(mover(MoverKind::PodVolumeBackup, "7")))
         .next(patch(VOLUME).answers(mover(MoverKind::PodVolumeBackup, "8")))
-        // It has ended, whatever becomes of its pod.
+        // It has ended, whatever happens to its pod.
         .next(get(POD).refuses(500));
     let (outcome, version) = recovered(&api, &seen(MoverKind::PodVolumeBackup), true).await.unwrap().unwrap();
     assert!(outcome.contains("node n1 is gone") && version == "8", "{outcome}");

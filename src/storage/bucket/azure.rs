@@ -1,5 +1,6 @@
-//! Containers of an Azure storage account: the Blob service's REST API, with the account's key. What belongs to the account's
-//! owner (immutability, lifecycle, secure transfer) has another API, Azure Resource Manager's, and other credentials.
+//! Containers of an Azure storage account, by the Blob service's REST API and the account's key.
+//! Settings of the account's owner (immutability, lifecycle, secure transfer) need another API,
+//! Azure Resource Manager's, and other credentials.
 
 use std::fmt;
 
@@ -19,14 +20,16 @@ use super::line::{
 };
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, blobs, xml};
 
-/// Of Gardener's Secrets (source: `gardener-extension-provider-azure` and `etcd-backup-restore`).
+/// Keys of Gardener's Secrets (source: `gardener-extension-provider-azure` and
+/// `etcd-backup-restore`).
 const ACCOUNT: &str = "storageAccount";
 const KEY: &str = "storageKey";
 const DOMAIN: &str = "domain";
 const PUBLIC_CLOUD: &str = "blob.core.windows.net";
-/// Azure has no call that removes many: its batches are as many requests in one body, answered one by one.
+/// Removals at the same time. Azure has no call that removes many blobs: its batches are single
+/// requests in one body.
 const REMOVED_AT_ONCE: usize = 16;
-/// Of the container, not of a blob in it.
+/// The query that addresses the container, not a blob in it.
 const CONTAINER: (&str, &str) = ("restype", "container");
 
 pub struct Azure {
@@ -34,7 +37,7 @@ pub struct Azure {
     account: String,
     credential: AzureCredential,
     container: String,
-    /// Of the container, without a slash at the end.
+    /// URL of the container, without a slash at the end.
     url: String,
     is_lock_wanted: bool,
 }
@@ -86,7 +89,8 @@ impl Azure {
         Ok(Self { line, account, credential, container, url, is_lock_wanted: config.object_lock.is_some() })
     }
 
-    /// Names are the account's: nobody else has them.
+    /// Creates the container. Another account cannot have its name, because names are unique per
+    /// account.
     pub async fn create(&self) -> Result<Created> {
         match self.send(Method::PUT, Call { query: &[CONTAINER], ..Call::default() }).await {
             Ok(_) => Ok(Created::New),
@@ -120,7 +124,8 @@ impl Azure {
         Ok(warnings)
     }
 
-    /// Azure removes a container with all that is in it. So it is looked at first; what is written between the two is lost.
+    /// Deletes the container if it is empty. Azure deletes a container with its contents, so the
+    /// container is listed first. A blob that is written in between is lost.
     pub async fn delete(&self) -> Result<()> {
         if let Some(found) = self.page("", None, 1).await?.versions.first() {
             let message = format!("{self} is not empty: {} is in it, for one", found.key);
@@ -129,7 +134,8 @@ impl Azure {
         self.send(Method::DELETE, Call { query: &[CONTAINER], ..Call::default() }).await.map(|_| ())
     }
 
-    /// With snapshots and earlier versions. Not what is deleted and kept for a while: nobody can remove that twice.
+    /// Lists blobs with snapshots and earlier versions, but without soft-deleted ones, which cannot
+    /// be deleted again.
     pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
         let most = most.to_string();
         let mut query = vec![
@@ -178,7 +184,8 @@ impl Azure {
             blobs::Which::Version(id) => {
                 self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
             }
-            // The current version cannot be removed by its name. Without one, it becomes an earlier one.
+            // The current version cannot be deleted by its version id. Deleting the blob makes it
+            // an earlier version.
             blobs::Which::Current(id) => {
                 self.gone(whole).await?;
                 self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
@@ -228,7 +235,7 @@ impl Azure {
                 blobs::time(until).ok_or_else(|| self.unreadable(&format!("{until:?} is no time")))?;
             return Ok(Hold::Until(until));
         }
-        // A policy of the whole container: until when, storage keys cannot ask.
+        // The container's policy. The account's key cannot read how long it lasts.
         let container = self.send(Method::GET, Call { query: &[CONTAINER], ..Call::default() }).await?;
         let is_held = ["x-ms-has-immutability-policy", "x-ms-has-legal-hold"]
             .iter()
@@ -254,7 +261,7 @@ impl Azure {
     fn request(&self, method: &Method, call: Call<'_>) -> Result<Request> {
         let mut url = self.url.clone();
         if let Some(key) = call.key {
-            // No way to write such a key keeps a URL from leading elsewhere.
+            // Refused, because no encoding of such a key keeps the URL in the container.
             if key.split('/').any(|part| matches!(part, "." | "..")) {
                 return Err(wrong(
                     "a key with \".\" or \"..\" between slashes has no address: rename the blob",
@@ -295,10 +302,11 @@ impl fmt::Display for Azure {
 
 fn refusal(what: &str, answer: &Answer) -> StoreError {
     let told = xml::refusal(&answer.body);
-    // An answer to HEAD has no body.
+    // The code comes from the header, because an answer to HEAD has no body.
     let code = Some(answer.header("x-ms-error-code")).filter(|code| !code.is_empty()).unwrap_or(&told.code);
     let mut message = format!("{what}: {}", answer.status.as_u16());
-    // After the first line come numbers for Azure's support; elsewhere in the body, what was to be signed.
+    // Only the first line of the message: request ids for Azure's support follow, and the body may
+    // hold the string to sign.
     for word in [code, told.message.lines().next().unwrap_or_default()] {
         if !word.is_empty() {
             message = format!("{message} {word}");

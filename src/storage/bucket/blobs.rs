@@ -1,4 +1,4 @@
-//! Azure's lists of blobs (source: the REST API of the Blob service, List Blobs).
+//! Azure's lists of blobs (source: List Blobs in the REST API of the Blob service).
 
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
@@ -9,7 +9,8 @@ use super::{Marker, Page, Version, xml};
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Listing {
-    /// Always there: an answer without it is none of Azure's, and must not be taken for an empty container.
+    /// Required, because an answer without it is not Azure's and must not be taken for an empty
+    /// container.
     blobs: Blobs,
     #[serde(default)]
     next_marker: Option<String>,
@@ -32,7 +33,7 @@ struct Blob {
     properties: Properties,
 }
 
-/// Encoded where XML could not hold it.
+/// A name, percent-encoded where XML cannot hold it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Name {
@@ -51,7 +52,7 @@ struct Properties {
     bytes: u64,
 }
 
-/// What [`Version::id`] says of a blob.
+/// The kind of version that [`Version::id`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which<'a> {
     /// The account keeps no versions.
@@ -102,7 +103,7 @@ fn version(blob: Blob) -> Result<Version, String> {
     Ok(Version { key, id, bytes: blob.properties.bytes, modified })
 }
 
-/// As HTTP has it.
+/// Reads a date in the format of HTTP headers.
 pub fn time(text: &str) -> Option<Timestamp> {
     jiff::fmt::rfc2822::parse(text).ok().map(|time| time.timestamp())
 }

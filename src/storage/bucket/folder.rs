@@ -1,4 +1,4 @@
-//! Buckets that are folders. Whatever is in one counts as an object; links are not followed.
+//! Buckets that are folders. Every file in one is an object; symbolic links are not followed.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -49,7 +49,7 @@ impl Folder {
             Err(error) => Err(error),
         });
         made.await.map_err(|error| match error.fault {
-            // A volume that is not mounted must not be taken for an empty one.
+            // Because a volume that is not mounted must not be taken for an empty one.
             Fault::NoSuchBucket => StoreError::new(
                 Fault::Configuration,
                 format!("spec.providerConfig.path: the folder that is to hold {self} is not there"),
@@ -70,9 +70,9 @@ impl Folder {
     pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
         let (prefix, after) = (prefix.to_owned(), after.map(|marker| marker.key.clone()));
         self.blocking(move |path| {
-            // An absent bucket is told apart from an absent directory in it.
+            // Fails for a missing bucket, because a missing directory inside it is an empty page.
             fs::metadata(path)?;
-            // One more tells whether there is a next page.
+            // One more than the page, to know whether a next page follows.
             let mut walk = Walk { root: path, after, most: most.saturating_add(1), found: Vec::new() };
             let base = prefix.trim_end_matches('/').to_owned();
             walk.descend(&base)?;
@@ -159,7 +159,7 @@ impl Folder {
         .await
     }
 
-    /// Without `prefix`, those in the bucket and not the bucket.
+    /// Removes empty folders below `prefix`; the bucket itself stays.
     pub async fn remove_empty(&self, prefix: &str) -> Result<()> {
         let base = prefix.trim_end_matches('/').to_owned();
         self.blocking(move |path| {
@@ -191,7 +191,7 @@ impl fmt::Display for Folder {
 
 fn told(error: &io::Error, message: String) -> StoreError {
     let fault = match error.kind() {
-        // Of the bucket: what is missing inside it is no error anywhere here.
+        // The bucket is missing, because missing files inside it are no errors here.
         ErrorKind::NotFound => Fault::NoSuchBucket,
         ErrorKind::DirectoryNotEmpty => Fault::NotEmpty,
         ErrorKind::AlreadyExists => Fault::NameTaken,
@@ -202,7 +202,8 @@ fn told(error: &io::Error, message: String) -> StoreError {
     StoreError::new(fault, message)
 }
 
-/// In the order of their paths' segments, from after one path on: what lies before it is not looked at again.
+/// Walks a folder in the order of path segments, beginning after one path. Folders before that path
+/// are not read.
 struct Walk<'a> {
     root: &'a Path,
     after: Option<String>,
@@ -236,7 +237,7 @@ impl Walk<'_> {
             } else if place == Ordering::Greater {
                 match fs::symlink_metadata(self.root.join(&key)) {
                     Ok(found) => self.found.push(Version { key, bytes: found.len(), ..Version::default() }),
-                    // Removed since.
+                    // The file was removed after it was listed.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                 }
@@ -245,7 +246,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Before the path to begin after, on the way to it, or behind it.
+    /// Is a key before the path to begin after (less), a parent of it (equal), or behind it
+    /// (greater)?
     fn place(&self, key: &str) -> Ordering {
         let Some(after) = &self.after else { return Ordering::Greater };
         let mut there = after.split('/');
@@ -283,7 +285,7 @@ fn next_draft() -> u64 {
     LAST.fetch_add(1, AtomicOrdering::Relaxed)
 }
 
-/// Nothing of what is no folder, or a link to one.
+/// Lists a folder. `None`: it is no folder, or a symbolic link.
 fn list(folder: &Path) -> io::Result<Option<fs::ReadDir>> {
     let found = fs::symlink_metadata(folder)
         .and_then(|found| found.is_dir().then(|| fs::read_dir(folder)).transpose());
@@ -293,7 +295,7 @@ fn list(folder: &Path) -> io::Result<Option<fs::ReadDir>> {
     }
 }
 
-/// Removes empty folders, from the innermost on; `keep`: not this one.
+/// Removes empty folders, innermost first. `keep`: the given folder stays.
 fn prune(folder: &Path, keep: bool) -> io::Result<()> {
     let Some(listed) = list(folder)? else { return Ok(()) };
     for entry in listed {

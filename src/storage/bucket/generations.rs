@@ -1,4 +1,4 @@
-//! Documents of Google's JSON API, as far as they are needed (source: its reference, v1).
+//! The documents of Google's JSON API that berth reads and writes (source: its reference, v1).
 
 use berth_core::garden::lock::{Lock, Mode};
 use jiff::Timestamp;
@@ -14,7 +14,8 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Empty where the answer is not Google's. Its S3-like calls answer as S3 does.
+/// An error answer. Empty where the answer is not Google's. Google's S3-compatible calls answer as
+/// S3 does.
 pub fn refusal(body: &[u8]) -> Refusal {
     let Ok(told) = serde_json::from_slice::<Value>(body) else {
         let told = xml::refusal(body);
@@ -43,7 +44,7 @@ struct Object {
 
 pub fn page(body: &[u8]) -> Result<Page, String> {
     let found: Objects = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    // An empty list must be one.
+    // Checked, because an answer of another kind must not be taken for an empty list.
     if found.kind != "storage#objects" {
         return Err(format!("{:?} is no list of objects", found.kind));
     }
@@ -58,7 +59,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
     Ok(Page { versions, next: next.map(|key| Marker { key, version: None }) })
 }
 
-/// Names, of a list of buckets.
+/// The names in a list of buckets.
 pub fn buckets(body: &[u8]) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Buckets {
@@ -73,7 +74,7 @@ pub fn buckets(body: &[u8]) -> Result<Vec<String>, String> {
     Ok(found.items.into_iter().map(|bucket| bucket.name).collect())
 }
 
-/// A bucket's retention policy, as a lock.
+/// The lock that a bucket's retention policy stands for.
 pub fn lock(bucket: &Value) -> Option<Lock> {
     let policy = bucket.get("retentionPolicy")?;
     let seconds = policy.get("retentionPeriod")?;
@@ -83,7 +84,7 @@ pub fn lock(bucket: &Value) -> Option<Lock> {
     Some(Lock { mode, days: u32::try_from(seconds / DAY).unwrap_or(u32::MAX) })
 }
 
-/// What keeps an object.
+/// The locks that keep an object.
 pub fn hold(object: &Value) -> Hold {
     let is = |key: &str| object.get(key).and_then(Value::as_bool).unwrap_or_default();
     if is("temporaryHold") || is("eventBasedHold") {

@@ -1,4 +1,4 @@
-//! Buckets of Google Cloud Storage: its JSON API, as a service account.
+//! Buckets of Google Cloud Storage, by its JSON API and as a service account.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,12 +23,13 @@ use super::{
     Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, generations, xml,
 };
 
-/// Of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
+/// Key of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
 const KEY: &str = "serviceaccount.json";
 const SERVICE: &str = "https://storage.googleapis.com";
-/// An upload that was begun and never ended costs, and nobody sees it.
+/// Unfinished uploads are aborted after this many days, because they cost money and no list of
+/// objects shows them.
 const UNFINISHED_DAYS: u32 = 7;
-/// A batch of this API is as many requests in one body, answered one by one.
+/// Removals at the same time. A batch of this API is single requests in one body.
 const REMOVED_AT_ONCE: usize = 16;
 const DAY: u64 = 24 * 60 * 60;
 
@@ -38,12 +39,12 @@ pub struct Google {
     project: String,
     bucket: String,
     region: String,
-    /// Without a slash at the end.
+    /// URL of the service, without a slash at the end.
     service: String,
     lock: Option<Lock>,
 }
 
-/// What of its file is needed here.
+/// The fields of a service account's file that are read here.
 #[derive(Deserialize)]
 struct ServiceAccount {
     #[serde(rename = "type", default)]
@@ -54,18 +55,18 @@ struct ServiceAccount {
 
 #[derive(Clone, Copy, Default)]
 struct Call<'a> {
-    /// After the address of the service, encoded.
+    /// Path after the URL of the service, encoded.
     path: &'a str,
     query: &'a [(&'a str, &'a str)],
     body: Option<&'a Value>,
-    /// In messages.
+    /// Name of the call in messages.
     key: Option<&'a str>,
 }
 
 impl Google {
     pub fn open(bucket: &str, region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
         let Some(file) = line::text(secret, KEY) else { return Err(lacks(secret, &[(KEY, false)])) };
-        // Their errors quote what they read.
+        // The errors of the parsers are dropped, because they quote the Secret.
         let of_secret = |what: &str| wrong(format!("{}, {KEY}: {what}", line::name(secret)));
         let account: ServiceAccount =
             serde_json::from_str(file).map_err(|_| of_secret("is not the JSON file of a service account"))?;
@@ -128,7 +129,8 @@ impl Google {
         }
     }
 
-    /// Of one that is there. Who may read a bucket does not own it: somebody may have made it to be written to.
+    /// Checks that an existing bucket belongs to the project. Read access does not prove that,
+    /// because another project may have opened a bucket of this name to everybody.
     async fn whose(&self, refused: &StoreError) -> Result<Created> {
         let query = [("project", self.project.as_str()), ("prefix", self.bucket.as_str())];
         let call = Call { path: "/storage/v1/b", query: &query, ..Call::default() };
@@ -151,7 +153,7 @@ impl Google {
         Err(StoreError::new(Fault::NameTaken, message))
     }
 
-    /// What somebody has set stays: a longer retention, other rules of a lifecycle.
+    /// Configures the bucket. Foreign settings stay: a longer retention, other lifecycle rules.
     pub async fn configure(&self) -> Result<Vec<String>> {
         let found = self.read(&self.of_bucket(Method::GET, None).await?.body)?;
         let (mut patch, mut asked) = (json!({}), Vec::new());
@@ -192,12 +194,13 @@ impl Google {
             self.lock_retention(&set).await?;
         }
         if !unknown.is_empty() {
-            warnings.push(format!("the store does not know {}: set by nobody", unknown.join(", ")));
+            warnings.push(format!("the store does not support {}: skipped", unknown.join(", ")));
         }
         Ok(warnings)
     }
 
-    /// Nobody can shorten it after that, nor remove the bucket before its objects may go.
+    /// Locks the retention policy. After that nobody can shorten it, nor delete the bucket before
+    /// its objects may be deleted.
     async fn lock_retention(&self, found: &Value) -> Result<()> {
         let at = found.get("metageneration").and_then(Value::as_str).unwrap_or_default();
         let path = format!("{}/lockRetentionPolicy", self.path());
@@ -208,7 +211,7 @@ impl Google {
     pub async fn delete(&self) -> Result<()> {
         match self.of_bucket(Method::DELETE, None).await {
             Ok(_) => Ok(()),
-            // Google says the first, stores like it the second.
+            // Google answers with the first, compatible stores with the second.
             Err(error) if matches!(error.word.as_str(), "conflict" | "conditionNotMet") => {
                 Err(StoreError { fault: Fault::NotEmpty, ..error })
             }
@@ -255,7 +258,7 @@ impl Google {
         Ok(removal)
     }
 
-    /// Only programs that write as they would to S3 leave any.
+    /// Lists unfinished uploads, which only programs that use the S3-compatible API leave.
     pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
         let path = format!("/{}", self.bucket);
         let query = [("uploads", ""), ("prefix", prefix)];
@@ -374,7 +377,7 @@ fn is_enforced(bucket: &Value) -> bool {
     bucket.pointer("/iamConfiguration/publicAccessPrevention") == Some(&json!("enforced"))
 }
 
-/// Rights are given for the bucket as a whole, and to nobody who is not known.
+/// Access only by rights on the whole bucket, and never for the public.
 fn wanted_access() -> Value {
     json!({"uniformBucketLevelAccess": {"enabled": true}, "publicAccessPrevention": "enforced"})
 }
@@ -385,7 +388,7 @@ fn wanted_lifecycle() -> Value {
 
 fn refusal(what: &str, is_of_bucket: bool, answer: &Answer) -> StoreError {
     let (status, told) = (answer.status.as_u16(), generations::refusal(&answer.body));
-    // Of a bucket, a plain "not found" in Google's own words is said of nothing else.
+    // For a bucket's URL, Google's plain "not found" means the bucket itself.
     let word =
         if is_of_bucket && status == 404 && told.word == "notFound" { "NoSuchBucket" } else { &told.word };
     let mut message = format!("{what}: {status}");

@@ -1,5 +1,5 @@
-//! What all stores that are reached by HTTP have in common: time-outs, certificates, repeats while only patience is needed,
-//! and the reading of their Secrets.
+//! HTTP to a store: time-outs, certificates, retries of faults that may pass, and reading the
+//! store's Secret.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use tracing::debug;
 use super::{Result, StoreError};
 use crate::text::chain;
 
-/// One request. Removing a thousand objects is one.
+/// Time-out of one request. Removing a thousand objects is one request.
 const REQUEST: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
-/// A page of a thousand versions with the longest keys has less than 4 MiB.
+/// Largest answer. A page of a thousand versions with the longest keys has less than 4 MiB.
 const LARGEST: usize = 16 << 20;
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(200);
-/// What need not be encoded in a signed URL.
+/// Characters that are encoded in a URL: all but the unreserved ones, as signatures require.
 pub const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 pub const ENCODED_IN_KEY: AsciiSet = ENCODED.remove(b'/');
 
-/// Names are the stores' own words.
+/// Appends a query. Names are not encoded, because they are words of the store's API.
 pub fn add_query(url: &mut String, query: &[(&str, &str)]) {
     for (i, (name, value)) in query.iter().enumerate() {
         url.push(if i == 0 { '?' } else { '&' });
@@ -50,7 +50,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Empty where there is none, or it is no text.
+    /// A header's value. Empty where there is none, or it is not text.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
@@ -63,7 +63,8 @@ impl Line {
         ReqwestConnector::default().connect(&options(url, config)?).map(Self).map_err(wrong)
     }
 
-    /// A success, or what `judge` makes of a refusal. `make` is asked anew for each try: signatures hold for minutes.
+    /// Sends a request. Returns a success, or the error that `judge` makes of a refusal. `make`
+    /// builds the request for each try, because a signature is valid for minutes only.
     pub async fn ask(
         &self,
         what: &str,
@@ -90,13 +91,13 @@ impl Line {
         let failed = |why: &dyn fmt::Display| StoreError::new(Fault::Unavailable, format!("{what}: {why}"));
         let response = self.0.execute(request).await.map_err(|error| failed(&chain(&error)))?;
         let (head, body) = response.into_parts();
-        // The time-out holds for the body, too.
+        // The time-out covers the body, too.
         let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
         Ok(Answer { status: head.status, headers: head.headers, body })
     }
 }
 
-/// A store's word for a setting, a version, an upload that is not there: an answer, and the same a moment later.
+/// Codes for a missing setting, version or upload. They are final answers, so a retry is of no use.
 fn says_absent(word: &str) -> bool {
     word.starts_with("NoSuch")
         || word.ends_with("NotFoundError")
@@ -116,7 +117,8 @@ pub fn options(url: &str, config: &StoreConfig) -> Result<ClientOptions> {
     Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
 }
 
-/// An endpoint, such that all that is appended to it is a URL: a scheme, a host, and not more than one word after it.
+/// Checks an endpoint: a scheme, a host, and at most one path segment, so that an appended path
+/// makes a valid URL.
 pub fn address(endpoint: &str) -> Option<String> {
     let endpoint = endpoint.trim_end_matches('/');
     let url = reqwest::Url::parse(endpoint).ok()?;
@@ -126,7 +128,7 @@ pub fn address(endpoint: &str) -> Option<String> {
     let is_well = matches!(url.scheme(), "http" | "https")
         && url.has_host()
         && endpoint.chars().all(is_plain)
-        // Parsed, they are gone.
+        // Checked in the text, because the parsed URL does not show them.
         && !endpoint.contains("/.")
         && !path.contains('/');
     is_well.then(|| endpoint.to_owned())
@@ -136,9 +138,9 @@ pub fn wrong(what: impl fmt::Display) -> StoreError {
     StoreError::new(Fault::Configuration, what.to_string())
 }
 
-/// One line of a Secret; nothing where it is missing, empty, or no such line.
+/// One value of a Secret, which must be one line. Empty where it is missing, empty or not one line.
 pub fn word(secret: &Secret, key: &str) -> Option<String> {
-    // A header takes nothing else, and no key of any store has such a character.
+    // A header allows no other characters, and no key of any store has others.
     text(secret, key).filter(|text| text.chars().all(|c| c.is_ascii_graphic())).map(str::to_owned)
 }
 
@@ -148,7 +150,7 @@ pub fn text<'s>(secret: &'s Secret, key: &str) -> Option<&'s str> {
     text.map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// Names all keys that are missing. Never quotes one.
+/// The error that names all missing keys of a Secret. It never quotes a value.
 pub fn lacks(secret: &Secret, keys: &[(&str, bool)]) -> StoreError {
     let missing = keys.iter().filter(|(_, is_there)| !is_there).map(|(key, _)| *key);
     let missing = missing.collect::<Vec<_>>().join(" and ");

@@ -1,4 +1,4 @@
-//! S3's calls for buckets and whole prefixes.
+//! The S3 calls for buckets and whole prefixes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,16 @@ use serde_json::{Value, json};
 use super::signed::{Call, Endpoint, Keys, partition};
 use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, xml};
 
-/// An upload that was begun and never ended costs, and nobody sees it.
+/// Unfinished uploads are aborted after this many days, because they cost money and no list of
+/// objects shows them.
 const UNFINISHED_DAYS: u32 = 7;
-/// Where buckets are made whose region is not named (S3 refuses its name there).
+/// The region of requests without a location constraint (S3 refuses its name in one).
 const UNNAMED_REGION: &str = "us-east-1";
 
 pub struct S3 {
     endpoint: Endpoint,
     lock: Option<Lock>,
-    /// The store does not know ListObjectVersions.
+    /// The store does not support ListObjectVersions.
     is_unversioned: AtomicBool,
 }
 
@@ -43,10 +44,10 @@ impl S3 {
     pub async fn create(&self) -> Result<Created> {
         let region = self.endpoint.region.as_str();
         let body = if region == UNNAMED_REGION { String::new() } else { xml::location(region) };
-        // Only here can every store turn it on.
+        // Object lock is set on create, because not every store can turn it on later.
         let headers: &[_] =
             if self.lock.is_some() { &[("x-amz-bucket-object-lock-enabled", "true")] } else { &[] };
-        // In that one region S3 says of one's own bucket that it was made.
+        // In us-east-1 S3 reports success for a bucket that the account already owns.
         let is_there = region == UNNAMED_REGION && self.is_there().await?;
         let made = self.endpoint.send(Call { method: Method::PUT, headers, body, ..Call::default() }).await;
         match made {
@@ -67,20 +68,21 @@ impl S3 {
     async fn is_there(&self) -> Result<bool> {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
-            // Somebody else's: creating it tells.
+            // Another account owns it; a create reports that.
             Err(error) if matches!(error.fault, Fault::NoSuchBucket | Fault::Unauthorized) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// What somebody has set stays: an admin's key for encryption, further rules, a policy.
+    /// Configures the bucket. Foreign settings stay: an admin's encryption key, further rules, a
+    /// policy.
     pub async fn configure(&self) -> Result<Vec<String>> {
         let mut warnings = Vec::new();
         let settings = [
             Some(("encryption", "ServerSideEncryptionConfigurationNotFoundError", xml::encryption())),
             Some(("publicAccessBlock", "NoSuchPublicAccessBlockConfiguration", xml::public_access_block())),
             Some(("lifecycle", "NoSuchLifecycleConfiguration", xml::lifecycle(UNFINISHED_DAYS))),
-            // It would shut out everybody from a store that is reached without TLS.
+            // Over plain HTTP a policy that requires TLS would lock out every client.
             self.endpoint.is_encrypted().then(|| ("policy", "NoSuchBucketPolicy", self.policy())),
         ];
         let mut unknown = Vec::new();
@@ -103,7 +105,7 @@ impl S3 {
             }
         }
         if !unknown.is_empty() {
-            warnings.push(format!("the store does not know {}: set by nobody", unknown.join(", ")));
+            warnings.push(format!("the store does not support {}: skipped", unknown.join(", ")));
         }
         Ok(warnings)
     }
@@ -114,7 +116,8 @@ impl S3 {
             Change::Set(lock) => {
                 let body = xml::object_lock(word(lock.mode), lock.days);
                 match self.setting(Method::PUT, "object-lock", body.clone()).await {
-                    // Made without a lock, or by somebody else. Some stores say so of buckets that never take one.
+                    // The bucket was created without object lock. Some stores also answer so for
+                    // buckets that cannot have one.
                     Err(error)
                         if error.word == "InvalidBucketState" && error.message.contains("ersioning") =>
                     {
@@ -183,7 +186,8 @@ impl S3 {
 
     fn read_page(&self, body: &[u8], prefix: &str, after: Option<&Marker>) -> Result<Page> {
         let mut page = xml::page(body).map_err(|error| self.unreadable(&error))?;
-        // Some stores begin with the version that was to be the last one before: counted twice, it would be.
+        // Some stores repeat the last version of the previous page; without this check it would
+        // count twice.
         if let Some(after) = after {
             page.versions.retain(|version| {
                 let is_same = after.version.as_ref().is_none_or(|id| version.id.as_ref() == Some(id));
@@ -216,7 +220,7 @@ impl S3 {
             };
             match error.code.as_str() {
                 "NoSuchKey" | "NoSuchVersion" => removal.removed.push(version),
-                // S3 has no other word for what is locked.
+                // S3 has no other code for a locked version.
                 "AccessDenied" | "ObjectLocked" => removal.kept.push(version),
                 code => {
                     let fault = match Fault::of(0, code) {
@@ -229,7 +233,8 @@ impl S3 {
             }
         }
         if let Some(error) = errors.first() {
-            // A refusal of something that was not asked for: nothing here is what it seems.
+            // The store reports a key that was not in the request, so the whole answer is not
+            // trusted.
             return Err(self.unreadable(&format!("{} was not to be removed: {}", error.key, error.code)));
         }
         Ok(removal)
@@ -291,7 +296,7 @@ impl S3 {
         if hold.is_some_and(|hold| hold.status == "ON") {
             return Ok(Hold::Indefinite);
         }
-        // Some stores keep no date with each version, and go by the bucket's default.
+        // Some stores keep no date per version, and apply the bucket's default.
         let Ok(Some(default)) = self.default_lock().await else { return Ok(Hold::None) };
         let days = SignedDuration::from_hours(i64::from(default.days).saturating_mul(24));
         let until = version.modified.and_then(|modified| modified.checked_add(days).ok());
@@ -309,7 +314,7 @@ impl S3 {
         }
     }
 
-    /// Nothing where it has none.
+    /// Empty where the bucket has none.
     async fn of_version<T: serde::de::DeserializeOwned>(
         &self,
         version: &Version,
@@ -320,7 +325,8 @@ impl S3 {
         match self.endpoint.send(Call { key: Some(&version.key), query: &query, ..Call::default() }).await {
             Ok(body) => self.read(&body).map(Some),
             Err(error) if error.fault.passes() && !error.word.starts_with("NoSuch") => Err(error),
-            // Buckets without locks, delete markers, stores that know no locks, keys that may not look: each says it its way.
+            // Buckets without locks, delete markers, stores without locks, and keys without the
+            // right to read them answer differently.
             Err(_) => Ok(None),
         }
     }
@@ -356,7 +362,7 @@ fn lock_of(found: &xml::DefaultRetention) -> Option<Lock> {
         "COMPLIANCE" => Mode::Compliance,
         _ => return None,
     };
-    // One of the two, and some stores tell the other one as nought.
+    // One of the two is set; some stores report the other one as 0.
     let days = found.days.filter(|days| *days > 0);
     let days = days.or_else(|| found.years.map(|years| years.saturating_mul(365)))?;
     Some(Lock { mode, days })

@@ -1,4 +1,4 @@
-//! Requests to an S3-protocol server: signed, and read as what they mean.
+//! The client of an S3-compatible server: it signs requests, and maps errors to faults.
 
 use std::fmt;
 
@@ -19,15 +19,15 @@ use super::{Result, StoreError, xml};
 
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 const CHECKSUM: HeaderName = HeaderName::from_static("x-amz-checksum-sha256");
-/// Some of S3's relatives want this one and know no other.
+/// The checksum header that some S3-compatible stores require; they support no newer one.
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// Of Gardener's Secrets (source: `gardener-extension-provider-aws`).
+/// Keys of Gardener's Secrets (source: `gardener-extension-provider-aws`).
 pub struct Keys(AwsCredential);
 
 impl Keys {
     /// # Errors
-    /// [`Fault::Configuration`], naming every key that is missing. Never quotes one.
+    /// [`Fault::Configuration`] with the names of all missing keys. It never quotes a value.
     pub fn read(secret: &Secret) -> Result<Self> {
         match (word(secret, "accessKeyID"), word(secret, "secretAccessKey")) {
             (Some(key_id), Some(secret_key)) => {
@@ -39,7 +39,7 @@ impl Keys {
         }
     }
 
-    /// `digest`: SHA-256 of the body.
+    /// Signs a request. `digest`: SHA-256 of the body.
     pub fn sign(
         &self,
         request: &mut Request,
@@ -51,24 +51,24 @@ impl Keys {
     }
 }
 
-/// A request for the bucket, or a key in it.
+/// A request to the bucket, or to a key in it.
 #[derive(Default)]
 pub struct Call<'a> {
     pub method: Method,
     pub key: Option<&'a str>,
-    /// In any order.
+    /// The query, in any order.
     pub query: &'a [(&'a str, &'a str)],
     pub headers: &'a [(&'static str, &'a str)],
     pub body: String,
 }
 
-/// One bucket behind an address.
+/// One bucket of a server.
 pub struct Endpoint {
     line: Line,
     keys: Keys,
     pub region: String,
     pub bucket: String,
-    /// Of the bucket, without a slash at the end.
+    /// URL of the bucket, without a slash at the end.
     url: String,
 }
 
@@ -95,7 +95,8 @@ impl Endpoint {
         if bucket.is_empty() || !bucket.chars().all(is_label) {
             return Err(wrong(format!("metadata.name: {bucket:?} is not the name of a bucket")));
         }
-        // A certificate for `*.host` does not cover names with dots.
+        // A bucket with dots goes into the path, because a certificate for `*.host` does not cover
+        // it.
         let path_style = config.force_path_style.unwrap_or(endpoint.is_some()) || bucket.contains('.');
         let url = if path_style {
             format!("{scheme}://{host}/{bucket}")
@@ -111,7 +112,7 @@ impl Endpoint {
         self.url.starts_with("https:")
     }
 
-    /// The body of a success.
+    /// Sends a request, and returns the body of a success.
     pub async fn send(&self, call: Call<'_>) -> Result<Bytes> {
         let what = format!("{} {}", call.method, self.name(&call));
         let asked = self.line.ask(&what, || self.request(&call), |answer| self.refusal(&call, answer));
@@ -183,7 +184,7 @@ pub fn domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
-/// As the names of Amazon's things begin.
+/// The partition in Amazon Resource Names of this region.
 pub fn partition(region: &str) -> &'static str {
     match region.split('-').take(2).collect::<Vec<_>>().as_slice() {
         ["cn", ..] => "aws-cn",

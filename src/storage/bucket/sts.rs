@@ -1,5 +1,5 @@
-//! Amazon's Security Token Service, and what speaks its protocol (source: its API reference, 2011-06-15): keys that may do less
-//! than those by which they are made, and that end by themselves.
+//! Amazon's Security Token Service and compatible ones (source: its API reference, 2011-06-15):
+//! keys with fewer rights than those that request them, and with an expiry.
 
 use berth_api::garden::StoreConfig;
 use berth_core::garden::fault::Fault;
@@ -18,13 +18,13 @@ use super::signed::{Keys, domain, partition};
 use super::{Result, StoreError, xml};
 
 const VERSION: &str = "2011-06-15";
-/// Every role allows so many.
+/// Every role allows sessions of this length.
 const MINUTES_OF_A_ROLE: u32 = 60;
 const MINUTES_OF_A_USER: u32 = 720;
-/// Of a name, by which the account's records tell who had the keys.
+/// Most characters of a session name, which the account's audit log shows.
 const LONGEST_NAME: usize = 32;
 
-/// Who makes keys, and by which he is asked.
+/// The service that issues keys, and the keys that sign requests to it.
 pub struct Sts {
     line: Line,
     keys: Keys,
@@ -65,10 +65,10 @@ struct Refused {
 }
 
 impl Sts {
-    /// Asks nobody. `secret`: the keys that open all of the store.
+    /// Sends no request. `secret`: the keys with rights to the whole store.
     ///
     /// # Errors
-    /// [`Fault::Configuration`], with what is wrong with the settings or the Secret.
+    /// [`Fault::Configuration`], with the faults of the settings or the Secret.
     pub fn open(region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
         let url = match &config.sts_endpoint {
             Some(endpoint) => format!("{}/", endpoint.trim_end_matches('/')),
@@ -87,10 +87,11 @@ impl Sts {
         })
     }
 
-    /// Keys that may do what `policy` says, as far as the role, or the user, may. `whose`: for the account's records.
+    /// Requests keys with the rights that both `policy` and the role or user allow. `whose`: name
+    /// for the account's audit log.
     ///
     /// # Errors
-    /// What the service says.
+    /// The service's error.
     pub async fn make(&self, whose: &str, policy: &str) -> Result<Made> {
         let body = self.body(whose, policy);
         let refusal = |answer: &Answer| self.refusal(answer);
@@ -153,11 +154,12 @@ fn read(body: &[u8]) -> std::result::Result<Made, String> {
     Ok(Made { expire_at, ..made })
 }
 
-/// What keys for one directory may do, as Amazon's policies say it. `bucket` is the name of a Kubernetes object, as the directory
-/// is, so neither has a character that means others.
+/// The policy of keys for one directory, in Amazon's language. Bucket and directory are names of
+/// Kubernetes objects, so they hold no wildcard.
 ///
-/// Names of objects can be listed beyond the directory: to those who may not list a bucket as a whole, each object that is not
-/// there is a forbidden one, and so is the question whether there is the bucket, which Velero's uploaders ask first.
+/// The keys can list names of objects outside the directory. Without the right to list the whole
+/// bucket, S3 answers 403 instead of 404 for a missing object, and refuses HeadBucket, which
+/// Velero's uploaders call first.
 pub fn policy(bucket: &str, region: &str, directory: &Scope) -> String {
     let bucket = format!("arn:{}:s3:::{bucket}", partition(region));
     let directories = [Some(directory.clone()), directory.notes()];
@@ -194,7 +196,7 @@ pub fn policy(bucket: &str, region: &str, directory: &Scope) -> String {
                 ],
                 "Resource": bucket,
             },
-            // Of a bucket that somebody has encrypted by a key of his own.
+            // For a bucket that is encrypted with a customer-managed KMS key.
             {
                 "Effect": "Allow",
                 "Action": ["kms:Decrypt", "kms:GenerateDataKey"],

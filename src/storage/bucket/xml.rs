@@ -1,4 +1,4 @@
-//! S3's documents, as far as they are needed (source: the API reference of S3, 2006-03-01).
+//! The S3 documents that berth reads and writes (source: the API reference of S3, 2006-03-01).
 
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub struct Refusal {
     pub region: Option<String>,
 }
 
-/// Empty where the answer is not S3's.
+/// An error answer. Empty where the answer is not S3's.
 pub fn refusal(body: &[u8]) -> Refusal {
     read(body).unwrap_or_default()
 }
@@ -25,7 +25,7 @@ pub fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     quick_xml::de::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Of ListObjectVersions, and of ListObjectsV2.
+/// The answer of ListObjectVersions, and of ListObjectsV2.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Listing {
@@ -54,7 +54,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
         if !is_encoded {
             return Ok(key);
         }
-        // S3 writes a blank as a plus.
+        // S3 encodes a space as a plus.
         let spaced = key.replace('+', " ");
         let decoded = percent_decode_str(&spaced).decode_utf8().map(|text| text.into_owned());
         decoded.map_err(|error| format!("{key:?} is no key: {error}"))
@@ -73,7 +73,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
             let version = listing.next_version_id_marker.filter(|id| !id.is_empty());
             Some(Marker { key: decode(key)?, version })
         }
-        // ListObjectsV2 goes on after the last key.
+        // ListObjectsV2 continues after the last key.
         (true, None) => match versions.last() {
             Some(last) => Some(Marker { key: last.key.clone(), version: None }),
             None => return Err("a list that goes on, with nothing in it".to_owned()),
@@ -82,7 +82,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
     Ok(Page { versions, next })
 }
 
-/// Which objects could not be removed, and why.
+/// The objects that could not be removed, and why.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Deleted {
@@ -114,7 +114,8 @@ pub struct Upload {
 }
 
 impl Uploads {
-    /// Some stores take the prefix for less than it is.
+    /// The uploads below `prefix`. Filtered here, because some stores match only a part of the
+    /// prefix.
     pub fn below(self, prefix: &str) -> super::Uploads {
         let all = self.upload.into_iter().filter(|upload| upload.key.starts_with(prefix));
         let uploads = all.map(|upload| super::Upload { key: upload.key, id: upload.upload_id });
@@ -154,7 +155,7 @@ pub struct DefaultRetention {
     pub years: Option<u32>,
 }
 
-/// The body of DeleteObjects. Only failures are answered.
+/// The body of DeleteObjects, in quiet mode: the answer lists only failures.
 pub fn delete(versions: &[Version]) -> String {
     let mut text = format!("<Delete xmlns=\"{NAMESPACE}\"><Quiet>true</Quiet>");
     for version in versions {
@@ -198,7 +199,7 @@ pub fn lifecycle(days: u32) -> String {
     )
 }
 
-/// A lock takes versions.
+/// Enables versions, which object lock requires.
 pub fn versioning() -> String {
     format!(
         "<VersioningConfiguration xmlns=\"{NAMESPACE}\"><Status>Enabled</Status></VersioningConfiguration>"
@@ -213,7 +214,8 @@ pub fn object_lock(mode: &str, days: u32) -> String {
     )
 }
 
-/// Control characters, too: a reader would take a carriage return for a line feed.
+/// Escapes text, including control characters, because an XML reader turns a carriage return into a
+/// line feed.
 fn escape(text: &str, into: &mut String) {
     for c in text.chars() {
         match c {

@@ -1,4 +1,5 @@
-//! Uploads that somebody has begun and nobody will end. [`object_store`] does not list them; the administration of buckets does.
+//! Unfinished uploads that no process will complete. [`object_store`] does not list them, so this
+//! module uses the administration of buckets.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,19 +19,19 @@ use crate::storage::Roots;
 use crate::storage::bucket::{Bucket, Upload};
 use crate::storage::credentials::{self, Keys};
 
-/// For a list of them, and for all aborts.
+/// Time-out of one list, and of all aborts.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of one key. The rest is left to whoever looks next.
+/// Most uploads of one key. The next call handles the rest.
 const MOST: usize = 1000;
 
-/// What was begun for one key and never ended, as it was found.
+/// The unfinished uploads of one key.
 pub enum Unfinished {
     Uploads(Box<Bucket>, Vec<Upload>),
     Files(Vec<PathBuf>),
 }
 
 impl Unfinished {
-    /// Without files that somebody has written to since less than `least`. Uploads stay as they are.
+    /// Keeps only files that nobody has written to for `least`. Uploads of buckets all stay.
     #[must_use]
     pub fn at_rest(self, least: Duration) -> Self {
         let rests = |file: &PathBuf| {
@@ -43,10 +44,10 @@ impl Unfinished {
         }
     }
 
-    /// Aborts these, and nothing that was begun since they were listed.
+    /// Aborts the listed uploads, and none that began later.
     ///
     /// # Errors
-    /// When the store does not do it.
+    /// When the store fails to abort them.
     pub async fn abort(self) -> anyhow::Result<()> {
         match self {
             Self::Uploads(bucket, uploads) => {
@@ -74,10 +75,10 @@ impl Unfinished {
 }
 
 impl Opener {
-    /// Lists what was begun for `key` and never ended, and for no other key.
+    /// Lists the unfinished uploads of `key`, and of no other key.
     ///
     /// # Errors
-    /// When the store does not let us look.
+    /// When the store does not list them.
     pub async fn unfinished(
         &self,
         location: &BackupStorageLocation,
@@ -98,7 +99,7 @@ impl Opener {
                 let file = self.folder_path(config, bucket)?.join(key.as_ref());
                 return staged(&file).map(Unfinished::Files);
             }
-            // Blocks of no blob go by themselves within a week.
+            // Azure removes uncommitted blocks itself within a week.
             _ => return Ok(Unfinished::Files(Vec::new())),
         };
         let authority = self.authority(location).await?;
@@ -113,7 +114,7 @@ impl Opener {
         let bucket = Bucket::open(kind, bucket, region, &store, &secret, &Roots::default())?;
         let key: &str = key.as_ref();
         let page = timeout(PATIENCE, bucket.uploads(key)).await.context("the store took too long")??;
-        // Others have names that begin alike.
+        // The prefix may match further keys.
         let of_key = page.uploads.into_iter().filter(|upload| upload.key == key).take(MOST).collect();
         Ok(Unfinished::Uploads(Box::new(bucket), of_key))
     }
@@ -144,13 +145,13 @@ impl Opener {
     }
 }
 
-/// As the administration of buckets has them.
+/// Credentials in the form that the administration of buckets reads.
 fn secret(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Secret {
     let data = pairs.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
     Secret { data: Some(data.collect()), ..Secret::default() }
 }
 
-/// What is not whole yet lies beside its file, as `FILE#NUMBER`.
+/// The unfinished uploads beside a file, named `FILE#NUMBER`.
 fn staged(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return Ok(Vec::new());
@@ -193,7 +194,7 @@ mod tests {
         assert!(staged(&folder.path().join("nowhere/one.tar.gz")).unwrap().is_empty());
     }
 
-    /// Of the next run's claim, above all, which nothing else names.
+    /// It may be the next run's claim, which no other object names.
     #[tokio::test]
     async fn what_was_written_a_moment_ago_is_left_to_whoever_writes_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
-//! Shared buckets. What is right and wrong stands in `berth_core::garden::check`; here: who is asked, who waits, who may.
+//! Shared buckets. The rules are tested in `berth_core::garden::check`; here: which rule answers,
+//! waiting for other objects, and the roles of users.
 
 use berth_core::garden::check::Credentials;
 use berth_core::garden::view::{Bucket, Entry};
 use berth_core::garden::{Backup, Place, Profile, SecretRef, Seed, View};
 
 use super::*;
-use crate::known::KnownGarden;
+use crate::listers::GardenListers;
 
 #[derive(Default)]
 pub struct Garden {
@@ -15,7 +16,7 @@ pub struct Garden {
     changed: Notify,
 }
 
-impl KnownGarden for Arc<Cluster> {
+impl GardenListers for Arc<Cluster> {
     fn garden(&self) -> Option<Arc<View>> {
         self.garden.view.lock().clone()
     }
@@ -64,7 +65,7 @@ fn know(cluster: &Cluster, view: View) {
 }
 
 fn gardener() -> (Arc<Cluster>, Router) {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     know(&cluster, view());
     (cluster, router)
 }
@@ -121,7 +122,8 @@ async fn every_fault_of_a_profile_is_in_one_refusal() {
     assert_eq!(*cluster.garden.asked.lock(), ["garden/operator"]);
 }
 
-/// The API server names it after the first webhooks, and asks policies and the last ones after that.
+/// The API server sets `generateName`'s name after mutating webhooks, and before policies and
+/// validating ones.
 #[tokio::test]
 async fn what_has_no_name_yet_is_not_blamed_for_it() {
     let (_, router) = gardener();
@@ -136,16 +138,16 @@ async fn what_has_no_name_yet_is_not_blamed_for_it() {
     }
 }
 
-/// Anybody who can reach the port can ask for one after the other.
+/// Any client that reaches the port can make the webhook read one after the other.
 #[tokio::test]
 async fn of_secrets_so_many_are_read_in_a_second_and_a_warning_tells_of_the_rest() {
     let cluster = Arc::new(Cluster::default());
     know(&cluster, view());
-    let desk = Desk::new(cluster.clone(), crate::Identities::default(), || Timestamp::UNIX_EPOCH);
-    // A second that has not begun yet lasts longer than this test.
+    let state = AdmissionState::new(cluster.clone(), crate::Identities::default(), || Timestamp::UNIX_EPOCH);
+    // A second that begins in an hour lasts longer than this test.
     let later = Instant::now() + Duration::from_secs(3600);
-    while desk.may_read_secret(later) {}
-    let router = router(Arc::new(desk));
+    while state.may_read_secret(later) {}
+    let router = router(Arc::new(state));
     let secret = json!({"name": "operator", "namespace": "garden"});
     let right = profile(json!({"provider": "packet", "secretRef": secret}));
     let answer = ask(&router, GARDEN_PATH, review_of("CloudProfile", HUB, right, Value::Null)).await;
@@ -219,7 +221,7 @@ fn placed(metadata: Value) -> Value {
 
 #[tokio::test]
 async fn an_entry_with_a_bucket_is_deleted_once_the_hub_keeps_a_record_of_it() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let delete = |metadata: Value| {
         let (router, old) = (router.clone(), placed(metadata));
         async move { ask(&router, GARDEN_PATH, review_of("BackupEntry", HUB, Value::Null, old)).await }
@@ -229,7 +231,7 @@ async fn an_entry_with_a_bucket_is_deleted_once_the_hub_keeps_a_record_of_it() {
     let going = json!({"finalizers": ["example.com/other"], "deletionTimestamp": "2026-01-01T00:00:00Z"});
     let meant = json!({"annotations": {"garden.berth.dev/forget-data": "the store is given up"}});
     let unmeant = json!({"annotations": {"garden.berth.dev/forget-data": "false"}});
-    // It takes nothing but the object itself.
+    // This fault follows from the object itself.
     for is_known in [false, true] {
         if is_known {
             know(&cluster, view());
@@ -252,7 +254,7 @@ async fn an_entry_with_a_bucket_is_deleted_once_the_hub_keeps_a_record_of_it() {
 #[tokio::test]
 async fn finalizers_of_an_entry_come_and_go() {
     let (_, router) = gardener();
-    // What was let in once, and would not be now.
+    // An object that was admitted once, and would be refused now.
     let named = |metadata: Value| {
         let mut entry = placed(metadata);
         entry["spec"]["seedName"] = json!("");
@@ -267,14 +269,14 @@ async fn finalizers_of_an_entry_come_and_go() {
 
 #[tokio::test]
 async fn while_nothing_is_known_only_deletions_are_refused() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let bucket = object("BackupBucket", "bucket", json!({"provider": "aws", "region": "eu"}));
     let answer = ask(&router, GARDEN_PATH, review_of("BackupBucket", HUB, Value::Null, bucket)).await;
     assert!(refused(&answer).0 == 403 && refused(&answer).1.contains("try again in a moment"), "{answer}");
     let seed = object("Seed", "new", json!({"cloudProfileName": "nobody-knows", "region": "eu"}));
     let answer = ask(&router, GARDEN_PATH, review_of("Seed", HUB, seed.clone(), Value::Null)).await;
     assert_eq!((&answer["allowed"], answer["warnings"].as_array().map(Vec::len)), (&json!(true), Some(1)));
-    // What is wrong by itself is wrong all the same.
+    // A fault of the object itself is refused all the same.
     let answer =
         ask(&router, GARDEN_PATH, review_of("CloudProfile", HUB, profile(json!({})), Value::Null)).await;
     assert!(refused(&answer).1.contains("spec.backup.secretRef: required"), "{answer}");

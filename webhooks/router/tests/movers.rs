@@ -6,7 +6,8 @@ use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term, Toleration};
 
 use super::*;
-use crate::known::{KnownMovers, Mover, MoverPod};
+use crate::listers::MoverListers;
+use crate::placement::{MoverRef, PodConstraints};
 
 #[derive(Default)]
 pub struct Movers {
@@ -15,11 +16,11 @@ pub struct Movers {
     granted: AtomicBool,
 }
 
-impl KnownMovers for Arc<Cluster> {
-    async fn place(&self, _: &Mover<'_>, _: &MoverPod) -> Result<Option<Decision>, String> {
+impl MoverListers for Arc<Cluster> {
+    async fn place(&self, _: &MoverRef<'_>, _: &PodConstraints) -> Result<Option<Decision>, String> {
         self.movers.decision.lock().clone().unwrap_or(Ok(None))
     }
-    fn tell(&self, mover: &Mover<'_>, finding: &Finding) {
+    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
         self.movers.told.lock().push(format!("{}: {finding}", mover.name));
     }
     fn are_granted(&self) -> bool {
@@ -87,7 +88,7 @@ async fn placed(router: &Router, pod: Value, dry_run: bool) -> (Value, Vec<Strin
 
 #[tokio::test]
 async fn a_mover_pod_gets_its_terms_and_tolerations_whatever_affinity_it_has() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let anti = json!({"podAntiAffinity": {}});
     for affinity in [required("a"), json!(null), json!({}), json!({"nodeAffinity": {}}), anti.clone()] {
         *cluster.movers.decision.lock() = Some(Ok(Some(decision(Some(&["a", "b"])))));
@@ -111,13 +112,13 @@ async fn a_mover_pod_gets_its_terms_and_tolerations_whatever_affinity_it_has() {
             &stored["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(node, &json!(null), "{affinity}");
     }
-    // Dry runs are not told.
+    // Dry runs record no Event.
     assert_eq!(cluster.movers.told.lock().len(), 5);
 }
 
 #[tokio::test]
 async fn strangers_and_movers_that_are_not_known_stay_as_they_are() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     *cluster.movers.decision.lock() = Some(Ok(Some(decision(Some(&["b"])))));
     let other = |key: &str, value: Value| {
         let mut owner = owner();
@@ -144,7 +145,7 @@ async fn strangers_and_movers_that_are_not_known_stay_as_they_are() {
     assert_eq!(stored, pod(owner(), required("a")));
     assert_eq!(
         warnings,
-        ["berth: the pod of DataUpload du-1 is left as it is: DataUpload du-1 does not exist"]
+        ["berth: the pod of DataUpload du-1 is left unchanged: DataUpload du-1 does not exist"]
     );
 }
 
@@ -155,13 +156,13 @@ fn mover(kind: &str, phase: &str, grant: Option<&str>) -> Value {
 
 #[tokio::test]
 async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of_each_kind() {
-    let (cluster, router) = desk();
+    let (cluster, router) = state();
     let step = async |old: Value, new: Value| {
         let answer = ask(&router, GATE_PATH, review("UPDATE", new, Some(old), false)).await;
         answer["status"]["code"].as_u64().unwrap_or(200)
     };
     let accept = async |kind: &str, grant| step(mover(kind, "", grant), mover(kind, "Accepted", grant)).await;
-    // Nobody grants: the gate is open.
+    // No leader grants: the gate is open.
     assert_eq!(accept("DataUpload", None).await, 200);
     cluster.movers.granted.store(true, Ordering::Relaxed);
     let (old, new) = (mover("DataUpload", "", None), mover("DataUpload", "Accepted", None));
@@ -176,7 +177,7 @@ async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of
     {
         assert_eq!(accept(kind, None).await, code, "{kind}");
         assert_eq!(accept(kind, Some("now")).await, 200, "{kind}");
-        // A grant that the writer brings along is a forged one.
+        // A grant in the same write is forged.
         assert_eq!(step(mover(kind, "", None), mover(kind, "Accepted", Some("now"))).await, 403, "{kind}");
         assert_eq!(step(mover(kind, "Prepared", None), mover(kind, "InProgress", None)).await, 200, "{kind}");
         assert_eq!(step(mover(kind, "", None), mover(kind, "Canceled", None)).await, 200, "{kind}");
@@ -194,13 +195,13 @@ async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of
     };
     assert_eq!(born("").await, 403);
     assert_eq!(born("Accepted").await, 403);
-    // As Velero copies it from a store that another cluster has filled.
+    // As Velero's backup sync creates it from another cluster's backup.
     assert_eq!(born("Completed").await, 200);
 }
 
 #[tokio::test]
 async fn a_configuration_with_faults_is_refused_and_can_be_written_all_the_same() {
-    let (_, router) = desk();
+    let (_, router) = state();
     let map = |name: &str, unchecked: bool, config: Value| {
         let annotations = unchecked.then(|| json!({"berth.dev/unchecked": "true"}));
         let data = json!({"config.json": config.to_string()});

@@ -1,4 +1,4 @@
-//! What decisions about data movers go by, read off an object of each kind.
+//! Reads the values on which decisions about data movers depend from an object of each kind.
 
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase};
@@ -9,15 +9,15 @@ use kube::{Resource, ResourceExt};
 use super::{DataDownload, DataMoverStatus, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore};
 use crate::keys;
 
-/// What the four kinds have in common.
+/// The common interface of the four kinds.
 pub trait DataMover: Resource {
     const KIND: MoverKind;
 
-    /// `status.phase` as it stands; absent is the empty text.
+    /// `status.phase` as written; an absent one is the empty text.
     fn phase_text(&self) -> &str;
 
-    /// What the object itself tells. The caller fills in what others tell: the node to which a PodVolumeRestore is bound,
-    /// and the mover pod.
+    /// The values that the object itself has. The caller adds the others: the node to which a
+    /// PodVolumeRestore is bound, and the mover pod.
     fn mover(&self) -> Mover;
 
     fn phase(&self) -> MoverPhase {
@@ -29,12 +29,12 @@ pub trait DataMover: Resource {
         is_granted(self)
     }
 
-    /// Does somebody else's data mover carry it?
+    /// Is it handled by another vendor's data mover?
     fn is_third_party(&self) -> bool {
         false
     }
 
-    /// The pod on whose node it is carried, where only that pod tells the node.
+    /// The pod to whose node it is bound, if only that pod has the name of the node.
     fn target_pod(&self) -> Option<PodReference> {
         None
     }
@@ -44,23 +44,23 @@ fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
     object.meta().annotations.as_ref().is_some_and(|annotations| keys::is_set(annotations, keys::GRANTED))
 }
 
-/// What is no number is none.
-fn begun_anew(meta: &ObjectMeta) -> u32 {
+/// A malformed number counts as zero.
+fn resets(meta: &ObjectMeta) -> u32 {
     let mark = meta.annotations.as_ref().and_then(|annotations| annotations.get(keys::BEGUN_ANEW));
     mark.and_then(|mark| mark.parse().ok()).unwrap_or(0)
 }
 
-/// Everything but what the status tells.
+/// Everything except the values from the status.
 fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
     let meta = object.meta();
     let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     Mover {
         phase: object.phase(),
         granted: object.is_granted(),
-        // A node-agent cancels what is being deleted.
+        // A node-agent cancels a data mover that is being deleted.
         canceled: cancel == Some(true) || meta.deletion_timestamp.is_some(),
         third_party: object.is_third_party(),
-        begun_anew: begun_anew(meta),
+        resets: resets(meta),
         ..Mover::new(K::KIND, object.name_any(), object.uid().unwrap_or_default(), created)
     }
 }
@@ -69,7 +69,7 @@ fn is_of_others(datamover: Option<&str>) -> bool {
     !matches!(datamover, None | Some("" | "velero"))
 }
 
-/// An empty name names no node.
+/// An empty name means no node.
 fn named(node: &Option<String>) -> Option<String> {
     node.clone().filter(|node| !node.is_empty())
 }
@@ -170,7 +170,7 @@ mod tests {
         serde_json::from_value::<K>(object).unwrap().mover()
     }
 
-    /// As a stock node-agent leaves it.
+    /// An object as a stock node-agent leaves it.
     fn accepted(kind: MoverKind, spec: Value, status: Value) -> Value {
         json!({
             "apiVersion": kind.api_version(), "kind": kind.as_str(),
@@ -275,14 +275,14 @@ mod tests {
         assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
         assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
         assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);
-        let begun_anew = |mark: &str| {
-            object(json!({"annotations": {"berth.dev/begun-anew": mark}}), json!({}), "New").begun_anew
+        let resets = |mark: &str| {
+            object(json!({"annotations": {"berth.dev/begun-anew": mark}}), json!({}), "New").resets
         };
-        assert_eq!([begun_anew("2"), begun_anew("-2"), begun_anew("often")], [2, 0, 0]);
+        assert_eq!([resets("2"), resets("-2"), resets("often")], [2, 0, 0]);
     }
 
     proptest! {
-        /// Any text as any of the fields.
+        /// Holds for any text in any of the fields.
         #[test]
         fn no_text_breaks_the_reader(phase in ".*", node in ".*", mark in ".*") {
             let object = json!({

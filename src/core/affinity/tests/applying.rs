@@ -31,7 +31,7 @@ fn a_topology_that_asks_for_the_same_as_a_rule_stays() {
     let rules = rules(&["zone=a", "zone=b"]);
     let topology = terms(&["zone=a", "zone=b"]);
     let there = terms(&["zone=a zone=a linux", "zone=b zone=a linux"]);
-    // The fourth would be the second once more.
+    // The fourth would equal the second.
     let expected = ["zone=a linux zone=a", "zone=a linux zone=b", "zone=b linux zone=b"];
     for topology in [Some(topology.as_slice()), None] {
         let situation = Situation { operation: with_topology(topology), ..situation(&rules, &there) };
@@ -60,7 +60,7 @@ fn what_somebody_else_asked_for_goes_on_counting() {
     let rules = rules(&["zone=a", "zone=b"]);
     for (there, expected) in [
         (&["zone=a linux spot!=yes"][..], &["linux spot!=yes zone=a", "linux spot!=yes zone=b"][..]),
-        // Not in every term: not Velero's.
+        // Not in every term, so not from Velero.
         (
             &["zone=a linux", "pool=x linux"],
             &["zone=a linux zone=a", "zone=a linux zone=b", "pool=x linux zone=a", "pool=x linux zone=b"],
@@ -101,7 +101,7 @@ fn an_older_choice_goes_only_if_an_agent_may_have_made_it() {
     for known in [true, false] {
         becomes(&decide(known, false), &[&a, &b]);
     }
-    // What Velero would choose now is recognised all the same.
+    // What Velero would choose now is recognised nevertheless.
     becomes(&decide(false, true), &[&a, &b]);
     assert_eq!(decide(false, true).findings, []);
 }
@@ -123,7 +123,7 @@ fn an_older_choice_that_cannot_be_told_from_the_topology_is_kept_and_told() {
         }
         assert_eq!(decision.findings, [Finding::ChoiceKept]);
     }
-    // A restore has no topology: nothing is unclear.
+    // A restore has no topology, so nothing is ambiguous.
     let rules = rules(&["zone=a", "zone=b"]);
     let operation = Operation::Restore {
         class: None,
@@ -146,7 +146,7 @@ fn a_rule_that_asks_for_nothing_makes_the_others_idle() {
     becomes(&decision, &["disk=1 linux"]);
     let now = decision.terms.unwrap_or_default();
     stays(&decide(&Situation { terms: &now, ..situation }));
-    // Nothing else either: no restriction at all.
+    // Nothing else remains either: no restriction at all.
     let there = terms(&["zone=a"]);
     assert_eq!(decide(&super::situation(&rules, &there)).terms, Some(Vec::new()));
 }
@@ -180,7 +180,7 @@ fn rules_for_the_other_system_count_only_if_there_are_no_others() {
         ),
         (&["zone=w windows", "zone=l linux"], "zone=w windows windows", &["windows zone=w"]),
         (&["linux", "zone=l"], "linux linux", &["linux"]),
-        // Nothing leads out of it.
+        // No rule helps.
         (&["zone=w windows", "zone=x windows"], "zone=w windows linux", &[]),
     ] {
         let (rules, there) = (super::rules(rules), [term(there)]);
@@ -190,7 +190,8 @@ fn rules_for_the_other_system_count_only_if_there_are_no_others() {
             assert_eq!(first.findings, [Finding::TwoSystems]);
             continue;
         }
-        // The system once and in its place: only that is new where a single rule was written already.
+        // The operating system once and in its place. If a single rule was written already, only
+        // that changes.
         becomes(&first, expected);
         let now = first.terms.unwrap_or_default();
         stays(&decide(&situation(&rules, &now)));

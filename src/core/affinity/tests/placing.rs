@@ -51,7 +51,7 @@ fn the_nearest_miss_names_what_is_lacking() {
         let decision = decide(&Situation { nodes: Some(&nodes), ..situation(&rules, &there) });
         let told = told(&decision);
         if rule.starts_with('!') {
-            // Equally near, by either half: the first name.
+            // Equally near, by either half: the first by name.
             assert_eq!(told, ["no node matches zone Exists; nearest: node-a has no zone"]);
         } else {
             assert_eq!(told, [expected]);

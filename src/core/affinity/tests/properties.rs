@@ -6,7 +6,7 @@ use super::*;
 
 type Labels = BTreeMap<String, String>;
 
-/// Few keys and values, so that topologies, rules and leftovers often ask for the same.
+/// Few keys and values, so that topologies, rules and leftovers often overlap.
 const WORDS: [&str; 10] =
     ["linux", "windows", "zone=a", "zone=b", "zone=a,b", "zone!=a", "pool=x", "pool=y", "pool", "!pool"];
 
@@ -14,7 +14,8 @@ fn words(of: &'static [&'static str], count: std::ops::Range<usize>) -> impl Str
     prop::collection::vec(prop::sample::select(of), count).prop_map(|words| words.join(" "))
 }
 
-/// Rules and topologies that exclude themselves are no use: the first are told of where they are read.
+/// Rules and topologies that contradict themselves are excluded: contradictory rules are reported
+/// where they are read.
 fn is_possible(words: &str) -> bool {
     !words.contains("linux") || !words.contains("windows")
 }
@@ -29,7 +30,7 @@ fn labels() -> impl Strategy<Value = Labels> {
     })
 }
 
-/// A pod as Velero makes it, and what it was made from.
+/// A pod as Velero creates it, and what it was created from.
 #[derive(Clone, Debug)]
 struct Made {
     topology: Vec<Term>,
@@ -45,7 +46,7 @@ impl Made {
         self.old.clone().unwrap_or_else(|| self.elements.first().cloned().unwrap_or_default())
     }
 
-    /// Topology, choice, system.
+    /// Topology, choice, operating system.
     fn pod(&self) -> Vec<Term> {
         let added = term(&format!("{} {}", self.choice(), self.system)).expressions;
         let mut terms = self.topology.clone();
@@ -70,7 +71,7 @@ impl Made {
         nodes
     }
 
-    /// Topology and system: what holds whichever alternative is taken.
+    /// Topology and operating system: what every alternative must satisfy.
     fn allows(&self, name: &str, labels: &Labels) -> bool {
         let topology = self.topology.is_empty() || self.topology.iter().any(|t| t.matches(name, labels));
         topology
@@ -82,7 +83,8 @@ impl Made {
 }
 
 fn made() -> impl Strategy<Value = Made> {
-    // A term that is another one and more would be idle: volumes have no such.
+    // A term that includes all requirements of another one would be redundant; volumes have no such
+    // terms.
     let apart = |mut terms: Vec<Term>| {
         let holds = |one: &Term, other: &Term| other.expressions.iter().all(|e| one.expressions.contains(e));
         if terms.len() == 2 && (holds(&terms[0], &terms[1]) || holds(&terms[1], &terms[0])) {
@@ -103,7 +105,8 @@ fn made() -> impl Strategy<Value = Made> {
         "linux kubernetes.io/hostname!=n1 linux kubernetes.io/hostname!=n1",
     ]);
     let nodes = prop::collection::vec((labels(), any::<bool>()), 0..6);
-    // One that asks for the system in Velero's words could not be told from those.
+    // A choice with the operating system in Velero's form could not be distinguished from Velero's
+    // own.
     let old = prop::option::of(words(&WORDS[2..], 0..3));
     (topology, elements, old, system, nodes).prop_map(|(topology, elements, old, system, nodes)| Made {
         topology,

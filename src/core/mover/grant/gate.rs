@@ -1,4 +1,4 @@
-//! Which writes of a phase may pass.
+//! Which writes of a data mover's phase are admitted.
 
 use super::view::MoverPhase;
 use crate::mover::MoverKind;
@@ -7,31 +7,33 @@ use crate::mover::MoverKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub kind: MoverKind,
-    /// As it is stored. None: it is being created.
+    /// The stored phase. `None`: the object is being created.
     pub from: Option<MoverPhase>,
     pub to: MoverPhase,
-    /// Does the **stored** object carry a grant? What the writer brings along does not count.
+    /// Does the **stored** object carry a grant? An annotation that the writer adds with this write
+    /// does not count.
     pub granted: bool,
     pub third_party: bool,
 }
 
-/// How to refuse, so that a stock node-agent takes it well.
+/// How to refuse a write, so that a stock node-agent handles it well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Status 409: who accepts a DataUpload or DataDownload takes it that another one was faster, and turns to the next
-    /// object, without an error.
+    /// Status 409: the node-agent that accepts a DataUpload or DataDownload assumes that another
+    /// one was faster, and continues with the next object without an error.
     Conflict,
-    /// Status 403: all other writes are repeated ten times a second **for as long as they conflict**, by the only worker
-    /// of that kind on that node: behind a PodVolumeBackup that has no place yet, one that has a place would never
-    /// be accepted, and if it held the last one, nothing would move any more. Any other error ends the attempt; it
-    /// is repeated later and later, and at once when the object changes, as by a grant.
+    /// Status 403: a node-agent repeats all other writes ten times a second **as long as they
+    /// conflict**, in the only worker of that kind on that node. Behind a PodVolumeBackup without a
+    /// place, one with a place would never be accepted; if that one held the last place, nothing
+    /// would move any more. Any other error ends the attempt, which is repeated with growing
+    /// pauses, and at once when the object changes, for example by a grant.
     Forbidden,
 }
 
-/// May this write pass, while a limit is in force?
+/// Is this write admitted while a limit is in force?
 ///
 /// # Errors
-/// The way to refuse it.
+/// How to refuse the write.
 pub fn judge(step: &Step) -> Result<(), Refusal> {
     let takes_place = step.to.holds_place() && !step.from.is_some_and(MoverPhase::holds_place);
     if step.third_party || !takes_place {
@@ -43,8 +45,9 @@ pub fn judge(step: &Step) -> Result<(), Refusal> {
             false if step.kind.is_bound() => Err(Refusal::Forbidden),
             false => Err(Refusal::Conflict),
         },
-        // Some writers do not look at the phase that they replace: one that has ended would come back, and one that begins
-        // anew would be Prepared without what was made for it.
+        // Some writers do not check the phase that they replace: a data mover that has ended would
+        // come back, and one that was reset to New would become Prepared without the objects it
+        // needs.
         _ => Err(Refusal::Forbidden),
     }
 }

@@ -1,41 +1,47 @@
-//! Data movers that hold a place and will not go on by themselves: the node-agent that would carry them on is away.
+//! Orphans: data movers that hold a place and make no progress, because the node-agent that would
+//! continue them is away.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::view::{Mover, MoverPhase, MoverPod, Patience, View};
 use crate::mover::MoverKind;
 
-/// A mover pod that is there goes on without the agent that made it, and may take its time: a volume is attached, an image
-/// pulled, a node added. Not for ever: the agent may have died before it made all that the pod needs.
+/// A mover pod that exists continues without the agent that created it, and may take its time: a
+/// volume is attached, an image pulled, a node added. It does not get unlimited time, because the
+/// agent may have died before it created everything that the pod needs.
 pub const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
-/// How often one may begin anew. Each time it keeps its age and so goes first: where agents keep dying under it, it would
-/// keep all others waiting for ever, and Velero's own time-out begins anew each time as well.
-pub const ANEW_AT_MOST: u32 = 3;
+/// How often one data mover may be reset to New. It keeps its age and so goes first each time: if
+/// agents keep dying because of it, it would keep all others waiting for ever, and Velero's own
+/// time-out starts over each time as well.
+pub const MAX_RESETS: u32 = 3;
 
-/// What is done about one that nobody carries.
+/// What to do with an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Nothing yet: it cannot begin anew, and stock Velero goes on with it when its agent is back.
+    /// Nothing yet: it cannot be reset to New, and stock Velero continues it when its agent is
+    /// back.
     Wait,
-    /// What was made for it goes, and its phase is New.
-    BeginAnew,
-    /// Its phase becomes InProgress, for which its pod waits: that moves the data by itself, and says in Events and by its
-    /// end what its node-agent asks for when it is back. For a while that may be more than the node has data paths; but the
-    /// place is free, and nothing is lost that stock Velero would have saved.
-    LetBegin,
-    /// It has ended: Failed.
-    Fail(Hopeless),
+    /// Delete the objects that were made for it, and reset its phase to New.
+    Reset,
+    /// Set its phase to InProgress, for which its pod waits. The pod then moves the data by itself,
+    /// and reports by Events and its termination message what its node-agent needs when it is back.
+    /// For a while more data paths may run than the node allows; but the place is free, and
+    /// everything is saved that stock Velero would have saved.
+    MarkInProgress,
+    /// Set its phase to Failed.
+    Fail(Unrecoverable),
 }
 
-/// Why one cannot begin anew.
+/// Why a data mover cannot be reset to New.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hopeless {
-    /// Velero moves the snapshot into its own namespace before it makes the pod, and looks for it in the old one.
+pub enum Unrecoverable {
+    /// Velero moves the snapshot into its own namespace before it creates the pod, and would look
+    /// for it in the old one.
     SnapshotTaken,
-    /// It has, [`ANEW_AT_MOST`] times.
+    /// It was reset [`MAX_RESETS`] times already.
     TooOften,
-    /// The only node that can reach its volume is none of the cluster any more.
+    /// The only node that can reach its volume has left the cluster.
     NodeGone,
 }
 
@@ -44,57 +50,57 @@ pub enum Hopeless {
 pub struct Circumstances {
     /// The snapshot of a DataUpload is no longer where a node-agent looks for it.
     pub snapshot_taken: bool,
-    /// There is no such node as it is bound to.
+    /// The node to which it is bound does not exist.
     pub node_gone: bool,
     /// See [`super::Recover::for_long`].
     pub for_long: bool,
 }
 
-/// What helps an orphan.
+/// The remedy for an orphan.
 pub fn remedy(mover: &Mover, circumstances: Circumstances) -> Remedy {
     let Circumstances { snapshot_taken, node_gone, for_long } = circumstances;
     let is_running = mover.mover_pod.as_ref().is_some_and(|pod| pod.running);
     if mover.kind.is_bound() && node_gone {
-        // New, it would wait for ever, and its Backup for hours.
-        Remedy::Fail(Hopeless::NodeGone)
+        // In phase New it would wait for ever, and its Backup for hours.
+        Remedy::Fail(Unrecoverable::NodeGone)
     } else if mover.canceled {
-        // Any agent ends it as soon as it is New, and clears away what is left.
-        Remedy::BeginAnew
+        // Any agent ends a canceled one as soon as it is New, and cleans up after it.
+        Remedy::Reset
     } else if mover.kind == MoverKind::DataUpload && snapshot_taken {
         match mover.phase {
-            MoverPhase::Prepared if is_running => Remedy::LetBegin,
+            MoverPhase::Prepared if is_running => Remedy::MarkInProgress,
             _ if !for_long => Remedy::Wait,
-            _ => Remedy::Fail(Hopeless::SnapshotTaken),
+            _ => Remedy::Fail(Unrecoverable::SnapshotTaken),
         }
-    } else if mover.begun_anew >= ANEW_AT_MOST {
-        Remedy::Fail(Hopeless::TooOften)
+    } else if mover.resets >= MAX_RESETS {
+        Remedy::Fail(Unrecoverable::TooOften)
     } else {
-        Remedy::BeginAnew
+        Remedy::Reset
     }
 }
 
-/// Has it a place, and has nobody who would carry it on been there for long enough?
+/// Does it hold a place, while no agent that could continue it has been ready for long enough?
 pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
     match mover.phase {
         MoverPhase::Accepted => {
             let pod_is_lost = mover.mover_pod.as_ref().is_some_and(|pod| is_lost(view, pod, now));
             pod_is_lost || is_left_by_who_accepted(view, mover, now)
         }
-        // Only the agent of its node lets it begin.
+        // Only the agent of its node starts a Prepared one.
         MoverPhase::Prepared => mover.node().is_some_and(|node| is_out(view, node, now)),
         _ => false,
     }
 }
 
-/// Was it one so long ago already that its agent has been away for [`Patience::given_up_after`]?
+/// Has it been an orphan for so long that its agent has been away for [`Patience::given_up_after`]?
 pub(super) fn is_orphan_for_long(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Patience { out_after, given_up_after } = view.patience;
     let before = now.saturating_sub(given_up_after.saturating_sub(out_after)).unwrap_or(Timestamp::MIN);
     is_orphan(view, mover, before)
 }
 
-/// Only the agent of the node where its pod is makes it Prepared, whoever accepted it. One that comes with a new node may
-/// become ready after the pod.
+/// Only the agent of the node of its pod makes it Prepared, whichever agent accepted it. The agent
+/// of a new node may become ready after the pod.
 fn is_lost(view: &View, pod: &MoverPod, now: Timestamp) -> bool {
     let is_settled = pod.placed_at.is_none_or(|at| now.duration_since(at) >= view.patience.out_after);
     is_settled && pod.node.as_deref().is_some_and(|node| is_out(view, node, now))
@@ -103,7 +109,8 @@ fn is_lost(view: &View, pod: &MoverPod, now: Timestamp) -> bool {
 fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Some(node) = mover.accepted_by.as_deref().or(mover.bound_node.as_deref()) else { return false };
     if view.has_ready_agent(node) {
-        // A restarted agent takes it that what is Accepted is exposed, and never does it again.
+        // A restarted agent assumes that an Accepted data mover is exposed already, and never
+        // exposes it again.
         let started = view.agents.get(node).and_then(|agent| agent.started_at);
         let restarted = started.zip(mover.accepted_at).is_some_and(|(started, accepted)| {
             started > accepted && now.duration_since(started) >= view.patience.out_after
@@ -113,7 +120,7 @@ fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
     is_out(view, node, now) && !goes_on_elsewhere(view, mover, now)
 }
 
-/// Has its node been without a ready agent for long enough?
+/// Has this node been without a ready agent for long enough?
 pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
     let since = match view.agents.get(node) {
         Some(agent) if agent.ready => return false,
@@ -123,7 +130,7 @@ pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
     now.duration_since(since.unwrap_or(view.watching_since)) >= view.patience.out_after
 }
 
-/// Will the agent of the node where its pod is, or comes to be, carry it on?
+/// Will the agent of the node of its pod, present or future, continue it?
 fn goes_on_elsewhere(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let Some(pod) = &mover.mover_pod else { return false };
     let has_agent = pod.node.is_some() || view.some_agent_is_ready();

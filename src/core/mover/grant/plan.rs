@@ -1,4 +1,4 @@
-//! One decision: who gets a place, who gives one up, why the others wait.
+//! One plan: which data movers get a place, which give one up, and why the others wait.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,51 +8,58 @@ use super::orphan::{is_orphan, is_orphan_for_long, is_out};
 use super::reason::Reason;
 use super::view::{Mover, MoverPhase, View};
 
-/// Grants in one plan. The ledger is one object, and an object has room for some ten thousand UIDs.
+/// The most grants of one plan, because the ledger is one object, which has room for some ten
+/// thousand UIDs.
 pub const AT_ONCE: usize = 1000;
 
-/// What to do, as indices into the view's `movers`. First the ledger, if it says so; then all the others, in any order, each
-/// with the resourceVersion that the view shows; a write that fails is left to the next plan.
+/// The actions of one plan, as indices into the view's `movers`. The ledger is written first if
+/// `ledger.write` says so; all other actions follow in any order, each with the resourceVersion
+/// that the view shows. A write that fails is left to the next plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub ledger: Ledger,
-    /// To be given the annotation, in this order.
+    /// Data movers that get the annotation, in this order.
     pub grant: Vec<usize>,
-    /// New ones whose annotation is to be taken away: others can use the place.
+    /// New data movers whose annotation is removed, because others can use the place.
     pub revoke: Vec<usize>,
-    /// Orphans: Accepted or Prepared ones for which nobody does anything any more. See [`super::remedy`].
+    /// Orphans: Accepted or Prepared data movers that no node-agent continues. See
+    /// [`super::remedy`].
     pub recover: Vec<Recover>,
-    /// Those that wait, in order.
+    /// Data movers that wait, in order.
     pub waiting: Vec<Waiting>,
-    /// There is no limit any more, and all that it held back have been woken: mark the ledger as not in force, with the
-    /// resourceVersion that was read. A view says of such a ledger that there is none.
+    /// There is no limit any more, and every data mover that it held back was nudged: mark the
+    /// ledger as not in force, with the resourceVersion that was read. A view treats such a ledger
+    /// as absent.
     pub retire_ledger: bool,
 }
 
-/// What the ledger is to hold.
+/// What the ledger must contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     pub uids: BTreeSet<String>,
     pub write: LedgerWrite,
 }
 
-/// When to write the ledger. Always with the resourceVersion that was read; a write that fails ends the term.
+/// When to write the ledger: always with the resourceVersion that was read. A write that fails ends
+/// the leader's term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LedgerWrite {
-    /// It holds that already, and nothing hangs on it.
+    /// The ledger has these contents already, and no action depends on the write.
     #[default]
     No,
-    /// When there is time: what it holds too much is not counted any more.
+    /// When there is time: the UIDs that it has in excess are no longer counted.
     Tidy,
-    /// Before anything else, and also if it holds that already: only who can write it may grant.
+    /// Before any other action, and even with the same contents, because only a leader whose write
+    /// succeeds may grant.
     First,
 }
 
-/// An orphan. Where it begins anew, its phase and its annotation are one write.
+/// An orphan. If it is reset to New, its phase and its annotation are one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recover {
     pub mover: usize,
-    /// With the annotation: some agent can carry it at once. Without: it stands in line again, by its age.
+    /// Keeps its annotation if an agent can run it at once. Otherwise it loses it and waits again,
+    /// by its age.
     pub keeps_place: bool,
     /// Its agent has been away for [`super::Patience::given_up_after`].
     pub for_long: bool,
@@ -62,29 +69,30 @@ pub struct Recover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub mover: usize,
-    /// Its exact place in line, from 1.
+    /// Its exact place in the queue, from 1.
     pub place: usize,
     pub reason: Reason,
 }
 
-/// One walk over all four kinds, oldest first. Places go to the oldest that some agent can carry. One whose node is full
-/// is passed over while others can go: it would hold its place in front of a door that is shut. Only what is older
-/// makes a node full, so those who came later keep nobody waiting for ever.
+/// One walk over all four kinds, oldest first. Places go to the oldest data movers that an agent
+/// can run. One whose node is full is passed over while others can start, because it would hold a
+/// place without using it. Only older data movers make a node full, so later ones do not keep it
+/// waiting for ever.
 pub fn plan(view: &View, now: Timestamp) -> Plan {
     let order = order(view);
     let mut plan = match view.limits.limit {
         Some(limit) => Walk::new(view, limit.max(1), now).run(&order),
-        None => wake_all(view, &order, now),
+        None => nudge_all(view, &order, now),
     };
     plan.ledger.write = ledger_write(view, &plan);
     plan
 }
 
-/// Those that have not ended, in the one order.
+/// Data movers that have not ended, in the total order.
 fn order(view: &View) -> Vec<usize> {
     let mut order: Vec<_> = (view.movers.iter().enumerate())
         .filter(|(_, m)| !m.third_party && !m.phase.is_final() && m.phase != MoverPhase::Unknown)
-        .map(|(i, mover)| (mover.standing(), i))
+        .map(|(i, mover)| (mover.queue_key(), i))
         .collect();
     order.sort_unstable();
     order.into_iter().map(|(_, i)| i).collect()
@@ -96,7 +104,8 @@ fn ledger_write(view: &View, plan: &Plan) -> LedgerWrite {
     }
     let is_listed = |i: &usize| view.movers.get(*i).is_some_and(|mover| is_promised(view, mover));
     if !plan.grant.is_empty() || plan.revoke.iter().any(is_listed) {
-        // Who would find it there without its annotation, would grant it once more.
+        // A later leader that found the UID in the ledger but no annotation on the object would
+        // grant it again.
         return LedgerWrite::First;
     }
     let is_as_it_should_be = match &view.ledger {
@@ -110,8 +119,9 @@ fn is_promised(view: &View, mover: &Mover) -> bool {
     view.ledger.as_ref().is_some_and(|ledger| ledger.contains(&mover.uid))
 }
 
-/// Nothing is held back. What a limit held back before does not know: agents look again at an object that changes.
-fn wake_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
+/// The plan without a limit: no data mover is held back. Those that an earlier limit held back get
+/// an annotation, because agents try again only when the object changes.
+fn nudge_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     for (i, mover) in movers(view, order) {
         if is_orphan(view, mover, now) {
@@ -140,7 +150,7 @@ fn movers<'v>(view: &'v View, order: &[usize]) -> impl Iterator<Item = (usize, &
     order.iter().filter_map(|i| Some((*i, &**view.movers.get(*i)?)))
 }
 
-/// Could an agent carry it now?
+/// Can an agent run it now?
 fn can_go(view: &View, mover: &Mover) -> Result<(), Reason> {
     match &mover.bound_node {
         Some(node) if view.has_ready_agent(node) => Ok(()),
@@ -151,7 +161,7 @@ fn can_go(view: &View, mover: &Mover) -> Result<(), Reason> {
     }
 }
 
-/// Would a place that it holds be held for nothing?
+/// Would this data mover hold a place without being able to use it?
 fn wastes_place(view: &View, mover: &Mover, now: Timestamp) -> bool {
     let is_lost = match &mover.bound_node {
         Some(node) => is_out(view, node, now),
@@ -165,16 +175,16 @@ struct Walk<'v> {
     now: Timestamp,
     places: usize,
     taken: usize,
-    /// Places that are taken beyond the limit, and not on their way out yet.
+    /// Number of places that are taken beyond the limit and are not being freed yet.
     surplus: usize,
-    /// How many data paths of a node older ones take; and how many there are.
+    /// Data paths of each node that older data movers take, and how many the node has.
     load: HashMap<&'v str, u32>,
     data_paths: HashMap<&'v str, u32>,
     plan: Plan,
-    /// By index: those that hold a place, or are given one.
+    /// By index: data movers that hold a place, or are granted one.
     holds: Vec<bool>,
     passed_over: Vec<usize>,
-    /// Those that wait, in order. None: for a place, whoever takes them.
+    /// Data movers that wait, in order. `None`: they wait for a place.
     waiting: Vec<(usize, Option<Reason>)>,
 }
 
@@ -201,7 +211,7 @@ impl<'v> Walk<'v> {
         for (i, mover) in movers(self.view, order) {
             match mover.phase {
                 MoverPhase::New if mover.granted => self.granted(i, mover),
-                // Promised by whoever led before, or by us: its annotation may be on its way.
+                // Promised by this leader or an earlier one: its annotation may be on its way.
                 MoverPhase::New if self.holds.get(i) == Some(&true) => self.grant(i, mover),
                 MoverPhase::New => self.consider(i, mover),
                 _ if is_orphan(self.view, mover, self.now) => self.recover(i, mover),
@@ -210,7 +220,7 @@ impl<'v> Walk<'v> {
         }
         self.let_the_passed_over_go();
         self.take_back_the_youngest(order);
-        self.tell(order)
+        self.into_plan(order)
     }
 
     fn granted(&mut self, i: usize, mover: &'v Mover) {
@@ -231,10 +241,10 @@ impl<'v> Walk<'v> {
         self.loads(mover);
     }
 
-    /// One that has no place.
+    /// Considers a data mover without a place.
     fn consider(&mut self, i: usize, mover: &'v Mover) {
         if mover.canceled {
-            // Any agent ends it, without a place.
+            // Any agent ends a canceled one, without a place.
             return;
         }
         let reason = match can_go(self.view, mover) {
@@ -281,7 +291,8 @@ impl<'v> Walk<'v> {
         self.load.get(node).is_some_and(|load| *load >= data_paths)
     }
 
-    /// Nobody else wants what is left.
+    /// Grants the remaining places to those that were passed over, because no other one can use
+    /// them.
     fn let_the_passed_over_go(&mut self) {
         let left = self.places.saturating_sub(self.taken).min(AT_ONCE.saturating_sub(self.plan.grant.len()));
         let passed_over = std::mem::take(&mut self.passed_over);
@@ -292,7 +303,8 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// The limit was lowered, or is new: what has not begun stands in line again.
+    /// The limit was lowered, or is new: data movers that have not begun lose their grant, youngest
+    /// first.
     fn take_back_the_youngest(&mut self, order: &[usize]) {
         if self.surplus == 0 {
             return;
@@ -304,10 +316,10 @@ impl<'v> Walk<'v> {
         self.plan.revoke.extend(youngest.take(self.surplus));
     }
 
-    fn tell(self, order: &[usize]) -> Plan {
+    fn into_plan(self, order: &[usize]) -> Plan {
         let Self { view, places, taken, mut plan, holds, waiting, .. } = self;
         let is_holder = |i: &usize| holds.get(*i) == Some(&true);
-        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::TOLD);
+        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::MAX_NAMES);
         let by: std::sync::Arc<[String]> = by.map(|(_, mover)| mover.name.clone()).collect();
         let left = waiting.into_iter().filter(|(i, _)| !is_holder(i));
         plan.waiting = (1..)
@@ -322,7 +334,7 @@ impl<'v> Walk<'v> {
 }
 
 impl View {
-    /// Does it take a place, or could it before anybody knows?
+    /// Does it take a place, or might it already, before the view shows it?
     pub fn holds_place(&self, mover: &Mover) -> bool {
         let has_grant = || mover.phase == MoverPhase::New && (mover.granted || is_promised(self, mover));
         !mover.third_party && (mover.phase.holds_place() || has_grant())

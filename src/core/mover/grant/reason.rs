@@ -1,30 +1,31 @@
-//! Why a data mover waits.
+//! The reason why a data mover waits.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Typed until the last moment: the same value labels metrics and becomes the text that people read.
+/// A value until it is printed: the same one labels metrics and becomes the text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// There is a place for it, and the next plan gives it.
+    /// A place is free for it, and the next plan grants it.
     Next,
-    /// All places are taken. Names the first few that hold one; all that wait share the names.
+    /// All places are taken. `by` has the names of the first few that hold one, shared by all that
+    /// wait.
     NoPlace { places: usize, taken: usize, by: Arc<[String]> },
-    /// Nobody could carry it: its node has no ready agent, or no node has.
+    /// No node-agent can run it: its node has no ready agent, or no node has one.
     NoAgent { node: Option<String> },
-    /// Its pod does not wait for the restore on a node yet.
+    /// Its pod is not scheduled to a node yet.
     NoNode,
-    /// The data paths of its node are taken, and others that wait could go at once.
+    /// The data paths of its node are taken, and others that wait could start at once.
     NodeFull { node: String },
 }
 
 impl Reason {
-    /// Every [`Reason::word`].
+    /// All values of [`Reason::word`].
     pub const WORDS: [&str; 5] = ["Next", "NoPlace", "NoAgent", "NoNode", "NodeFull"];
-    /// How many names [`Reason::NoPlace`] tells.
-    pub const TOLD: usize = 3;
+    /// How many names [`Reason::NoPlace`] has at most.
+    pub const MAX_NAMES: usize = 3;
 
-    /// One word, a closed set: for metric labels, Event reasons and columns.
+    /// One word out of a closed set, for metric labels, Event reasons and columns.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Next => "Next",

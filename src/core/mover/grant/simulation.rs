@@ -1,4 +1,4 @@
-//! Nothing starves, however the cluster is used: days of it, played.
+//! No data mover starves, however the cluster is used: simulations of many steps.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,24 +9,25 @@ use proptest::prelude::*;
 use super::{Agent, Limits, Mover, MoverPhase, View, plan};
 use crate::mover::MoverKind::{self, *};
 
-/// What one of them needs, once it has a place.
+/// What one data mover does once it has a place.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     kind: MoverKind,
-    /// The node to which it is bound, or to which the scheduler will take it.
+    /// The node to which it is bound, or on which the scheduler will put it.
     node: usize,
-    /// Steps from accepted to prepared; and in progress.
+    /// Number of steps from Accepted to Prepared; number of steps in progress.
     prepares: u32,
     runs: u32,
 }
 
 const NODES: usize = 3;
 
-/// A cluster whose agents accept what is granted and never wait, and start data paths by the order of acceptance.
+/// A cluster whose agents accept each granted data mover at once, and start data paths in the order
+/// of acceptance.
 struct Cluster {
     view: View,
     work: Vec<Work>,
-    /// When each had its last step, and when it was prepared.
+    /// The step at which each last changed its phase, and the step at which it was prepared.
     since: Vec<u32>,
     started: Vec<Option<u32>>,
     step: u32,
@@ -92,7 +93,7 @@ impl Cluster {
         self.since[i] = step;
     }
 
-    /// Agents give data paths to whoever is prepared for longer.
+    /// Agents give data paths to the data mover that has been Prepared longest.
     fn has_data_path(&self, i: usize) -> bool {
         let on_node = |o: &usize| self.work[*o].node == self.work[i].node;
         let is = |o: &usize, phase| self.view.movers[*o].phase == phase;
@@ -123,8 +124,8 @@ fn any_work() -> impl Strategy<Value = Work> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// A victim comes after some others; then new ones keep coming, two with every step, for ever. It is done when
-    /// those before it could have been done one by one.
+    /// A victim is created after some others; then two new ones are created at every step, for
+    /// ever. It must complete within the time in which those before it would complete one by one.
     #[test]
     fn a_stream_of_newcomers_starves_nobody(
         before in prop::collection::vec(any_work(), 0..10),
@@ -140,7 +141,7 @@ proptest! {
             cluster.step += 1;
         }
         let mut newcomers = after.into_iter().cycle();
-        // One takes 15 steps at most, and may stand behind one that came later for each that came before it.
+        // One takes 15 steps at most, and may wait for one later mover for each earlier one.
         let bound = 40 * (place as u32 + limit as u32 + 2);
         for _ in 0..bound {
             cluster.go();
@@ -154,7 +155,7 @@ proptest! {
         prop_assert!(false, "{:?} after {bound} steps", cluster.phase(place));
     }
 
-    /// No more comes: all of them end, and no step passes without anything happening.
+    /// No further movers are created: all of them end.
     #[test]
     fn everything_ends(work in prop::collection::vec(any_work(), 0..40), limit in 1..4_usize, data_paths in 1..3_u32) {
         let mut cluster = Cluster::new(limit, data_paths);
@@ -169,7 +170,8 @@ proptest! {
     }
 }
 
-/// Uploads that all end up on n0 fill it again as soon as they leave it: who is bound to n0 goes all the same.
+/// Uploads that all run on n0 fill that node again as soon as they leave it: a mover that is bound
+/// to n0 gets its turn all the same.
 #[test]
 fn uploads_that_flood_a_node_keep_out_nobody_who_is_bound_to_it() {
     let mut cluster = Cluster::new(2, 1);

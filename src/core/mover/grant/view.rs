@@ -1,4 +1,4 @@
-//! The frozen state on which one plan is made.
+//! The immutable state on which one plan is made.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub enum MoverPhase {
     Canceled,
     Completed,
     Failed,
-    /// None that berth knows: neither counted nor granted.
+    /// A phase that berth does not know: neither counted nor granted.
     Unknown,
 }
 
 impl MoverPhase {
-    /// Reads what stands on the wire; absent is the empty text.
+    /// Parses the value of `status.phase`; an absent one is the empty text.
     pub fn parse(text: &str) -> Self {
         match text {
             "" | "New" => Self::New,
@@ -41,7 +41,7 @@ impl MoverPhase {
         }
     }
 
-    /// As it stands on the wire; `New` where that is empty.
+    /// The value of `status.phase`; `New` for the empty one.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "New",
@@ -56,17 +56,17 @@ impl MoverPhase {
         }
     }
 
-    /// Does it take one of the places?
+    /// Does a data mover in this phase take one of the places?
     pub fn holds_place(self) -> bool {
         matches!(self, Self::Accepted | Self::Prepared)
     }
 
-    /// Does it take one of the data paths of its node, or will it shortly?
+    /// Does it take one of the data paths of its node now, or will it shortly?
     fn loads_node(self) -> bool {
         matches!(self, Self::Accepted | Self::Prepared | Self::InProgress | Self::Canceling)
     }
 
-    /// Nothing more happens to it.
+    /// Is this the last phase of the data mover?
     pub fn is_final(self) -> bool {
         matches!(self, Self::Canceled | Self::Completed | Self::Failed)
     }
@@ -75,9 +75,9 @@ impl MoverPhase {
 /// The pod that moves the data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoverPod {
-    /// Where the scheduler put it.
+    /// Name of the node to which the scheduler assigned it.
     pub node: Option<String>,
-    /// When it was put there, whole seconds.
+    /// When the scheduler assigned it, in whole seconds.
     pub placed_at: Option<Timestamp>,
     pub running: bool,
 }
@@ -92,27 +92,30 @@ pub struct Mover {
     pub phase: MoverPhase,
     /// `metadata.creationTimestamp`, whole seconds.
     pub created_at: Timestamp,
-    /// Its object carries a grant (`berth.dev/granted`). Says nothing once it is past New: grants are not taken off.
+    /// The object carries a grant (`berth.dev/granted`). Means nothing once the data mover is past
+    /// New, because grants are not removed then.
     pub granted: bool,
-    /// `spec.cancel`, or it is being deleted.
+    /// `spec.cancel` is set, or the object is being deleted.
     pub canceled: bool,
-    /// A data mover of somebody else: never counted, never granted, never refused.
+    /// Handled by another vendor's data mover: never counted, never granted, never refused.
     pub third_party: bool,
-    /// The only node whose agent can carry it: `spec.node` of a PodVolumeBackup, the node of a PodVolumeRestore's pod.
+    /// The only node whose agent can run it: `spec.node` of a PodVolumeBackup, the node of the pod
+    /// of a PodVolumeRestore.
     pub bound_node: Option<String>,
-    /// `status.acceptedByNode`; the bound kinds have no such field, they are accepted where they are bound.
+    /// `status.acceptedByNode`. The bound kinds do not have this field, because they are accepted
+    /// on the node to which they are bound.
     pub accepted_by: Option<String>,
     /// `status.acceptedTimestamp`, whole seconds.
     pub accepted_at: Option<Timestamp>,
     /// `status.node`.
     pub running_on: Option<String>,
-    /// How often it has been put back to New (`berth.dev/begun-anew`).
-    pub begun_anew: u32,
+    /// How often it was reset to New (`berth.dev/begun-anew`).
+    pub resets: u32,
     pub mover_pod: Option<MoverPod>,
 }
 
 impl Mover {
-    /// One that has just been created.
+    /// A data mover that has just been created.
     pub fn new(
         kind: MoverKind,
         name: impl Into<String>,
@@ -132,7 +135,7 @@ impl Mover {
             accepted_by: None,
             accepted_at: None,
             running_on: None,
-            begun_anew: 0,
+            resets: 0,
             mover_pod: None,
         }
     }
@@ -143,46 +146,46 @@ impl Mover {
         self.bound_node.as_deref().or(self.running_on.as_deref()).or_else(on_pod)
     }
 
-    /// Those whose node-agents have to do with it.
+    /// The nodes whose agents handle it.
     pub fn nodes(&self) -> BTreeSet<&str> {
         let pod = self.mover_pod.as_ref().and_then(|pod| pod.node.as_deref());
-        let told = [&self.bound_node, &self.accepted_by, &self.running_on];
-        told.into_iter().filter_map(|node| node.as_deref()).chain(pod).collect()
+        let nodes = [&self.bound_node, &self.accepted_by, &self.running_on];
+        nodes.into_iter().filter_map(|node| node.as_deref()).chain(pod).collect()
     }
 
     pub(super) fn loads_node(&self) -> bool {
         self.phase.loads_node() || (self.phase == MoverPhase::New && self.granted)
     }
 
-    /// Who goes first: 1. the older, 2. by kind, 3. by name, so that the order is total.
-    pub fn standing(&self) -> (Timestamp, MoverKind, &str) {
+    /// The sort key: the older goes first, then by kind, then by name, so that the order is total.
+    pub fn queue_key(&self) -> (Timestamp, MoverKind, &str) {
         (self.created_at, self.kind, &self.name)
     }
 }
 
-/// A node-agent.
+/// The state of the node-agent of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agent {
     pub ready: bool,
-    /// When its container started. Stamped on the node on which `acceptedTimestamp` is stamped too.
+    /// When its container started, by the clock of the node that also sets `acceptedTimestamp`.
     pub started_at: Option<Timestamp>,
-    /// Since when it is not ready, or is gone. Absent: since nobody knows when.
+    /// Since when it is not ready or is gone. `None`: the time is not known.
     pub not_ready_since: Option<Timestamp>,
 }
 
-/// `loadConcurrency` of the node-agents' configuration.
+/// The limits of `loadConcurrency` in the node-agents' configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// `prepareQueueLength`, at least 1: how many places there are. None: as many as anybody likes.
+    /// `prepareQueueLength`, at least 1: the number of places. `None`: no limit.
     pub limit: Option<usize>,
-    /// `globalConfig`, at least 1: data paths of a node.
+    /// `globalConfig`, at least 1: the number of data paths of a node.
     pub global: u32,
-    /// `perNodeConfig`: of all that match, the smallest positive number counts.
+    /// `perNodeConfig`: of all entries whose selector matches, the smallest positive number counts.
     pub per_node: Vec<(Selector, u32)>,
 }
 
 impl Limits {
-    /// How many data paths a node with these labels has.
+    /// The number of data paths of a node with these labels.
     pub fn data_paths(&self, labels: &BTreeMap<String, String>) -> u32 {
         let matching =
             self.per_node.iter().filter(|(selector, number)| *number > 0 && selector.matches(labels));
@@ -190,19 +193,22 @@ impl Limits {
     }
 }
 
-/// An agent that is away for so long will not be back in a moment. One that is rolled, or restarts, is: its image is on
-/// the node. Stock Velero waits for thirty minutes, or for hours, and all that time the place is taken.
+/// An agent that is away for longer is not merely restarting: one that is rolled out or restarts is
+/// back sooner, because its image is on the node. Stock Velero waits for thirty minutes or for
+/// hours, and the place stays taken all that time.
 pub const OUT_AFTER: SignedDuration = SignedDuration::from_secs(25);
 
-/// What cannot begin anew ends only after this: its agent may be back, with another image to pull.
+/// A data mover that cannot be reset to New is failed only after this time, because its agent may
+/// come back with another image to pull.
 pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 /// How long a node may be without a ready agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Before what the agent carried is looked after: [`OUT_AFTER`], unless somebody says otherwise.
+    /// Until the data movers of that agent are recovered: [`OUT_AFTER`] unless set otherwise.
     pub out_after: SignedDuration,
-    /// Before what cannot begin anew ends: [`GIVEN_UP_AFTER`].
+    /// Until a data mover that cannot be reset to New is failed: [`GIVEN_UP_AFTER`] unless set
+    /// otherwise.
     pub given_up_after: SignedDuration,
 }
 
@@ -212,25 +218,26 @@ impl Default for Patience {
     }
 }
 
-/// Everything one plan may look at.
+/// All state on which one plan depends.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// In any order; finished ones may be left out. No older than the ledger: listed after it was read, see
-    /// [`super`]. Shared, so that freezing a view copies none.
+    /// In any order; finished ones may be missing. Must be listed after the ledger was read: see
+    /// [`super`]. Behind `Arc`, so that building a view copies none.
     pub movers: Vec<Arc<Mover>>,
-    /// By node. One that is gone is best kept, with the time since when.
+    /// By node. Keep an agent that is gone, with the time of its disappearance.
     pub agents: HashMap<String, Agent>,
     pub node_labels: HashMap<String, BTreeMap<String, String>>,
     pub limits: Limits,
-    /// UIDs in the ledger as it was last read or written. None: there is none, or none in force.
+    /// UIDs in the ledger as it was last read or written. `None`: there is no ledger, or it is not
+    /// in force.
     pub ledger: Option<BTreeSet<String>>,
-    /// Since when agents are watched. What is away for longer is taken to be away since then.
+    /// Since when agents are watched. An agent that was away before that counts as away since then.
     pub watching_since: Timestamp,
     pub patience: Patience,
 }
 
 impl View {
-    /// Is there an agent that works?
+    /// Has this node a ready agent?
     pub fn has_ready_agent(&self, node: &str) -> bool {
         self.agents.get(node).is_some_and(|agent| agent.ready)
     }

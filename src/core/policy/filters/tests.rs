@@ -72,7 +72,8 @@ fn resolved(cluster: &[Rule], namespaced: &[NamespacePolicy]) -> Filters {
     Filters::resolve(&policies, &types(), NAMESPACES)
 }
 
-/// Is an object taken that a list brings; and one that another one needs? The spec's selector is `app=spec`.
+/// Is a listed object taken, and is one taken that another object needs? The spec's selector is
+/// `app=spec`.
 fn takes(filters: &Filters, kind: &str, namespace: &str, name: &str, app: &str) -> (bool, bool) {
     let spec = [selector("spec")];
     let namespace = Some(namespace).filter(|name| !name.is_empty());
@@ -94,10 +95,10 @@ fn a_policy_takes_just_its_kinds_from_its_namespaces_by_its_own_selectors() {
         ("configmaps", "ns-a", "mine", (true, true)),
         ("configmaps", "ns-a", "spec", (false, true)),
         ("deployments.apps", "ns-a", "mine", (true, true)),
-        // Without a selector of its own it has none.
+        // A rule without a selector applies none.
         ("pods", "ns-a", "", (true, true)),
         ("secrets", "ns-a", "mine", (false, true)),
-        // No policy is for that one.
+        // No policy matches that namespace.
         ("secrets", "ns-b", "spec", (true, true)),
         ("secrets", "ns-b", "mine", (false, true)),
     ] {
@@ -127,7 +128,7 @@ fn names_are_taken_by_pattern_and_what_is_excluded_goes_before() {
         ("app-x1", false),
         ("app-x12", true),
     ] {
-        // A name counts for what others need, too.
+        // Names apply to objects that others need, too.
         assert_eq!(takes(&filters, "configmaps", "ns-a", name, ""), (expected, expected), "{name}");
     }
     assert_eq!(
@@ -145,7 +146,7 @@ fn a_rule_without_kinds_is_for_all_that_no_other_rule_has() {
         ("secrets", "db", "", true),
         ("secrets", "other", "backup", false),
         ("pods", "any", "backup", true),
-        // The spec's selector is not taken over.
+        // The spec's selector does not apply.
         ("pods", "any", "spec", false),
     ] {
         assert_eq!(takes(&filters, kind, "ns-a", name, app).0, expected, "{kind} {name} {app}");
@@ -154,7 +155,8 @@ fn a_rule_without_kinds_is_for_all_that_no_other_rule_has() {
     assert!(takes(&all, "pods", "ns-a", "any", "").0);
 }
 
-/// Example 8 of Velero's guide: a name goes before patterns, and of these the first one that fits counts.
+/// Example 8 of Velero's guide: a plain name takes precedence over patterns, and among these the
+/// first match applies.
 #[test]
 fn a_namespace_has_the_policy_that_names_it_or_else_the_first_one_that_fits() {
     let policies = [
@@ -211,7 +213,7 @@ fn kinds_that_name_nothing_there_or_what_another_rule_has_are_known() {
         ("namespacedFilterPolicies", list(&["ClusterRole", "Pod", "Widget"])),
     ];
     assert_eq!(filters.idle, expected);
-    // The first one that has a kind keeps it.
+    // The first rule with a kind keeps it.
     assert!(takes(&filters, "pods", "ns-a", "any", "").0);
 }
 
@@ -238,7 +240,7 @@ fn what_is_no_name_is_refused_with_its_place() {
 }
 
 proptest! {
-    /// The rules as Velero's design page lists them, one after the other.
+    /// The rules in the order of Velero's design page.
     #[test]
     fn what_is_taken_is_what_the_rules_say(
         policies in prop::collection::vec(

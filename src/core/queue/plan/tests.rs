@@ -33,7 +33,7 @@ fn names<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
     plan.start.iter().map(|i| view.backups[*i].name.as_str()).collect()
 }
 
-/// Ends what is to end, and writes down the rest of the plan but for the starts.
+/// Performs the plan except for its starts: ends backups and writes marks and positions.
 fn write(view: &mut View) {
     let decided = plan(view);
     let ended: Vec<String> = decided.end.iter().map(|end| view.backups[end.backup].uid.clone()).collect();
@@ -149,7 +149,7 @@ fn what_the_webhook_missed_is_queued_first_and_passes_nobody_who_came_before() {
     assert_eq!(names(&view, &decided), ["queued"]);
     let written: Vec<_> = decided.renumber(&view, 0).map(|w| (w.backup, w.place)).collect();
     assert_eq!(written, [(0, 1)], "a backup without a place gets one whatever the budget");
-    // Nor is it passed by whoever came later, and says that he has a place.
+    // It is not passed either by a later backup that was created with a position.
     let later = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(2);
     let forged = Entry { created_at: later, enqueued_at: Some(later), ..Entry::clone(&queued) };
     let mut view = View { backups: vec![Arc::clone(&view.backups[0]), Arc::new(forged)], ..view };
@@ -325,8 +325,8 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     assert!(plan(&view).end.is_empty(), "the last one decides");
 }
 
-/// Both wait since the same moment once one has taken the other's place, and there is one slot: nothing but their uids says which one
-/// the walk meets first.
+/// Both have waited since the same moment once one has replaced the other, and there is one slot:
+/// only their UIDs decide which one the walk reaches first.
 #[test]
 fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
     for [earlier, later] in [["a", "b"], ["b", "a"]] {
@@ -349,7 +349,8 @@ fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
     }
 }
 
-/// A schedule that comes round sooner than the queue moves, one slot, and somebody else each time it is free.
+/// A schedule that comes round sooner than the queue moves, with one slot that another backup takes
+/// each time it is free.
 #[test]
 fn a_schedule_that_is_always_superseded_runs_all_the_same() {
     let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
@@ -372,7 +373,7 @@ fn a_schedule_that_is_always_superseded_runs_all_the_same() {
         if ends_at == Some(now) {
             view.backups.retain(|b| !b.phase.is_running());
         }
-        // Until nothing is left to write.
+        // Until nothing remains to be written.
         for _ in 0..4 {
             write(&mut view);
         }
@@ -388,7 +389,7 @@ fn a_schedule_that_is_always_superseded_runs_all_the_same() {
     assert!(often > 5, "{started:?}");
 }
 
-/// `high` counts as an hour earlier, and at most half an hour is lost by use.
+/// `high` counts as an hour earlier, and use costs half an hour at most.
 fn shifting() -> Order {
     let hour = SignedDuration::from_hours(1);
     Order {
@@ -451,8 +452,9 @@ fn any_view() -> impl Strategy<Value = View> {
 }
 
 proptest! {
-    /// Whatever arrives later than the largest shifts together stands behind, so nobody waits for ever; without
-    /// configuration the order is that of arrival, whatever the backups say of themselves.
+    /// A backup that arrives later than the largest shifts together goes behind, so none waits for
+    /// ever. Without configuration the order is that of arrival, whatever class or label a backup
+    /// has.
     #[test]
     fn nobody_starves_and_the_default_is_the_order_of_arrival(
         class in prop::sample::select(vec![None, Some("high"), Some("low"), Some("unknown")]),
@@ -476,16 +478,16 @@ proptest! {
         let most = order.share.as_ref().map(|share| share.most).unwrap_or_default();
         let handicap = SignedDuration::from_secs(used).min(most);
         let shifted = View { order, handicaps: [("a".to_owned(), handicap)].into(), ..View::default() };
-        // high against low, and the largest handicap.
+        // The head start of high over low, plus the largest handicap.
         if later > 2 * 3600 + 1800 {
             prop_assert!(shifted.precedence(&first, &second).is_lt());
         }
     }
 
-    /// Lives a whole queue to its end, one step at a time, and checks every promise at each step.
+    /// Runs a whole queue to its end, one step at a time, and checks every property at each step.
     #[test]
     fn a_queue_lives_to_its_end(mut view in any_view(), picks in prop::collection::vec(any::<prop::sample::Index>(), 64)) {
-        let mut order: Vec<usize> = view.line();
+        let mut order: Vec<usize> = view.ordered();
         let uids: Vec<String> = view.backups.iter().map(|b| b.uid.clone()).collect();
         let mut started: Vec<String> = Vec::new();
         let mut picks = picks.into_iter();
@@ -566,7 +568,7 @@ fn what_cannot_be_written_is_out_of_the_line_and_in_nobodys_way() {
     assert_eq!(plan.renumber(&view, usize::MAX).count(), 0, "nothing is written to it");
 }
 
-/// An end that is planned in each cycle would take the place of those that can be written.
+/// An end that is planned in every cycle would take the turn of those that can be written.
 #[test]
 fn what_is_canceled_and_cannot_be_written_ends_when_it_can_be_tried_again() {
     let mut canceled = Entry::clone(&entry("a", Phase::Queued, 9, &["a"]));

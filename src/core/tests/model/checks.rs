@@ -1,4 +1,4 @@
-//! What must always hold, in terms of what the API server has.
+//! Invariants of the model, in terms of the objects in the API server.
 
 use berth_core::queue::Phase;
 use stateright::{Model, Property};
@@ -73,19 +73,19 @@ impl<const N: usize> State<N> {
         self.api.iter().filter_map(|slot| slot.object()).filter(|object| is(object.phase)).count()
     }
 
-    /// Nothing is on its way, and nothing is half done.
+    /// No write is on its way, and no action is half done.
     fn is_calm(&self) -> bool {
         let is_idle = |l: &Leader<N>| l.answer.is_none() && l.todo.is_empty() && l.listing.is_none();
         self.late.is_none() && self.breach.is_none() && self.leaders.iter().all(is_idle)
     }
 
-    /// Does every backup that waits have its place, from 1 on?
+    /// Has every waiting backup its exact place, counted from 1?
     fn is_exact(&self) -> bool {
         queued(&self.api).iter().zip(1..).all(|(position, place)| *position == place)
             && self.count(|phase| phase == Phase::New) == 0
     }
 
-    /// Any of these that is there, rather one that is not held.
+    /// One of these backups that exists, preferably one that is not held.
     fn left(&self, those: impl Fn(usize) -> bool) -> Option<(bool, usize)> {
         (0..N).filter(|o| those(*o)).filter_map(|o| Some((self.api[o].object()?.held, o))).min()
     }
@@ -97,15 +97,16 @@ impl<const N: usize> Queue<N> {
         (0..N).filter(there).any(|a| (0..a).filter(there).any(|b| self.meet(a, b)))
     }
 
-    /// `eventually` of stateright does not see cycles, so each state is asked what a fair scheduler would make
-    /// of it. Those in which something is on its way are not: it arrives in another state.
+    /// `eventually` of stateright does not detect cycles, so each state is checked by running a
+    /// fair scheduler from it. States with a write on its way are skipped, because the write
+    /// arrives in another state.
     fn ends_well(&self, state: &State<N>) -> bool {
         if !state.is_calm() || state.leaders.len() > 1 {
             return true;
         }
         let webhooks = Default::default();
         let mut state = State { users: 0, mishaps: 0, created: N, webhooks, ..state.clone() };
-        // Once caches are what the API server has, many states are the same.
+        // Once caches equal the API server, many states are the same.
         while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
             state = self.after(&state, action);
         }
@@ -117,22 +118,22 @@ impl<const N: usize> Queue<N> {
         })
     }
 
-    /// Those that are held are released when nothing else is left.
+    /// Held backups are released when no other ones are left.
     fn drains(&self, mut state: State<N>) -> bool {
         for _ in 0..100 * N {
-            // Found by a property of its own.
+            // Reported by a property of its own.
             if state.breach.is_some() {
                 return true;
             }
             let next = self.fair(&state);
-            // The place of one to which nothing is written is what it is.
+            // A backup that cannot be written keeps its place as it is.
             let places = !self.has(Switch::Refuses);
             if places && next.is_none_or(|action| action >= Action::Close(0, 0)) && !state.is_exact() {
                 return false;
             }
             state = match (next, state.left(|o| !self.refuses(o))) {
                 (Some(action), _) => self.after(&state, action),
-                // What is held is in nobody's way.
+                // A held backup blocks no other one.
                 (None, Some((held, _))) if !held => return false,
                 (None, Some((_, held))) => self.after(&State { users: 1, ..state }, Action::Hold(held)),
                 (None, None) => return true,

@@ -1,13 +1,14 @@
-//! Everything that can happen between webhooks, leaders, the executor, users and the API server, over the real
-//! planner: each order of steps of a few backups, and many orders of more of them.
+//! A model of webhooks, leaders, the executor, users and the API server that uses the real planner.
+//! It tries every order of steps for a few backups, and many orders for more of them.
 //!
-//! Safety rests on this, and the tests say what comes of it where it does not hold:
+//! Safety depends on the following, and the tests show what happens if one of them does not hold:
 //!
-//! - every write carries the resourceVersion that was decided on;
-//! - a leader gives up before its Lease can be taken, and a new one lists everything after it took it;
-//! - no write of a leader lands after it has given that write up, or else the executor looks at what runs before
-//!   it begins a run;
-//! - a leader's cache never goes back: neither an answer nor a list undoes what it knows already.
+//! - Every write carries the resourceVersion on which it was decided.
+//! - A leader stops before its Lease can be taken, and a new one lists everything after it took the
+//!   Lease.
+//! - No write of a leader arrives after that leader gave it up; or else the executor checks what
+//!   runs before it begins a run.
+//! - The cache of a leader never goes back: neither an answer nor a list replaces newer knowledge.
 
 // The helpers of tests may panic as tests may.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -27,7 +28,7 @@ const A: u8 = 0b001;
 const B: u8 = 0b010;
 const C: u8 = 0b100;
 
-/// `users` and `mishaps`: how many things they may do.
+/// `users` and `mishaps`: how many actions of each kind may happen.
 fn queue<const N: usize>(
     takes: [u8; N],
     slots: usize,
@@ -39,14 +40,14 @@ fn queue<const N: usize>(
     Queue { takes, slots, users, mishaps, switches, plans: Default::default(), verdicts: Default::default() }
 }
 
-/// No state violates anything, and those worth looking at are among them.
+/// No state violates a property, and the interesting ones are reached.
 fn holds<const N: usize>(queue: Queue<N>) {
     let checker = queue.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     eprintln!("{} states", checker.unique_state_count());
     checker.assert_properties();
 }
 
-/// What all states together violate.
+/// The properties that some state violates.
 fn violated<const N: usize>(queue: Queue<N>) -> BTreeSet<&'static str> {
     let checker = queue.checker().spawn_bfs().join();
     eprintln!("{} states", checker.unique_state_count());
@@ -58,7 +59,8 @@ fn failures<const N: usize>(checker: &impl Checker<Queue<N>>) -> BTreeSet<&'stat
     checker.discoveries().into_keys().filter(is_failure).collect()
 }
 
-/// Two backups that meet violate nothing in this `world`, and with this as well they violate just that.
+/// Two overlapping backups violate nothing in this `world`, and with the additional switch they
+/// violate exactly `what`.
 fn breaks(slots: usize, users: u8, mishaps: u8, world: &[Switch], with: Switch, what: &[&'static str]) {
     let two = |switches: &[Switch]| violated(queue([A, ALL], slots, users, mishaps, switches));
     assert_eq!(two(world), BTreeSet::new());
@@ -90,7 +92,7 @@ fn two_backups_and_much_trouble() {
     holds(queue([A, ALL], 1, 2, 2, &[SlowAnswers, Relists]));
 }
 
-/// Many long ways through six backups. The seeds are fixed: it is the same ways each time.
+/// Many long random walks with six backups. The seeds are fixed, so each run takes the same walks.
 #[test]
 fn walks_through_longer_queues() {
     let walk = |slots, seed, switches: &[Switch]| {
@@ -103,24 +105,26 @@ fn walks_through_longer_queues() {
         eprintln!("{} states, {} steps at most", checker.state_count(), checker.max_depth());
         checker.assert_properties();
     }
-    // They would find something.
+    // The walks would find a violation.
     assert!(!failures(&walk(2, 1, &[Unversioned])).is_empty());
 }
 
-/// Of those that are to end, it is the first one: were it tried in each cycle, no other would end.
+/// It is the first of those that must end: if it were tried in every cycle, no other would end.
 #[test]
 fn one_that_cannot_be_written_keeps_nobody_from_ending() {
     holds(queue([A, ALL], 1, 2, 1, &[Refuses]));
 }
 
-/// Fencing by resourceVersion guards one object, not the line: what the Lease is for.
+/// Fencing by resourceVersion protects one object, not the whole queue. This is why there is a
+/// Lease.
 #[test]
 fn a_leader_that_goes_on_after_it_lost_the_lease_overlaps() {
     breaks(1, 0, 1, &[], TwoLeaders, &[OVERLAP, SLOTS, RUN_OVERLAP, RUN_SLOTS]);
 }
 
-/// The start of A is in flight; its leader is gone, or has given it up. B comes, stands ahead of A and is started;
-/// then A's start lands, for nobody has written A since. The executor is the last who can keep them apart.
+/// The start of A is in flight, and its leader is gone or has given it up. B is created, gets a
+/// place ahead of A and is started. Then A's start arrives, because A was not written since. Only
+/// the executor can prevent both from running.
 #[test]
 fn a_start_that_lands_late_overlaps_unless_the_executor_looks_again() {
     breaks(1, 0, 1, &[], LateWrites, &[OVERLAP, SLOTS, RUN_OVERLAP, RUN_SLOTS]);
@@ -169,7 +173,7 @@ fn positions_let_nobody_pass() {
     holds(queue([A; 4], 1, 0, 0, &[Swaps]));
 }
 
-/// A schedule that comes round sooner than the queue moves would otherwise wait for ever.
+/// Otherwise a schedule that comes round sooner than the queue moves would wait for ever.
 #[test]
 fn whoever_takes_the_place_of_another_stands_there() {
     holds(queue([A; 4], 1, 0, 0, &[Supersedes]));

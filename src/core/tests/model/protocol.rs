@@ -1,8 +1,8 @@
-//! The protocol: who does what to Backups, in steps between which anybody else may act.
+//! The protocol: who does what to Backups, in steps between which every other process may act.
 //!
-//! What is simpler here than in the world: a leader makes its writes one after the other, positions too; the
-//! executor's writes read the object anew, so they are one step; a webhook replica that is behind knows what it
-//! knew at its last answer.
+//! The model simplifies the following: a leader makes its writes one after the other, including
+//! those of positions; the executor's writes read the object again, so each is one step; a webhook
+//! replica that is behind knows what it knew at its last answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex};
 use berth_core::glob::Glob;
 use berth_core::guard::{Change, Roles, judge};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_open, plan, position_of_newcomer};
+use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_run, plan, position_of_newcomer};
 use jiff::Timestamp;
 
 use crate::state::{Action, Breach, Cache, Leader, Object, Patch, State, Stored, Switch, Write, bit, queued};
 
 /// The model. `N` backups are created in order.
 pub struct Queue<const N: usize> {
-    /// Namespaces of each, one bit for each name; [`ALL`] for all.
+    /// Namespaces of each backup, one bit for each name; [`ALL`] for all.
     pub takes: [u8; N],
     pub slots: usize,
     pub users: u8,
     pub mishaps: u8,
     pub switches: Vec<Switch>,
-    /// Plans by what they look at, and verdicts by the state they judge: both are asked for often.
+    /// Plans by their input, and verdicts by the state they judge, because both are needed often.
     pub plans: Mutex<HashMap<(Cache<N>, u8), Vec<Write>>>,
     pub verdicts: Mutex<HashMap<State<N>, bool>>,
 }
@@ -39,7 +39,7 @@ impl<const N: usize> Queue<N> {
         self.switches.contains(&switch)
     }
 
-    /// Not by the planner's own means.
+    /// Computed without the planner's code.
     pub fn meet(&self, a: usize, b: usize) -> bool {
         self.takes[a] & self.takes[b] != 0
     }
@@ -70,7 +70,7 @@ impl<const N: usize> Queue<N> {
         }
     }
 
-    /// Does the API server refuse what leaders write to it?
+    /// Does the API server refuse what leaders write to this backup?
     pub fn refuses(&self, object: usize) -> bool {
         self.has(Switch::Refuses) && object == 0
     }
@@ -83,7 +83,7 @@ impl<const N: usize> Queue<N> {
         View { slots: self.slots, backups: backups.into_iter().map(Arc::new).collect(), ..View::default() }
     }
 
-    /// By the planner's own precedence.
+    /// By the planner's own order.
     fn is_ahead(&self, a: (usize, Object), b: (usize, Object)) -> bool {
         View::default().precedence(&self.entry(a.0, a.1), &self.entry(b.0, b.1)).is_lt()
     }
@@ -123,7 +123,7 @@ impl<const N: usize> Queue<N> {
         let at_once = if self.has(Switch::Refuses) { 1 } else { N };
         let ends = decided.end.iter().take(at_once).map(|end| write(end.backup, Patch::End));
         let starts = decided.start.iter().map(|i| write(*i, Patch::Start));
-        // The least budget: whatever it leaves undone is seen by everybody.
+        // With the smallest budget, because every process sees what is not corrected.
         let places = decided.renumber(&view, 1).map(|w| {
             let since = w.inherits.map(|since| i8::try_from(since.as_second()).unwrap());
             write(w.backup, Patch::Place(w.place.try_into().unwrap(), since))
@@ -131,7 +131,8 @@ impl<const N: usize> Queue<N> {
         ends.chain(starts).chain(places).collect()
     }
 
-    /// Ends what is to make way, though nothing is written down yet of the place that it leaves.
+    /// Ends the superseded backup although its arrival is not yet written to the one that replaces
+    /// it.
     fn take_places_at_once(&self, view: &View, decided: &mut Plan) {
         for waiting in &mut decided.waiting {
             waiting.inherits = None;
@@ -149,7 +150,7 @@ impl<const N: usize> Queue<N> {
         decided.end.extend(left);
     }
 
-    /// Asks about each one as if only those at lower positions were ahead of it.
+    /// Considers each backup as if only those at lower positions were ahead of it.
     fn start_strictly(&self, view: &View) -> Vec<usize> {
         let alone = |i: &usize| {
             let me = &view.backups[*i];
@@ -163,7 +164,7 @@ impl<const N: usize> Queue<N> {
         (0..view.backups.len()).filter(alone).take(free).collect()
     }
 
-    /// The API server takes a write of `leader` or of one that is gone.
+    /// The API server accepts a write of `leader`, or of a former one.
     fn land(&self, state: &mut State<N>, write: Write, leader: Option<usize>) -> Result<Stored, Stored> {
         let found = state.api[write.object];
         let Some(old) = found.object() else { return Err(found) };
@@ -174,7 +175,7 @@ impl<const N: usize> Queue<N> {
             Patch::End => Stored::Ended,
             Patch::Start => Stored::Here(Object { phase: Phase::ReadyToStart, position: 0, ..old }),
             Patch::Place(position, since) => {
-                // What has none came in the second in which it was created.
+                // A backup without a mark counts from the end of the second of its creation.
                 let mark = old.mark.or(Some(created_at(write.object) + 1));
                 Stored::Here(Object {
                     phase: Phase::Queued,
@@ -193,10 +194,11 @@ impl<const N: usize> Queue<N> {
         Ok(state.api[write.object])
     }
 
-    /// Does the write harm one that still is as the plan saw it? Of others the plan could not know.
+    /// Does the write harm a backup that is still as the plan saw it? The plan could not know about
+    /// the others.
     fn breach(&self, state: &State<N>, write: Write, moved: u8, old: Object, new: Stored) -> Option<Breach> {
         let me = write.object;
-        // What no write comes through to is in nobody's way.
+        // A backup that cannot be written blocks no other one.
         let others = (0..N).filter(|o| *o != me && moved & bit(*o) == 0 && !self.refuses(*o));
         others.filter_map(|o| Some((o, state.api[o].object()?))).find_map(|(o, other)| {
             let is_ahead = |me_then| self.is_ahead((o, other), (me, me_then));
@@ -210,7 +212,8 @@ impl<const N: usize> Queue<N> {
                 {
                     (is_ahead(old) != is_ahead(new)).then_some(Breach::Swap)
                 }
-                // Whom it was ahead of, whoever takes its place is ahead of.
+                // A backup that replaces another one is ahead of all that the other one was ahead
+                // of.
                 (Patch::End, _) if self.is_scheduled(me) && !self.is_scheduled(o) && !old.canceled => {
                     let waits = !other.phase.is_running() && !is_ahead(old);
                     let heirs = (0..N).filter(|h| *h != me && self.is_scheduled(*h));
@@ -229,7 +232,8 @@ impl<const N: usize> Queue<N> {
         })
     }
 
-    /// Whatever becomes of an object becomes of it here. `roles` are those of who writes its status.
+    /// All changes of an object happen here. `roles` are those of the process that writes its
+    /// status.
     fn put(
         &self,
         state: &mut State<N>,
@@ -296,7 +300,8 @@ impl<const N: usize> Queue<N> {
             let position = position_of_newcomer(&self.view(waiting), &self.entry(me, object));
             object.phase = Phase::Queued;
             object.position = position.try_into().unwrap();
-            // The clock of the second replica is behind by more than the time between two creates.
+            // The clock of the second replica is behind by more than the time between two
+            // creations.
             object.mark = Some(created_at(me) - 3 * i8::try_from(replica).unwrap());
             known.push(object.position);
             known.sort_unstable();
@@ -307,7 +312,7 @@ impl<const N: usize> Queue<N> {
         }
     }
 
-    /// The first write that is to be made.
+    /// Makes the first pending write.
     fn write(&self, state: &mut State<N>, l: usize) {
         let write = state.leaders[l].todo[0];
         let is_there = state.api[write.object].object().is_some();
@@ -342,7 +347,7 @@ impl<const N: usize> Queue<N> {
         }
     }
 
-    /// A write is made on the version that was decided on, or not at all.
+    /// A write is made on the version on which it was decided, or not at all.
     fn can_send(&self, leader: &Leader<N>) -> bool {
         leader.todo.first().is_some_and(|write| {
             let seen = leader.cache[write.object];
@@ -350,7 +355,7 @@ impl<const N: usize> Queue<N> {
         })
     }
 
-    /// Takes in the answer to a write, which the watch shows too, earlier or later.
+    /// Processes the answer to a write, which the watch shows too, earlier or later.
     fn observe(&self, leader: &mut Leader<N>, o: usize, patch: Patch, written: Stored) {
         if patch == Patch::Start && self.has(Switch::CountsLate) {
             leader.memory |= bit(o);
@@ -369,7 +374,7 @@ impl<const N: usize> Queue<N> {
     fn watch(&self, state: &mut State<N>, l: usize, o: usize) {
         let leader = &mut state.leaders[l];
         leader.cache[o] = state.api[o].object();
-        // Velero's tracker: it lets go of what has ended, and, unless that is broken, of what is deleted.
+        // Velero's tracker: it removes what has ended and, unless that is broken, what is deleted.
         let is_over = state.api[o] == Stored::Ended
             || (state.api[o] == Stored::Gone && !self.has(Switch::CountsDeleted));
         if is_over {
@@ -394,18 +399,18 @@ impl<const N: usize> Queue<N> {
     fn can_open(&self, state: &State<N>, l: usize, o: usize) -> bool {
         let leader = &state.leaders[l];
         let is_ready = |slot: Option<Object>| slot.is_some_and(|seen| seen.phase == Phase::ReadyToStart);
-        let may_open = |seen: Object| {
+        let may_run = |seen: Object| {
             let known = (0..N).filter_map(|b| Some(self.entry(b, leader.cache[b]?)));
             let runs = |other: &Entry| (0..N).any(|b| leader.runs & bit(b) != 0 && other.uid == uid(b));
-            may_open(&self.view(known), &self.entry(o, seen), runs)
+            may_run(&self.view(known), &self.entry(o, seen), runs)
         };
         is_ready(leader.cache[o])
             && is_ready(state.api[o].object())
-            && (!self.has(Switch::Gate) || leader.cache[o].is_some_and(may_open))
+            && (!self.has(Switch::Gate) || leader.cache[o].is_some_and(may_run))
             && (leader.memory & bit(o) != 0 || !self.has(Switch::ForgetsReady))
     }
 
-    /// The executor moves what it runs.
+    /// The executor changes the phase of a backup that it runs.
     fn run_to(&self, state: &mut State<N>, object: usize, new: Stored) {
         self.put(state, object, new, Some(Roles { executor: true, ..Roles::default() }), None);
     }
@@ -572,7 +577,7 @@ impl<const N: usize> Queue<N> {
     }
 }
 
-/// The plan goes on after a write that failed: what starts together meets nobody.
+/// The plan continues after a failed write, because backups that start together do not overlap.
 fn give_up<const N: usize>(leader: &mut Leader<N>) {
     leader.todo.remove(0);
 }

@@ -1,43 +1,45 @@
-//! What the API server, webhooks and leaders have at one moment.
+//! The state of the API server, webhooks and leaders at one moment.
 
 use berth_core::queue::Phase;
 
-/// What the world may do, and rules that are broken on purpose.
+/// What may happen, and rules that are broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// The answer to a write comes some time after the write.
+    /// The answer to a write arrives some time after the write.
     SlowAnswers,
-    /// The watch breaks, and what is listed anew is taken in some time after the list was made.
+    /// The watch breaks, and the new list is processed some time after it was made.
     Relists,
-    /// A write lands after its leader has given it up or is gone.
+    /// A write arrives after its leader has given it up or is gone.
     LateWrites,
-    /// A leader that lost the Lease goes on.
+    /// A leader that lost the Lease continues.
     TwoLeaders,
-    /// A run begins only where it meets no other run and a slot is free: a second look, by the executor.
+    /// A run begins only if it overlaps no other run and a slot is free: the executor's second
+    /// check.
     Gate,
-    /// Judge each write of positions: does it let one that waits pass another?
+    /// Judge each write of positions: does it let a waiting backup pass another?
     Swaps,
-    /// Every second backup is of one schedule, and the last one of it that has come takes the place of the others.
+    /// Every second backup is of one schedule, and the latest of them replaces the others.
     Supersedes,
-    /// The API server refuses what leaders write to the first backup, and a leader ends one in a cycle.
+    /// The API server refuses what leaders write to the first backup, and a leader ends one backup
+    /// per cycle.
     Refuses,
-    /// Broken: whoever takes the place of another stands where it came.
+    /// Broken: a backup that replaces another one keeps the place of its own arrival.
     OwnPlace,
-    /// Broken: an answer brings back an object of which the watch has shown the end.
+    /// Broken: an answer brings back an object that the watch has shown to be gone.
     AnswerRevives,
-    /// Broken: a list replaces what is newer in the cache.
+    /// Broken: a list replaces newer entries of the cache.
     ListReplaces,
-    /// Broken, Q1: ReadyToStart that a leader finds is neither run nor counted.
+    /// Broken, Q1: a leader neither runs nor counts a ReadyToStart backup that it finds.
     ForgetsReady,
-    /// Broken, Q2: what runs is counted in memory, after the write.
+    /// Broken, Q2: running backups are counted in memory, after the write.
     CountsLate,
-    /// Broken, Q3: what runs is counted in memory, and one that is deleted stays there.
+    /// Broken, Q3: running backups are counted in memory, and a deleted one is never removed.
     CountsDeleted,
-    /// Broken, Q5: writes carry no resourceVersion, and those at the same place do not see each other.
+    /// Broken, Q5: writes carry no resourceVersion, and concurrent creations do not see each other.
     Unversioned,
 }
 
-/// A Backup as the API server has it.
+/// A Backup in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
     pub phase: Phase,
@@ -74,11 +76,12 @@ impl Stored {
 pub enum Patch {
     End,
     Start,
-    /// The position, and since when the one waited whose place it takes. One that has no mark gets that.
+    /// The position, and the arrival that it inherits from a backup it replaces. A backup without a
+    /// mark gets one.
     Place(u8, Option<i8>),
 }
 
-/// Carries the version that was decided on.
+/// Carries the version on which it was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Write {
     pub object: usize,
@@ -88,35 +91,37 @@ pub struct Write {
 
 pub type Cache<const N: usize> = [Option<Object>; N];
 
-/// A process that believes that it leads. One that does not knows nothing, so it is not in the state: there is
-/// one of these at most, because a leader gives up before its Lease can be taken. The Lease itself needs no more.
+/// A process that believes that it leads. Other processes have no state. There is at most one of
+/// these, because a leader stops before its Lease can be taken, so the Lease itself is not
+/// modelled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leader<const N: usize> {
     pub cache: Cache<N>,
-    /// What is left to write of the plan.
+    /// The writes of the plan that remain.
     pub todo: Vec<Write>,
-    /// Objects that are not as the plan saw them, unless the leader itself wrote them. Only for judging.
+    /// Objects that changed since the plan, apart from the leader's own writes. Only for judging.
     pub moved: u8,
-    /// The API server has written it; we do not know yet.
+    /// A write that the API server has made; the leader does not know yet.
     pub answer: Option<(usize, Patch, Stored)>,
     pub listing: Option<Cache<N>>,
     /// Objects that this process runs.
     pub runs: u8,
-    /// Objects of which the watch has nothing more to tell, though the cache has them.
+    /// Objects in the cache of which the watch will never report anything again.
     pub revived: u8,
-    /// What broken rules remember, and whom no write came through to.
+    /// What broken rules remember, and which writes failed.
     pub memory: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breach {
-    /// One started before another that was ahead of it, as its leader knew.
+    /// A backup was started before another one that was ahead of it, as its leader knew.
     Order,
-    /// A phase went back or was left out, or the guard would have refused the write.
+    /// A phase went back or was skipped, or the guard would have refused the write.
     Transition,
-    /// A write of positions let one pass another.
+    /// A write of positions let a backup pass another one.
     Swap,
-    /// One that ended for another to take its place left that one behind somebody who was behind it.
+    /// A backup ended for the one that replaces it, and that one is now behind a backup that was
+    /// behind the ended one.
     Lost,
 }
 
@@ -124,35 +129,37 @@ pub enum Breach {
 pub struct State<const N: usize> {
     pub api: [Stored; N],
     pub created: usize,
-    /// The positions that each replica knows, those that it answered itself included.
+    /// The positions that each replica knows, including those that it assigned itself.
     pub webhooks: [Vec<u8>; 2],
     pub leaders: Vec<Leader<N>>,
     pub late: Option<Write>,
-    /// What users, and what mishaps, may still do.
+    /// How many actions users, and mishaps, have left.
     pub users: u8,
     pub mishaps: u8,
     pub breach: Option<Breach>,
 }
 
-/// In the order in which a fair scheduler prefers them; from `Create` on, it does none.
+/// In the order in which a fair scheduler prefers them; it never takes `Create` or later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// A candidate takes the Lease and lists everything.
     Elect,
-    /// A write lands that nobody waits for any more.
+    /// A write arrives that no leader waits for any more.
     Land,
     Answer(usize),
     Write(usize),
     ListEnd(usize),
-    /// The watch shows a leader one object as it is now. Per object: more than a real watch may do.
+    /// The watch shows a leader the current state of one object. Objects are independent here,
+    /// which is more than a real watch may do.
     Watch(usize, usize),
-    /// Freezes the cache and decides.
+    /// Builds a view of the cache and plans.
     Plan(usize),
-    /// Ends what is InProgress and nobody runs.
+    /// Ends a Backup that is InProgress while no process runs it.
     Settle(usize, usize),
     Open(usize, usize),
     Close(usize, usize),
-    /// By a webhook replica, which knows what is there now or what it knew at its last answer; or by none.
+    /// Created through a webhook replica, which knows the current state or that of its last answer,
+    /// or without a webhook.
     Create {
         by: Option<(usize, bool)>,
         refused: bool,
@@ -181,7 +188,7 @@ pub fn queued(api: &[Stored]) -> Vec<u8> {
 }
 
 impl<const N: usize> State<N> {
-    /// Makes states equal from which the same can follow: of versions only their order counts.
+    /// Makes equivalent states equal: only the order of versions matters.
     pub fn normalize(&mut self) {
         if self.created == N {
             self.webhooks = Default::default();
@@ -199,7 +206,7 @@ impl<const N: usize> State<N> {
         }
     }
 
-    /// Every copy of the version of an object.
+    /// All copies of the version of an object.
     fn versions(&mut self, o: usize, mut each: impl FnMut(&mut u8)) {
         let mut here = |slot: &mut Stored| {
             if let Stored::Here(object) = slot {

@@ -1,9 +1,11 @@
-//! Everything that can happen between leaders that grant places, node-agents that accept, and the API server, over the
-//! real planner and the real gate: each order of steps of a few data movers, and many orders of more of them.
+//! A model of leaders that grant places, node-agents that accept, and the API server, which uses
+//! the real planner and the real gate. It tries every order of steps for a few data movers, and
+//! many orders for more of them.
 //!
-//! Nothing here rests on time, or on a leader that stops when it should: of two that believe that they lead, both may
-//! write at any moment, and any write may land late. It rests on what `berth_core::mover::grant` lists; the tests say
-//! what comes of it where one of those rules does not hold.
+//! Nothing here depends on time, or on a leader that stops when it should: two processes that
+//! believe that they lead may both write at any moment, and any write may arrive late. Safety
+//! depends on the rules of `berth_core::mover::grant`; the tests show what happens if one of them
+//! does not hold.
 
 // The helpers of tests may panic as tests may.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -53,7 +55,7 @@ impl<const N: usize> Model for Movers<N> {
 }
 
 impl<const N: usize> Movers<N> {
-    /// Each state in which nothing is on its way is asked what a fair scheduler would make of it.
+    /// Each state with no write on its way is checked by running a fair scheduler from it.
     fn ends_well(&self, state: &State<N>) -> bool {
         if state.late.is_some() || state.leaders.len() > 1 {
             return true;
@@ -63,7 +65,7 @@ impl<const N: usize> Movers<N> {
         while state.created < N {
             state = self.after(&state, Action::Create);
         }
-        // Once the cache is what the API server has, many states are the same.
+        // Once the cache equals the API server, many states are the same.
         while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
             state = self.after(&state, action);
         }
@@ -115,14 +117,15 @@ fn movers<const N: usize>(
     }
 }
 
-/// No state violates anything, and those worth looking at are among them.
+/// No state violates a property, and the interesting ones are reached.
 fn holds<const N: usize>(movers: Movers<N>) {
     let checker = movers.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     eprintln!("{} states", checker.unique_state_count());
     checker.assert_properties();
 }
 
-/// With this rule broken, more are Accepted or Prepared than are allowed; without, nothing is violated.
+/// With this rule broken, more data movers are Accepted or Prepared than allowed; without it, no
+/// property is violated.
 fn breaks<const N: usize>(
     kinds: [MoverKind; N],
     limits: &'static [Option<u8>],
@@ -185,7 +188,7 @@ fn a_limit_that_comes_or_goes_holds_nobody_back_for_ever() {
     two(OFF_AND_ON, 0, &[Sleep]);
 }
 
-/// Many long ways through six movers. The seeds are fixed: it is the same ways each time.
+/// Many long random walks with six movers. The seeds are fixed, so each run takes the same walks.
 #[test]
 fn walks_through_longer_lines() {
     let kinds = [DataUpload, PodVolumeBackup, DataDownload, PodVolumeRestore, DataUpload, PodVolumeBackup];
@@ -199,7 +202,7 @@ fn walks_through_longer_lines() {
         eprintln!("{} states, {} steps at most", checker.state_count(), checker.max_depth());
         assert_eq!(failures(&checker), BTreeSet::new());
     }
-    // They would find something.
+    // The walks would find a violation.
     assert!(!failures(&walk(TWO, 1, &[TwoLeaders, ForgetsLedger])).is_empty());
 }
 
@@ -226,13 +229,15 @@ fn a_ledger_that_is_forgotten_exceeds() {
     breaks(UPLOADS, ONE, 2, &[LateWrites], ForgetsLedger);
 }
 
-/// Whom the old leader granted a place, and saw take it, is neither in the ledger nor, in such a cache, past New.
+/// A mover that the old leader granted a place, and saw take it, is neither in the ledger nor, in
+/// such a cache, past New.
 #[test]
 fn a_cache_from_before_the_ledger_was_read_exceeds() {
     breaks(UPLOADS, ONE, 1, &[TwoLeaders], ListsFirst);
 }
 
-/// A grant is given, seen, and taken back by another leader: in the ledger of the old one it stands as promised.
+/// A grant is given, seen, and removed by another leader; the old leader's ledger still lists it as
+/// promised.
 #[test]
 fn a_promise_that_is_kept_without_proof_of_the_lead_exceeds() {
     breaks([PodVolumeBackup, DataUpload], ONE, 2, &[TwoLeaders, Outages], SkipsUnchanged);
@@ -243,7 +248,7 @@ fn an_annotation_that_looks_at_no_version_exceeds() {
     breaks([PodVolumeBackup, DataUpload], ONE, 2, &[LateWrites, Outages], BlindGrants);
 }
 
-/// Who was let through before the gate was closed is not in the ledger either.
+/// A mover that was admitted while there was no limit is not in the ledger either.
 #[test]
 fn a_cache_from_before_the_limit_exceeds() {
     breaks(UPLOADS, ON, 0, &[], KeepsCache);

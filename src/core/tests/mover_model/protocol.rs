@@ -1,4 +1,4 @@
-//! The protocol: who writes what, in steps between which anybody else may act.
+//! The protocol: who writes what, in steps between which every other process may act.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,19 +13,19 @@ use crate::state::{Action, Leader, Ledger, Object, Objects, Patch, State, Switch
 
 /// The model. `N` data movers are created in order.
 pub struct Movers<const N: usize> {
-    /// What each is. Bound ones are bound to node a.
+    /// The kind of each. Bound kinds are bound to node a.
     pub kinds: [MoverKind; N],
-    /// One after the other; the first one holds at the start.
+    /// One after the other; the first one applies at the start.
     pub limits: &'static [Option<u8>],
     pub users: u8,
     pub mishaps: u8,
     pub switches: Vec<Switch>,
-    /// Plans by what they look at, and verdicts by the state they judge: both are asked for often.
+    /// Plans by their input, and verdicts by the state they judge, because both are needed often.
     pub plans: Mutex<HashMap<Sight<N>, Vec<Write>>>,
     pub verdicts: Mutex<HashMap<State<N>, bool>>,
 }
 
-/// What a plan looks at.
+/// The input of a plan.
 pub type Sight<const N: usize> = (Objects<N>, Option<u8>, Option<u8>, bool);
 
 pub const NO_LIMIT: u8 = u8::MAX;
@@ -145,7 +145,7 @@ impl<const N: usize> Movers<N> {
         writes
     }
 
-    /// Plans once more as if what it gives up were gone.
+    /// Plans a second time as if the places that it frees were free already.
     fn free_at_once(&self, view: &mut View, first: Plan, now: Timestamp) -> Plan {
         let freed = first.recover.iter().filter(|recover| !recover.keeps_place).map(|recover| recover.mover);
         for i in first.revoke.iter().copied().chain(freed) {
@@ -155,7 +155,7 @@ impl<const N: usize> Movers<N> {
         Plan { revoke: first.revoke, recover: first.recover, ..second }
     }
 
-    /// May a node-agent write this? The gate sees the stored object.
+    /// Does the gate admit this write of a node-agent? The gate sees the stored object.
     fn passes(&self, state: &State<N>, o: usize, object: Object, to: MoverPhase) -> bool {
         let step = Step {
             kind: self.kinds[o],
@@ -193,7 +193,7 @@ impl<const N: usize> Movers<N> {
             if object.phase == MoverPhase::Prepared {
                 actions.push(Action::Run(o));
             }
-            // Some write Prepared whatever there is.
+            // Some agents write Prepared without checking the phase.
             let stray = object.phase == MoverPhase::New && object.granted;
             if (object.phase == MoverPhase::Accepted || stray)
                 && self.passes(state, o, object, MoverPhase::Prepared)
@@ -202,7 +202,7 @@ impl<const N: usize> Movers<N> {
             }
             let tries = object.phase == MoverPhase::New && !object.asleep;
             if tries && self.passes(state, o, object, MoverPhase::Accepted) {
-                // Who accepted matters only where somebody goes away.
+                // The accepting agent matters only if agents can go away.
                 let by_a = self.kinds[o].is_bound() || self.has(Switch::Outages);
                 let by_b = !self.kinds[o].is_bound();
                 actions.extend(
@@ -251,7 +251,7 @@ impl<const N: usize> Movers<N> {
         }
     }
 
-    /// How many of the writes may be next.
+    /// How many of the pending writes may be next.
     fn next_writes(&self, leader: &Leader<N>) -> usize {
         match leader.todo.first() {
             Some(Write::Ledger { .. }) => 1,
@@ -273,7 +273,8 @@ impl<const N: usize> Movers<N> {
             }
             Action::Read(l) => {
                 let leader = &mut s.leaders[l];
-                // A limit from before that may be older than the one under which the ledger was written.
+                // A limit that was read before may be older than the one under which the ledger was
+                // written.
                 (leader.ledger, leader.limit) = (Some(s.ledger), s.limit);
             }
             Action::Fence(l) => self.fence(s, l),
@@ -287,7 +288,8 @@ impl<const N: usize> Movers<N> {
                 let leader = &mut s.leaders[l];
                 leader.limit = s.limit;
                 if !self.has(Switch::KeepsCache) {
-                    // Perhaps the gate stood open for a while: who was accepted then is in no ledger.
+                    // There may have been no limit for a while: what was accepted then is in no
+                    // ledger.
                     *leader = Leader { ledger: None, fenced: false, cache: None, ..leader.clone() };
                 }
             }
@@ -312,7 +314,7 @@ impl<const N: usize> Movers<N> {
                 s.created += 1;
             }
             Action::Refuse(o) => {
-                // No write: no watch tells it.
+                // Not a write, so no watch reports it.
                 if let Some(object) = &mut s.api[o] {
                     object.asleep = true;
                 }
@@ -362,7 +364,7 @@ impl<const N: usize> Movers<N> {
         match write {
             Write::Ledger { .. } if landed => state.leaders[l].ledger = Some(state.ledger),
             Write::Ledger { .. } => drop(state.leaders.remove(l)),
-            // Landed or not, the watch tells.
+            // The watch shows whether it was accepted.
             Write::Object { .. } => {}
         }
     }
@@ -373,14 +375,14 @@ impl<const N: usize> Movers<N> {
         match write {
             Write::Ledger { .. } => {
                 state.late = Some((write, leader.ledger.map_or(0, |ledger| ledger.version)));
-                // It does not know whether it leads.
+                // The leader does not know whether it still leads.
                 state.leaders.remove(l);
             }
             Write::Object { .. } => state.late = Some((write, 0)),
         }
     }
 
-    /// The API server takes a write, or does not.
+    /// The API server accepts a write, or refuses it.
     fn land(&self, state: &mut State<N>, write: Write, ledger_version: u8) -> bool {
         match write {
             Write::Ledger { uids, limit } => {

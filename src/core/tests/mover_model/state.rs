@@ -1,41 +1,41 @@
-//! What the API server and the leaders have at one moment.
+//! The state of the API server and the leaders at one moment.
 
 use berth_core::mover::grant::MoverPhase;
 
-/// What the world may do, and rules that are broken on purpose.
+/// What may happen, and rules that are broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// A leader that lost the Lease goes on.
+    /// A leader that lost the Lease continues.
     TwoLeaders,
-    /// A write lands after its leader has given it up, or is gone.
+    /// A write arrives after its leader has given it up, or is gone.
     LateWrites,
-    /// The agent of node a goes away and comes back; or seems to: it goes on writing.
+    /// The agent of node a goes away and comes back, or only seems to: it continues to write.
     Outages,
-    /// An agent that was refused looks again only when the object changes.
+    /// An agent that was refused tries again only when the object changes.
     Sleep,
-    /// Broken: the ledger is written without a resourceVersion, so nobody is fenced.
+    /// Broken: the ledger is written without a resourceVersion, so no leader is fenced.
     BlindLedger,
     /// Broken: annotations are written before the ledger.
     AnnotatesFirst,
-    /// Broken: what is Prepared is not counted.
+    /// Broken: Prepared data movers are not counted.
     CountsAccepted,
-    /// Broken: what the ledger holds is not counted.
+    /// Broken: UIDs in the ledger are not counted.
     ForgetsLedger,
     /// Broken: a new leader's cache is from before it read the ledger.
     ListsFirst,
-    /// Broken: a leader goes on with its cache when the limit changes.
+    /// Broken: a leader keeps its cache when the limit changes.
     KeepsCache,
-    /// Broken: a ledger in which nothing changes is not written before a grant.
+    /// Broken: an unchanged ledger is not written before a grant.
     SkipsUnchanged,
     /// Broken: annotations are written without a resourceVersion.
     BlindGrants,
-    /// Broken: when the limit goes, nobody is woken.
+    /// Broken: when the limit is removed, no data mover is nudged.
     LetsSleep,
-    /// Broken: places that the plan frees are given away by the same plan.
+    /// Broken: places that a plan frees are given away by the same plan.
     FreesAtOnce,
 }
 
-/// A data mover as the API server has it. One that runs or has ended is as good as gone.
+/// A data mover in the API server. One that runs or has ended counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
     /// New, Accepted or Prepared.
@@ -50,7 +50,7 @@ pub struct Object {
 
 pub type Objects<const N: usize> = [Option<Object>; N];
 
-/// One bit for each UID. None: no limit is in force.
+/// One bit for each UID. `None`: no limit is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub uids: Option<u8>,
@@ -66,7 +66,7 @@ pub enum Patch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
-    /// `limit`: which one it was planned for; only for judging.
+    /// `limit`: the one for which it was planned; only for judging.
     Ledger {
         uids: Option<u8>,
         limit: usize,
@@ -81,14 +81,14 @@ pub enum Write {
 /// A process that believes that it leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leader<const N: usize> {
-    /// As it was read or written last.
+    /// As last read or written.
     pub ledger: Option<Ledger>,
     pub fenced: bool,
-    /// Which of the limits it goes by.
+    /// Index of the limit that it applies.
     pub limit: usize,
-    /// None: it has not listed yet.
+    /// `None`: it has not listed yet.
     pub cache: Option<Objects<N>>,
-    /// What is left to write of the plan.
+    /// The writes of the plan that remain.
     pub todo: Vec<Write>,
 }
 
@@ -97,23 +97,25 @@ pub struct State<const N: usize> {
     pub api: Objects<N>,
     pub created: usize,
     pub ledger: Ledger,
-    /// Which of the limits holds.
+    /// Index of the limit that applies.
     pub limit: usize,
-    /// The limit of the last plan that could write the ledger, if its leader knew of the last time that there was none.
+    /// The limit of the last plan that could write the ledger, if its leader knew of the last time
+    /// without a limit.
     pub in_force: u8,
-    /// So many may hold a place: that limit, or what held one when it was lowered and has not gone yet.
+    /// How many may hold a place: that limit, or as many as held one when it was lowered and have
+    /// not left yet.
     pub cap: u8,
     /// The agent of node a is away.
     pub out: bool,
     pub leaders: Vec<Leader<N>>,
-    /// With the version that it carries, if it is one of the ledger.
+    /// With the ledger version that it carries, if it is a write of the ledger.
     pub late: Option<(Write, u8)>,
-    /// What users, and what mishaps, may still do.
+    /// How many actions users, and mishaps, have left.
     pub users: u8,
     pub mishaps: u8,
 }
 
-/// In the order in which a fair scheduler prefers them; from `Create` on, it does none.
+/// In the order in which a fair scheduler prefers them; it never takes `Create` or later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// A candidate takes the Lease.
@@ -121,28 +123,28 @@ pub enum Action {
     Read(usize),
     Fence(usize),
     List(usize),
-    /// A write lands that nobody waits for any more.
+    /// A write arrives that no leader waits for any more.
     Land,
-    /// A leader learns that another limit holds.
+    /// A leader learns that another limit applies.
     Adopt(usize),
     Watch(usize, usize),
     /// The ledger first, all others in any order.
     Write(usize, usize),
-    /// Freezes the cache and decides.
+    /// Builds a view of the cache and plans.
     Plan(usize),
     /// The agent of node a is back.
     Up,
-    /// Its pod runs, and so does it: what frees the place.
+    /// Its pod runs and its phase becomes InProgress, which frees the place.
     Run(usize),
     Prepare(usize),
-    /// By the agent of node a, or of node b.
+    /// Accepted by the agent of node a, or of node b.
     Accept(usize, bool),
     Create,
-    /// An agent tries to accept one that has no place.
+    /// An agent tries to accept a data mover without a place.
     Refuse(usize),
-    /// Another limit holds.
+    /// Another limit applies.
     Limit,
-    /// Somebody deletes it, or its time is up.
+    /// The object is deleted, or its time-out passes.
     Delete(usize),
     Down,
     Timeout(usize, usize),
@@ -163,7 +165,7 @@ impl<const N: usize> State<N> {
         self.objects().filter(|(_, object)| object.phase.holds_place()).count()
     }
 
-    /// How many are, or may become so without another grant.
+    /// How many hold a place, or may do so without another grant.
     pub fn hold_places(&self) -> usize {
         let listed = |o| self.ledger.uids.is_some_and(|uids| uids & bit(o) != 0);
         self.objects()
@@ -171,7 +173,7 @@ impl<const N: usize> State<N> {
             .count()
     }
 
-    /// Makes states equal from which the same can follow: of versions only their order counts.
+    /// Makes equivalent states equal: only the order of versions matters.
     pub fn normalize(&mut self) {
         for o in 0..N {
             rank(|each| self.versions(o, each));
@@ -186,7 +188,7 @@ impl<const N: usize> State<N> {
         });
     }
 
-    /// Every copy of the version of an object.
+    /// All copies of the version of an object.
     fn versions(&mut self, o: usize, each: &mut dyn FnMut(&mut u8)) {
         let caches = self.leaders.iter_mut().filter_map(|leader| leader.cache.as_mut());
         let seen = std::iter::once(&mut self.api).chain(caches).filter_map(|objects| objects[o].as_mut());
@@ -202,7 +204,7 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// Numbers anew all that `visit` shows, from 0.
+/// Renumbers all values that `visit` shows, from 0.
 fn rank(mut visit: impl FnMut(&mut dyn FnMut(&mut u8))) {
     let mut used = 0_u64;
     visit(&mut |version| used |= 1 << *version);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::orphan::{ANEW_AT_MOST, Circumstances, Hopeless, Remedy, remedy};
+use super::super::orphan::{Circumstances, MAX_RESETS, Remedy, Unrecoverable, remedy};
 use super::super::view::{Agent, GIVEN_UP_AFTER, Limits, MoverPod, OUT_AFTER, Patience};
 use super::*;
 use crate::label::Selector;
@@ -16,7 +16,7 @@ fn second(second: i64) -> Timestamp {
 
 const NOW: i64 = 10_000;
 
-/// Called by the name; created in the order of `age`.
+/// A data mover with this name, created in the order of `age`.
 fn mover(kind: MoverKind, name: &str, age: i64, phase: MoverPhase) -> Mover {
     Mover { phase, ..Mover::new(kind, name, format!("uid-{name}"), second(age)) }
 }
@@ -149,7 +149,7 @@ fn a_promise_is_kept_even_to_one_that_is_canceled_or_cannot_go() {
     let mut view = view([canceled, bound("pvb", 2, "lost", MoverPhase::New), new_upload("du-2", 3)]);
     view.ledger = Some(uids(&["du-1", "pvb"]));
     let plan = planned(&view);
-    // Their annotations may be on the way. Once they are there they can be taken back.
+    // Their annotations may be on the way. Once they are visible they can be removed again.
     assert_eq!(granted(&view, &plan), ["du-1", "pvb"]);
     assert_eq!(plan.ledger, Ledger { uids: uids(&["du-1", "pvb"]), write: LedgerWrite::First });
 }
@@ -215,13 +215,13 @@ fn one_on_a_full_node_lets_others_go_first() {
     let full = |phase| bound("runs", 1, "n3", phase);
     let mut view = view([full(MoverPhase::InProgress), bound("pvb", 2, "n3", MoverPhase::New)]);
     view.limits.global = 1;
-    // Nothing else wants the place.
+    // No other data mover competes for the place.
     assert_eq!(granted(&view, &planned(&view)), ["pvb"]);
     view.movers.extend([new_upload("du-1", 3), new_upload("du-2", 4)].map(Arc::new));
     let plan = planned(&view);
     assert_eq!(granted(&view, &plan), ["du-1", "du-2"]);
     assert_eq!(reasons(&view, &plan), ["1 pvb: node n3 is full and others can go first"]);
-    // What was granted just now counts as well.
+    // A grant of this plan counts as well.
     let mut two = self::view([bound("a", 1, "n3", MoverPhase::New), bound("b", 2, "n3", MoverPhase::New)]);
     two.movers.push(Arc::new(new_upload("du", 3)));
     two.limits.global = 1;
@@ -273,11 +273,11 @@ fn a_grant_that_cannot_be_used_is_taken_back() {
         view.agents.insert("n3".to_owned(), agent);
         let plan = planned(&view);
         assert_eq!(names(&view, &plan.revoke), expected, "{agent:?}");
-        // Nobody gets their places before they are seen to be free.
+        // Their places are not given away before they are seen to be free.
         assert_eq!(plan.grant, Vec::<usize>::new());
         assert_eq!(plan.ledger.write, LedgerWrite::No);
     }
-    // It must not be found in the ledger without its annotation.
+    // The ledger must not name a UID whose object has no annotation.
     view.ledger = Some(uids(&["du-1"]));
     assert_eq!(planned(&view).ledger, Ledger { uids: BTreeSet::new(), write: LedgerWrite::First });
 }
@@ -313,7 +313,7 @@ fn a_lowered_limit_takes_back_what_has_not_begun_the_youngest_first() {
 }
 
 #[test]
-fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
+fn without_a_limit_all_are_nudged_once_and_the_ledger_retires() {
     let mut view = view([
         upload("du-1", 1, MoverPhase::Accepted),
         new_upload("du-2", 2),
@@ -322,14 +322,14 @@ fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
         bound("pvb", 5, "n9", MoverPhase::New),
     ]);
     view.limits.limit = None;
-    let woken = planned(&view);
-    assert_eq!(granted(&view, &woken), ["du-2", "pvb"]);
-    assert_eq!(woken.ledger, Ledger { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
-    assert!(!woken.retire_ledger);
-    for i in woken.grant {
+    let nudged = planned(&view);
+    assert_eq!(granted(&view, &nudged), ["du-2", "pvb"]);
+    assert_eq!(nudged.ledger, Ledger { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
+    assert!(!nudged.retire_ledger);
+    for i in nudged.grant {
         Arc::make_mut(&mut view.movers[i]).granted = true;
     }
-    view.ledger = Some(woken.ledger.uids);
+    view.ledger = Some(nudged.ledger.uids);
     assert_eq!(planned(&view), Plan { retire_ledger: true, ..Plan::default() });
     view.ledger = None;
     view.movers.push(Arc::new(new_upload("du-4", 6)));
@@ -337,7 +337,7 @@ fn without_a_limit_all_are_woken_once_and_the_ledger_retires() {
 }
 
 #[test]
-fn more_than_the_ledger_can_hold_are_woken_in_parts() {
+fn more_than_the_ledger_can_hold_are_nudged_in_parts() {
     let mut view = view((0..2_500).map(|i| new_upload(&format!("du-{i:04}"), i)));
     view.limits.limit = None;
     let mut parts = Vec::new();
@@ -355,7 +355,7 @@ fn more_than_the_ledger_can_hold_are_woken_in_parts() {
     assert_eq!(parts, [(1_000, 1_500), (1_000, 500), (500, 0)]);
 }
 
-/// Accepted on n1, of which the agent is as told.
+/// Accepted on n1, with the agent of n1 in the given state.
 fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
     let mover_pod = pod.map(|(node, running)| MoverPod {
         node: node.map(str::to_owned),
@@ -367,7 +367,7 @@ fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
     view
 }
 
-/// Which are recovered, and whether each keeps its place.
+/// The recovered data movers, and whether each keeps its place.
 fn recovered(plan: &Plan) -> Vec<(usize, bool)> {
     plan.recover.iter().map(|recover| (recover.mover, recover.keeps_place)).collect()
 }
@@ -397,7 +397,7 @@ fn whoever_has_less_patience_looks_after_it_sooner() {
         (5, patience(5, 10), Some(false)),
         (9, patience(5, 10), Some(false)),
         (10, patience(5, 10), Some(true)),
-        // No longer than it takes to be one at all.
+        // Not earlier than it becomes an orphan.
         (4, patience(5, 1), None),
         (5, patience(5, 1), Some(true)),
     ] {
@@ -419,10 +419,10 @@ fn one_whose_agent_is_away_begins_anew() {
         (long, Some((Some("n2"), true)), false),
         (long, Some((Some("n2"), false)), false),
         (long, Some((None, false)), false),
-        // It does not: the agent that would carry it on is away as well.
+        // It does not, because the agent that would continue it is away as well.
         (long, Some((Some("n1"), true)), true),
         (long, Some((Some("n9"), true)), true),
-        // Or that one alone.
+        // Or only that agent is away.
         (ready(), Some((Some("n9"), true)), true),
         (ready(), Some((Some("n9"), false)), true),
     ] {
@@ -468,13 +468,14 @@ fn one_that_is_bound_to_the_dead_agent_gives_its_place_up() {
             view.agents.insert("n3".to_owned(), out(0));
             let plan = planned(&view);
             assert_eq!(recovered(&plan), [(0, false)]);
-            // Not before it is seen to have gone.
+            // Not before its place is seen to be free.
             assert_eq!(plan.grant, Vec::<usize>::new());
         }
     }
 }
 
-/// It may be a new node, and its agent on the way. Where an agent goes away, that counts from then on.
+/// The node may be new, and its agent on the way. If an agent goes away, the time counts from then
+/// on.
 #[test]
 fn a_pod_that_has_just_come_to_its_node_waits_for_the_agent_there() {
     let placed = |ago: i64| MoverPod {
@@ -517,7 +518,7 @@ fn one_that_is_prepared_is_left_to_the_agent_of_its_node() {
         |name, age| Mover { running_on: Some("n2".to_owned()), ..upload(name, age, MoverPhase::Prepared) };
     let mut view = view([prepared("du", 1)]);
     for (node, agent, expected) in [
-        // It has done its part.
+        // The agent has done its part.
         ("n1", out(0), false),
         ("n2", ready(), false),
         ("n2", out(NOW - OUT_AFTER.as_secs() + 1), false),
@@ -542,34 +543,34 @@ fn whoever_runs_or_has_ended_is_no_orphan() {
 #[test]
 fn what_helps_an_orphan() {
     use MoverPhase::{Accepted, Prepared};
-    let (taken, often) = (Remedy::Fail(Hopeless::SnapshotTaken), Remedy::Fail(Hopeless::TooOften));
+    let (taken, often) = (Remedy::Fail(Unrecoverable::SnapshotTaken), Remedy::Fail(Unrecoverable::TooOften));
     for (kind, phase, is_running, snapshot_taken, expected) in [
-        (DataUpload, Accepted, false, false, Remedy::BeginAnew),
+        (DataUpload, Accepted, false, false, Remedy::Reset),
         (DataUpload, Accepted, false, true, taken),
         (DataUpload, Accepted, true, true, taken),
-        (DataUpload, Prepared, true, true, Remedy::LetBegin),
+        (DataUpload, Prepared, true, true, Remedy::MarkInProgress),
         (DataUpload, Prepared, false, true, taken),
-        (DataDownload, Accepted, true, false, Remedy::BeginAnew),
-        (DataDownload, Prepared, true, false, Remedy::BeginAnew),
-        (PodVolumeBackup, Prepared, true, false, Remedy::BeginAnew),
-        (PodVolumeRestore, Accepted, false, false, Remedy::BeginAnew),
+        (DataDownload, Accepted, true, false, Remedy::Reset),
+        (DataDownload, Prepared, true, false, Remedy::Reset),
+        (PodVolumeBackup, Prepared, true, false, Remedy::Reset),
+        (PodVolumeRestore, Accepted, false, false, Remedy::Reset),
     ] {
         let text = format!("{kind} {phase:?} {is_running}");
         let pod = MoverPod { running: is_running, ..MoverPod::default() };
         let orphan = Mover { mover_pod: Some(pod), ..mover(kind, "m", 1, phase) };
         let for_long = Circumstances { snapshot_taken, for_long: true, ..Circumstances::default() };
         assert_eq!(remedy(&orphan, for_long), expected, "{text}");
-        // What could end well is not ended at once.
+        // A data mover that may still end well is not failed at once.
         let soon = Circumstances { for_long: false, ..for_long };
         assert_eq!(remedy(&orphan, soon), if expected == taken { Remedy::Wait } else { expected }, "{text}");
-        // An agent ends it, and knows how to clear up.
-        let canceled = Mover { canceled: true, begun_anew: ANEW_AT_MOST, ..orphan.clone() };
-        assert_eq!(remedy(&canceled, for_long), Remedy::BeginAnew);
+        // An agent ends it, and cleans up after it.
+        let canceled = Mover { canceled: true, resets: MAX_RESETS, ..orphan.clone() };
+        assert_eq!(remedy(&canceled, for_long), Remedy::Reset);
         let nowhere = Circumstances { node_gone: true, ..for_long };
-        let ended = if kind.is_bound() { Remedy::Fail(Hopeless::NodeGone) } else { expected };
+        let ended = if kind.is_bound() { Remedy::Fail(Unrecoverable::NodeGone) } else { expected };
         assert_eq!(remedy(&orphan, nowhere), ended, "{text}");
-        let again = Mover { begun_anew: ANEW_AT_MOST, ..orphan };
-        let expected = if expected == Remedy::BeginAnew { often } else { expected };
+        let again = Mover { resets: MAX_RESETS, ..orphan };
+        let expected = if expected == Remedy::Reset { often } else { expected };
         assert_eq!(remedy(&again, for_long), expected, "{text}, again");
     }
 }
@@ -612,7 +613,7 @@ fn any_view() -> impl Strategy<Value = View> {
 }
 
 proptest! {
-    /// Whatever the view.
+    /// Holds for every view.
     #[test]
     fn no_plan_gives_more_places_than_there_are(view in any_view()) {
         let plan = planned(&view);
@@ -639,7 +640,7 @@ proptest! {
         }
     }
 
-    /// Every New one is granted, waits, or has been told why neither.
+    /// Every New one is granted, waits, or has a reported reason for neither.
     #[test]
     fn each_one_is_in_one_list(view in any_view()) {
         let plan = planned(&view);
@@ -655,7 +656,7 @@ proptest! {
         prop_assert_eq!(places, (1..=plan.waiting.len()).collect::<Vec<_>>());
     }
 
-    /// No place stays empty while somebody could use it.
+    /// No place stays empty while a data mover could use it.
     #[test]
     fn places_are_used(view in any_view()) {
         let plan = planned(&view);

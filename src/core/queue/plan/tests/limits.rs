@@ -1,4 +1,5 @@
-//! How much a plan takes of Backups at the limits: in names and steps, which are the same on every machine.
+//! The cost of a plan for Backups at the limits, in names and steps, which are the same on every
+//! machine.
 
 use super::*;
 use crate::limits;
@@ -39,7 +40,7 @@ fn letter(at: usize) -> char {
     char::from(b'a' + u8::try_from(at % 26).unwrap())
 }
 
-/// Long in saying that they have nothing in common.
+/// Patterns that take long to be found disjoint.
 fn patterns(i: usize) -> impl Iterator<Item = String> {
     let pattern = move |p: usize| {
         (0..31).map(|at| format!("*{}", letter(i + p * 7 + at * (p % 5 + 1)))).collect::<String>()
@@ -60,7 +61,7 @@ fn patterns_take_no_more_than_the_effort_of_a_decision_and_names_no_more_for_it(
     assert_eq!(plan(&view).start, [0]);
 }
 
-/// Names that each of [`never`] reads to its end, and that none of them matches.
+/// Names that each of [`never`] reads to the end, and that none of them matches.
 fn plain(first: usize, count: usize) -> impl Iterator<Item = String> {
     (first..first + count).map(|i| format!("{}{i:04}", "ab".repeat(29)))
 }
@@ -70,7 +71,7 @@ fn never(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(move |i| format!("*{}{}*", twice(i), "?".repeat(i / 2)))
 }
 
-/// With so many names and so many patterns each, and no name in common.
+/// Backups with so many names and so many patterns each, and no name in common.
 fn beside_each_other(running: &[(usize, usize)], waiting: &[(usize, usize)]) -> View {
     let mut first = 0;
     let mut backups = Vec::new();
@@ -90,7 +91,7 @@ fn what_takes_longer_than_a_comparison_waits_and_is_not_started_in_vain() {
         let view = beside_each_other(&[(names, 0)], &[(1, patterns)]);
         let plan = plan(&view);
         assert_eq!(plan.start.len() == 1, starts, "{names} names, {patterns} patterns");
-        assert_eq!(may_open(&view, &view.backups[1], |_| false), starts);
+        assert_eq!(may_run(&view, &view.backups[1], |_| false), starts);
         if !starts {
             assert!(matches!(waits_for(&view, &plan, "b1"), Reason::Overlap { with, .. } if with == "b0"));
         }
@@ -107,13 +108,13 @@ proptest! {
     ) {
         let mut view = beside_each_other(&running, &waiting);
         for started in plan(&view).start {
-            prop_assert!(may_open(&view, &view.backups[started], |_| false));
+            prop_assert!(may_run(&view, &view.backups[started], |_| false));
             Arc::make_mut(&mut view.backups[started]).phase = Phase::InProgress;
         }
     }
 }
 
-/// Even though nothing is noted any more of those that wait ahead of it.
+/// Holds although the backups ahead of it are no longer recorded.
 #[test]
 fn whoever_comes_when_no_effort_is_left_waits_and_others_do_not() {
     let glob = |text: &str| Glob::parse(text).unwrap();

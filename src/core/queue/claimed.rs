@@ -1,4 +1,4 @@
-//! Which namespaces are spoken for while the queue is walked, found by looking at each name once.
+//! The namespaces that backups ahead in the walk have claimed. Each name is looked up once.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -8,32 +8,32 @@ use super::view::{Entry, View};
 use crate::glob::{Effort, Glob};
 use crate::namespace::{Meeting, NamespaceSet};
 
-/// What a plan takes, whatever the machine.
+/// The cost of a plan, in units that do not depend on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Names that are looked up or noted.
+    /// Number of names that were looked up or recorded.
     pub names: usize,
-    /// Steps of comparing: see [`Effort`].
+    /// Steps of pattern comparison: see [`Effort`].
     pub steps: u32,
 }
 
-/// Namespaces that are spoken for, and by whom. Plain names are looked up; sets with patterns are few, and
-/// equal ones (the backups of one schedule) are kept once.
-pub(super) struct Held<'a> {
+/// Claimed namespaces, and which backup has claimed them. Plain names are looked up in a map. Sets
+/// with patterns are few, and equal ones (the backups of one schedule) are kept once.
+pub(super) struct Claimed<'a> {
     effort: Effort,
     names: HashMap<&'a Glob, usize, ByMark>,
     patterns: Vec<(&'a NamespaceSet, usize)>,
     known: HashMap<&'a NamespaceSet, usize, ByMark>,
-    /// Everything is held by this one: nobody behind it can start.
+    /// Index of the backup that claims all namespaces: no backup behind it can start.
     all: Option<usize>,
-    /// What runs, and what is started now.
+    /// Backups that run already.
     running: Vec<usize>,
     started: HashSet<usize>,
-    looks: Cell<usize>,
+    lookups: Cell<usize>,
 }
 
-impl<'a> Held<'a> {
-    /// With room for so many names.
+impl<'a> Claimed<'a> {
+    /// Reserves room for `names` plain names.
     pub(super) fn new(names: usize) -> Self {
         Self {
             effort: Effort::of_decision(),
@@ -43,20 +43,21 @@ impl<'a> Held<'a> {
             all: None,
             running: Vec::new(),
             started: HashSet::new(),
-            looks: Cell::new(0),
+            lookups: Cell::new(0),
         }
     }
 
     pub(super) fn work(&self) -> Work {
         let steps = Effort::of_decision().left().saturating_sub(self.effort.left());
-        Work { names: self.looks.get(), steps }
+        Work { names: self.lookups.get(), steps }
     }
 
-    pub(super) fn hold(&mut self, holder: usize, set: &'a NamespaceSet) {
+    pub(super) fn claim(&mut self, holder: usize, set: &'a NamespaceSet) {
         if self.all.is_some() || self.known.contains_key(set) {
             return;
         }
-        // Nobody is told apart from a pattern any more, so all behind it wait, whatever else is held.
+        // The effort is spent, so every set counts as overlapping with a pattern: all backups
+        // behind this one wait, whatever else is claimed.
         if self.effort.left() == 0 && !self.patterns.is_empty() {
             return;
         }
@@ -66,16 +67,16 @@ impl<'a> Held<'a> {
         for name in set.names() {
             self.names.entry(name).or_insert(holder);
         }
-        self.looks.set(self.looks.get() + set.names().len());
+        self.lookups.set(self.lookups.get() + set.names().len());
         self.known.insert(set, holder);
         if !set.is_literal() {
             self.patterns.push((set, holder));
         }
     }
 
-    /// By what runs already.
-    pub(super) fn hold_running(&mut self, holder: usize, set: &'a NamespaceSet) {
-        self.hold(holder, set);
+    /// Claims the namespaces of a backup that runs already.
+    pub(super) fn claim_running(&mut self, holder: usize, set: &'a NamespaceSet) {
+        self.claim(holder, set);
         self.running.push(holder);
     }
 
@@ -84,22 +85,24 @@ impl<'a> Held<'a> {
         self.started.insert(holder);
     }
 
-    /// The first meeting found: plain names first, in the order in which the backup lists them.
+    /// The first overlap found. Plain names come first, in the order in which the backup lists
+    /// them.
     pub(super) fn meets(&self, view: &View, set: &NamespaceSet) -> Option<Reason> {
         let by_name = set.names().iter().find_map(|name| self.holder(name));
         let (holder, namespaces) = match by_name {
             Some(holder) => {
                 let same = set.names().iter().filter(|name| self.holder(name) == Some(holder));
-                (holder, same.take(Meeting::TOLD).map(|name| name.as_str().to_owned()).collect())
+                (holder, same.take(Meeting::MAX_NAMES).map(|name| name.as_str().to_owned()).collect())
             }
             None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
         };
         self.told(view, holder, namespaces)
     }
 
-    /// What nothing is in the way of is compared with each that runs once more, as whoever opens it does
-    /// ([`may_open`](super::may_open)): what takes that too long counts as a meeting there, and one that was started would keep a
-    /// slot that it does not get.
+    /// Compares a backup that nothing blocks once more with each running one, with the same bounded
+    /// effort that [`may_run`](super::may_run) has. A comparison that exceeds that effort counts as
+    /// an overlap there, so a backup started without this check would hold a slot in which it may
+    /// not run.
     pub(super) fn meets_running(&self, view: &View, entry: &Entry) -> Option<Reason> {
         self.running.iter().find_map(|holder| {
             let other = &view.backups.get(*holder)?.namespaces;
@@ -119,7 +122,7 @@ impl<'a> Held<'a> {
     }
 
     fn holder(&self, name: &Glob) -> Option<usize> {
-        self.looks.set(self.looks.get() + 1);
+        self.lookups.set(self.lookups.get() + 1);
         self.names.get(name).copied()
     }
 
@@ -131,17 +134,18 @@ impl<'a> Held<'a> {
         }
         self.patterns
             .iter()
-            .find_map(|(held, holder)| held.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
+            .find_map(|(claimed, holder)| claimed.meets(set, &self.effort).map(|m| (*holder, m.namespaces)))
     }
 
     fn pattern_meets_name(&self, set: &NamespaceSet) -> Option<(usize, Vec<String>)> {
         if set.is_literal() {
             return None;
         }
-        // In no order, but the first one held is told while all can be looked at.
+        // The map has no order, so the name that was claimed first is reported, provided that all
+        // can be compared.
         let mut first: Option<(usize, &str)> = None;
         for (name, holder) in &self.names {
-            // Whoever takes everything contains each without a look.
+            // A set of all namespaces contains every name without a comparison.
             self.effort.spend(1);
             if !set.may_contain_name(name, &self.effort) {
                 continue;
@@ -158,7 +162,8 @@ impl<'a> Held<'a> {
     }
 }
 
-/// For what hashes as one number that is as good as drawn by lot: the mark of a name, or of a set.
+/// A hasher for values that write one number which is already uniformly distributed: the mark of a
+/// name or of a set.
 #[derive(Clone, Default)]
 struct ByMark;
 
@@ -178,7 +183,7 @@ impl std::hash::Hasher for Mark {
     fn write_u64(&mut self, mark: u64) {
         self.0 = mark;
     }
-    /// Not asked for by marks.
+    /// Never called for marks.
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
@@ -186,7 +191,7 @@ impl std::hash::Hasher for Mark {
     }
 }
 
-/// Names alone are told apart within one comparison.
+/// Plain names alone are always compared exactly within one comparison.
 pub(super) fn are_plain(a: &NamespaceSet, b: &NamespaceSet) -> bool {
     a.is_literal() && b.is_literal()
 }

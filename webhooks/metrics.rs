@@ -1,4 +1,4 @@
-//! What a replica answered, counted.
+//! Metrics of the answers of one replica.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use prometheus_client::registry::Registry;
 use crate::intake::TurnedAway;
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
-pub enum Answer {
+pub enum Outcome {
     Allowed,
     Invalid,
     Conflict,
     Forbidden,
-    /// The body was no review.
+    /// The body was not an AdmissionReview.
     Unreadable,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reviewed {
     rule: &'static str,
-    verdict: Answer,
+    verdict: Outcome,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -43,7 +43,7 @@ struct OfRule {
 struct Seconds;
 
 impl MetricConstructor<Histogram> for Seconds {
-    /// A twentieth of a millisecond to a second and a half.
+    /// Buckets from 0.05 ms to 1.6 s.
     fn new_metric(&self) -> Histogram {
         Histogram::new(exponential_buckets(0.000_05, 2.0, 16))
     }
@@ -51,20 +51,20 @@ impl MetricConstructor<Histogram> for Seconds {
 
 /// Shared by all handlers of a replica.
 #[derive(Debug)]
-pub struct Tally {
+pub struct AdmissionMetrics {
     reviews: Family<Reviewed, Counter>,
     seconds: Family<OfRule, Histogram, Seconds>,
     foreign: Counter,
     turned_away: Family<Turned, Counter>,
-    untold: Counter,
+    lines_dropped: Counter,
     lines: Ration,
 }
 
-/// So many in one second, and no more.
+/// A limit per second.
 #[derive(Debug)]
 pub(crate) struct Ration {
     most: usize,
-    /// The second that goes by, and how many were taken in it.
+    /// Start of the current second, and how many were taken in it.
     taken: Mutex<(Option<Instant>, usize)>,
 }
 
@@ -73,7 +73,7 @@ impl Ration {
         Self { most, taken: Mutex::default() }
     }
 
-    /// Is there one more?
+    /// Takes one. `false`: none is left in this second.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let mut taken = self.taken.lock();
         let is_same = |since: Instant| now.saturating_duration_since(since) < Duration::from_secs(1);
@@ -85,10 +85,11 @@ impl Ration {
     }
 }
 
-/// Lines about answers in one second. Whoever can reach the port could fill the logs.
+/// At most this many log lines about answers in one second, because any client that reaches the
+/// port could fill the logs.
 const LINES: usize = 50;
 
-impl Default for Tally {
+impl Default for AdmissionMetrics {
     fn default() -> Self {
         let seconds = Family::new_with_constructor(Seconds);
         Self {
@@ -96,19 +97,19 @@ impl Default for Tally {
             seconds,
             foreign: Counter::default(),
             turned_away: Family::default(),
-            untold: Counter::default(),
+            lines_dropped: Counter::default(),
             lines: Ration::new(LINES),
         }
     }
 }
 
-impl Tally {
+impl AdmissionMetrics {
     pub(crate) fn register(&self, admission: &mut Registry) {
         admission.register("reviews", "Reviews answered", self.reviews.clone());
         admission.register("seconds", "From the body of a review to its answer", self.seconds.clone());
         admission.register(
             "foreign_queue_writes",
-            "Writes refused to another queue: it should be switched off",
+            "Writes of another queue that were refused: switch that queue off",
             self.foreign.clone(),
         );
         admission.register(
@@ -118,16 +119,16 @@ impl Tally {
         );
         admission.register(
             "lines_dropped",
-            "Log lines about answers, dropped: too many at once",
-            self.untold.clone(),
+            "Log lines about answers dropped because there were too many in one second",
+            self.lines_dropped.clone(),
         );
     }
 
-    /// May a line about an answer be logged? What may not is counted.
-    pub(crate) fn may_tell(&self, now: Instant) -> bool {
+    /// May a line about an answer be logged? Counts the lines that may not.
+    pub(crate) fn may_log(&self, now: Instant) -> bool {
         let may = self.lines.take(now);
         if !may {
-            self.untold.inc();
+            self.lines_dropped.inc();
         }
         may
     }
@@ -136,7 +137,7 @@ impl Tally {
         self.turned_away.get_or_create(&Turned { rule, why }).inc();
     }
 
-    pub(crate) fn answered(&self, rule: &'static str, verdict: Answer, took: Duration) {
+    pub(crate) fn answered(&self, rule: &'static str, verdict: Outcome, took: Duration) {
         self.reviews.get_or_create(&Reviewed { rule, verdict }).inc();
         self.seconds.get_or_create(&OfRule { rule }).observe(took.as_secs_f64());
     }
@@ -151,10 +152,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_lines_are_told_in_a_second_and_the_rest_is_counted() {
-        let (tally, now) = (Tally::default(), Instant::now());
-        let told = (0..1000).filter(|_| tally.may_tell(now)).count();
-        assert_eq!((told, tally.untold.get()), (LINES, 1000 - LINES as u64));
-        assert!(tally.may_tell(now + Duration::from_secs(1)));
+    fn lines_beyond_the_limit_of_a_second_are_dropped_and_counted() {
+        let (metrics, now) = (AdmissionMetrics::default(), Instant::now());
+        let logged = (0..1000).filter(|_| metrics.may_log(now)).count();
+        assert_eq!((logged, metrics.lines_dropped.get()), (LINES, 1000 - LINES as u64));
+        assert!(metrics.may_log(now + Duration::from_secs(1)));
     }
 }

@@ -1,5 +1,5 @@
-//! Those that were refused while places were granted: a node-agent that was told of a conflict looks again at what changes, and
-//! at nothing else for hours.
+//! Nudges data movers that were refused while a leader granted places, because a node-agent whose
+//! write got a conflict tries again only when the object changes, or hours later.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,21 +26,21 @@ use crate::write::{Answer, Write, patch_metadata};
 const LIST: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
 
-/// Writes a mark on each DataUpload and DataDownload that is New: of the other kinds a refusal is asked about again by itself.
-/// Gives how many there were.
+/// Writes an annotation on each DataUpload and DataDownload that is New. For the other kinds
+/// node-agents repeat a refused write by themselves. Returns how many were nudged.
 pub async fn refused(client: &Client, namespace: &str) -> usize {
-    let mut woken = 0;
+    let mut nudged = 0;
     for of_kind in
         [of_kind::<DataUpload>(client, namespace).await, of_kind::<DataDownload>(client, namespace).await]
     {
         match of_kind {
-            Ok(count) => woken += count,
+            Ok(count) => nudged += count,
             Err(error) => {
-                warn!(error = format!("{error:#}"), "those that wait for a place could not be woken");
+                warn!(error = format!("{error:#}"), "could not nudge the data movers that wait for a place");
             }
         }
     }
-    woken
+    nudged
 }
 
 async fn of_kind<K>(client: &Client, namespace: &str) -> anyhow::Result<usize>
@@ -57,21 +57,21 @@ where
     let (api, kind) = (&api(client, namespace, K::KIND), K::KIND);
     let mark = json!({"metadata": {"annotations": {keys::NUDGED_AT: Timestamp::now().to_string()}}});
     let mark = &mark;
-    let woken = futures::stream::iter(names).map(async |name| {
+    let nudged = futures::stream::iter(names).map(async |name| {
         match patch_metadata(api, Write::to(&name), mark.clone()).await {
             Answer::Written(_) => 1,
             Answer::Gone(_) => 0,
             Answer::Conflict(error) | Answer::Refused(error) => {
-                warn!(%kind, name, error = chain(&error), "could not be woken");
+                warn!(%kind, name, error = chain(&error), "could not nudge data mover");
                 0
             }
             Answer::TimedOut => {
-                warn!(%kind, name, "waking it took too long");
+                warn!(%kind, name, "could not nudge data mover: the API server takes too long");
                 0
             }
         }
     });
-    Ok(woken.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
+    Ok(nudged.buffer_unordered(AT_ONCE).fold(0, async |sum, one| sum + one).await)
 }
 
 #[cfg(test)]

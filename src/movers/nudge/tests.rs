@@ -26,7 +26,7 @@ async fn those_that_are_new_get_a_mark_and_nothing_else_and_no_others_do() {
     let body = &api.writes()[0].body;
     let mark = &body["metadata"]["annotations"][keys::NUDGED_AT];
     assert!(mark.is_string(), "{body}");
-    // No phase: whatever its node-agent writes at the same time, stands.
+    // The patch has no phase, so a concurrent write of the node-agent is kept.
     assert_eq!(*body, json!({"metadata": {"annotations": {keys::NUDGED_AT: mark}}}));
 }
 

@@ -1,4 +1,4 @@
-//! Where reviews are answered: one per replica.
+//! What the handlers of one replica share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,14 +8,16 @@ use berth_core::guard::Roles;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 
+use crate::assumed::Assumed;
 use crate::intake::{Intake, TurnedAway};
-use crate::known::{Known, Recent};
-use crate::tally::{Answer, Ration, Tally};
+use crate::listers::Listers;
+use crate::metrics::{AdmissionMetrics, Outcome, Ration};
 
-/// Secrets that are read in one second. Whoever can reach the port could ask for one after the other.
+/// At most this many Secrets are read in one second, because any client that reaches the port could
+/// make the webhook read one after the other.
 const SECRETS: usize = 100;
 
-/// User names of those who may write what others may not.
+/// User names that may write fields which only one component may change.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
     pub queue: Vec<String>,
@@ -35,39 +37,40 @@ impl Identities {
     }
 }
 
-fn register(tally: &Tally, intake: &Intake, registry: &mut Registry) {
+fn register(metrics: &AdmissionMetrics, intake: &Intake, registry: &mut Registry) {
     let admission = registry.sub_registry_with_prefix("berth_admission");
-    tally.register(admission);
+    metrics.register(admission);
     intake.register(admission);
 }
 
-/// Every metric of a replica, each with a value: for the reference, because a family without values is not encoded.
+/// Registers every metric of a replica with a value, for the reference: a family without values is
+/// not encoded.
 pub fn register_with_values(registry: &mut Registry) {
-    let tally = Tally::default();
-    tally.answered("backup", Answer::Allowed, Duration::ZERO);
-    tally.turned_away("backup", TurnedAway::Late);
-    register(&tally, &Intake::default(), registry);
+    let metrics = AdmissionMetrics::default();
+    metrics.answered("backup", Outcome::Allowed, Duration::ZERO);
+    metrics.turned_away("backup", TurnedAway::Late);
+    register(&metrics, &Intake::default(), registry);
 }
 
-/// What is known, what was answered just now, and the time.
-pub struct Desk<K> {
-    known: K,
-    recent: Recent,
+/// Watch caches, assumed Backups, limits, metrics and the clock of one replica.
+pub struct AdmissionState<K> {
+    listers: K,
+    assumed: Assumed,
     identities: Identities,
-    tally: Tally,
+    metrics: AdmissionMetrics,
     intake: Arc<Intake>,
     secrets: Ration,
     clock: fn() -> Timestamp,
     last_mark: AtomicI64,
 }
 
-impl<K: Known> Desk<K> {
-    pub fn new(known: K, identities: Identities, clock: fn() -> Timestamp) -> Self {
+impl<K: Listers> AdmissionState<K> {
+    pub fn new(listers: K, identities: Identities, clock: fn() -> Timestamp) -> Self {
         Self {
-            known,
-            recent: Recent::default(),
+            listers,
+            assumed: Assumed::default(),
             identities,
-            tally: Tally::default(),
+            metrics: AdmissionMetrics::default(),
             intake: Arc::default(),
             secrets: Ration::new(SECRETS),
             clock,
@@ -79,21 +82,21 @@ impl<K: Known> Desk<K> {
         self.identities.roles(user)
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn metrics(&self) -> &AdmissionMetrics {
+        &self.metrics
     }
 
-    /// May one more Secret be read?
+    /// Takes one of the Secret reads of this second. `false`: none is left.
     pub(crate) fn may_read_secret(&self, now: Instant) -> bool {
         self.secrets.take(now)
     }
 
-    /// What this replica counts.
+    /// Registers the metrics of this replica.
     pub fn register(&self, registry: &mut Registry) {
-        register(&self.tally, &self.intake, registry);
+        register(&self.metrics, &self.intake, registry);
     }
 
-    /// For the listener, which lets connections in.
+    /// The limits, for the listener that accepts connections.
     pub fn intake(&self) -> &Arc<Intake> {
         &self.intake
     }
@@ -102,15 +105,16 @@ impl<K: Known> Desk<K> {
         (self.clock)()
     }
 
-    pub fn known(&self) -> &K {
-        &self.known
+    pub fn listers(&self) -> &K {
+        &self.listers
     }
 
-    pub(crate) fn recent(&self) -> &Recent {
-        &self.recent
+    pub(crate) fn assumed(&self) -> &Assumed {
+        &self.assumed
     }
 
-    /// `now` in whole microseconds, later than every mark before it: a mark names one answer of this replica.
+    /// A time mark: `now` in whole microseconds, and later than every earlier mark, because a mark
+    /// identifies one answer of this replica.
     pub(crate) fn mark(&self, now: Timestamp) -> Timestamp {
         let now = now.as_microsecond();
         let next = |last: i64| Some(now.max(last.saturating_add(1)));

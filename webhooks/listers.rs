@@ -1,0 +1,76 @@
+//! Read access to a replica's watch caches. The process that runs the watches implements it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::node_agent::ReclaimPolicy;
+use berth_core::affinity::{Decision, Finding};
+use berth_core::garden::check::Credentials;
+use berth_core::garden::{self, SecretRef};
+use berth_core::location::Location;
+use berth_core::queue::{Band, Entry, Order, View};
+use jiff::Timestamp;
+
+use crate::placement::{MoverRef, PodConstraints};
+
+/// Read access to what a replica has cached about data movers.
+pub trait MoverListers: Send + Sync + 'static {
+    /// Where this pod may run. `None`: nothing is configured for it, or no known data mover owns
+    /// it.
+    ///
+    /// # Errors
+    /// Why that cannot be decided.
+    fn place(
+        &self,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
+    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send;
+    /// Records an Event about a data mover.
+    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding);
+    /// Are data movers prepared only after a leader has granted them a place?
+    fn are_granted(&self) -> bool;
+    /// Name of the node-agents' ConfigMap.
+    fn configuration(&self) -> Option<String>;
+    /// Reclaim policies by name of the StorageClass. `None`: the classes have not been listed yet.
+    fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>>;
+}
+
+/// Read access to what a replica has cached about shared buckets.
+pub trait GardenListers: Send + Sync + 'static {
+    /// The objects of hub and member. `None`: some kind of them has not been listed yet.
+    fn garden(&self) -> Option<Arc<garden::View>>;
+    /// Resolves at the next change of [`GardenListers::garden`].
+    fn garden_changed(&self) -> impl Future<Output = ()> + Send;
+    /// Reads a Secret from the API server, because no Secret is cached. Takes well under a second.
+    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = Credentials> + Send;
+}
+
+/// Read access to all watch caches of a replica.
+pub trait Listers: MoverListers + GardenListers {
+    /// Has every watch listed once, and is there a key to serve with?
+    fn ready(&self) -> bool;
+    /// Why no Backup can be queued in this cluster, whatever it asks for. `None`: Backups can be
+    /// queued.
+    fn cannot_queue(&self) -> Option<String>;
+    /// Does berth's own engine run queued Backups? It does not support every field that Velero
+    /// does.
+    fn runs_backups(&self) -> bool;
+    /// Waiting and running Backups: at least those that decide the answer to this newcomer.
+    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View;
+    /// Has the watch shown a Backup with this time mark, even if that Backup is gone by now?
+    fn has_seen(&self, mark: Timestamp) -> bool;
+    fn locations(&self) -> Arc<Vec<Location>>;
+    /// By what waiting Backups are ordered.
+    fn order(&self) -> &Order;
+    /// When the Backup of this UID in this view may start. `None`: this cannot be estimated
+    /// quickly.
+    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
+    /// Logs, and records as an Event, that the write of another queue to this Backup was refused.
+    fn foreign_queue(&self, name: &str, uid: &str, user: &str);
+    /// Starts a watchdog: unless the returned guard is dropped within `limit`, the liveness probe
+    /// fails.
+    fn within(&self, limit: Duration) -> impl Sized + Send;
+    /// Resolves at the next change of [`Listers::locations`].
+    fn locations_changed(&self) -> impl Future<Output = ()> + Send;
+}
