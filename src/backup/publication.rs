@@ -33,7 +33,7 @@ use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
-use crate::storage::{ClaimError, Layout, Parts, Side};
+use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
@@ -211,16 +211,16 @@ impl Engine {
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
         let files = [
-            (Side::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
-            (Side::Results, results),
-            (Side::VolumeInfo, none.clone()),
-            (Side::PodVolumeBackups, none.clone()),
-            (Side::VolumeSnapshots, none.clone()),
-            (Side::ItemOperations, none),
-            (Side::Logs, lines),
+            (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
+            (Artifact::Results, results),
+            (Artifact::VolumeInfo, none.clone()),
+            (Artifact::PodVolumeBackups, none.clone()),
+            (Artifact::VolumeSnapshots, none.clone()),
+            (Artifact::ItemOperations, none),
+            (Artifact::Logs, lines),
         ];
         // Wait for every request, because one under way could store a file after its removal.
-        for put in join_all(files.map(|(side, gzip)| layout.put_side(side, gzip))).await {
+        for put in join_all(files.map(|(artifact, gzip)| layout.put_artifact(artifact, gzip))).await {
             put.map_err(Failure::Store)?;
         }
         layout.confirm(claim).await?;
@@ -343,8 +343,8 @@ impl Engine {
     ) -> anyhow::Result<()> {
         log.error(&About::Velero, "", reason);
         let (lines, results) = log.files()?;
-        layout.put_side(Side::Logs, lines).await?;
-        layout.put_side(Side::Results, results).await?;
+        layout.put_artifact(Artifact::Logs, lines).await?;
+        layout.put_artifact(Artifact::Results, results).await?;
         Ok(())
     }
 }
