@@ -1,15 +1,28 @@
-//! The engine: runs one backup from ReadyToStart to its end, written in Velero's format.
+//! The engine: runs one backup from ReadyToStart to its end and writes it in Velero's format.
 //!
-//! [`executor`] starts a [`run`] for each ReadyToStart Backup while this process leads, with what every run needs ([`engine`]). From its claim on `conduct` has it
-//! `take` what the backup takes, while `progress` goes to the Backup; `interruption` says what becomes of it when it ends early, and `ending` how a Backup fails. A run asks what it
-//! must know (`survey`: types by [`discovery`], what it amounts to by [`prepare`]), lists ([`collect`], [`list`], [`split`]; what fails is
-//! tried again by [`reading`], and all of it is as of one [`revision`] where that can be had: types that other `servers` keep are not) and takes
-//! what the objects of these need (`related`),
-//! lets [`actions`] change the few that Velero changes, and hands batches of raw objects to its own worker pool ([`archive`]), which sends gzip
-//! members to the store ([`upload`]; what these tell each other is in [`messages`]). Pods that have hooks (`hooks`) are held back (`hold`), with what they use, and go there by way of `blocks`, which run commands in them ([`exec`]) and have on
-//! record what may be frozen (`frozen`). Whose the folder in the store is, and what becomes of what lies in it, says `publication`. What of it is
-//! stored so far the `ledger` knows and the `keeper` writes down, as a `checkpoint`; `recover` looks at the `scene`, has `thaw` undo what a dead leader has frozen, and
-//! goes on from there with what it left, by [`turns`].
+//! While this process leads, [`runner`] starts a [`run`] for each ReadyToStart Backup. [`engine`]
+//! holds what every run needs. `inputs` reads what a run must know before it begins: the types that
+//! the cluster serves ([`discovery`]) and the effective spec ([`prepare`]).
+//!
+//! `conduct` leads a run from its claim on a folder to its end: `take` stores the objects,
+//! `progress` writes the progress to the Backup, `interruption` decides what becomes of a run that
+//! ends early, and `ending` writes how a Backup fails.
+//!
+//! Objects are listed by [`collect`], [`list`] and [`split`]. [`reading`] says how a failed read is
+//! tried again. All lists are as of one [`revision`], except those of types that other `servers`
+//! keep. `related` finds the objects that the listed ones need, and [`actions`] changes the few
+//! objects that Velero changes. Batches of raw objects go to the worker pool ([`archive`]), which
+//! sends gzip members to the [`upload`]; the types of the channels between them are in
+//! [`messages`].
+//!
+//! Pods with hooks (`hooks`) are held back (`hold`) together with the claims and volumes that they
+//! use, and are stored in `blocks`, which run commands in them ([`exec`]) and record on the Backup
+//! which pods may be frozen (`frozen`).
+//!
+//! `publication` decides who owns the folder in the store and what becomes of its files. The
+//! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`. When a leader
+//! is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
+//! (`thaw`), and continues the backup; [`turns`] bounds how much of that happens at one time.
 
 pub mod actions;
 pub mod archive;
@@ -23,10 +36,10 @@ pub mod discovery;
 mod ending;
 pub mod engine;
 pub mod exec;
-pub mod executor;
 mod frozen;
 mod hold;
 mod hooks;
+mod inputs;
 mod interruption;
 mod keeper;
 mod ledger;
@@ -45,11 +58,11 @@ mod recover;
 mod related;
 pub mod revision;
 pub mod run;
+pub mod runner;
 mod scene;
 mod servers;
 pub mod split;
 pub mod status;
-mod survey;
 mod take;
 mod thaw;
 pub mod turns;

@@ -18,7 +18,7 @@ mod rotation;
 pub use check::Checker;
 pub use claim::{ClaimError, Found};
 pub use conditional::put_if;
-pub use layout::{Layout, Side};
+pub use layout::{Artifact, Layout};
 pub use open::Opener;
 pub use open_error::OpenError;
 pub use parts::{Opened, Parts, Receipt, Staged, is_refused};

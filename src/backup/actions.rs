@@ -1,7 +1,8 @@
-//! What Velero's item actions make of an object before it is stored: of claims, pods, service accounts, and what belongs to
-//! snapshots. Objects of all other types are stored as they were sent.
+//! Velero's item actions: how an object is changed before it is stored. They apply to claims, pods,
+//! service accounts, and the types of snapshots. Objects of all other types are stored as the API
+//! server sent them.
 //!
-//! What an object needs besides is read by [`super::related`], and taken in `collect::follow`.
+//! What an object needs besides is read by [`super::related`] and taken in `collect::follow`.
 
 pub mod snapshots;
 
@@ -17,25 +18,26 @@ use serde_json::{Map, Value};
 
 use super::related::Related;
 
-/// In the key of labels that only Velero writes.
+/// Prefix of label keys that only Velero writes.
 const VELEROS: &str = "velero.io/";
-/// Labels of a claim that an earlier restore or backup has left.
+/// Labels that an earlier restore or backup has left on a claim.
 const STALE_LABELS: [&str; 4] = [RESTORE_NAME, RESTORE_UID, VOLUME_SNAPSHOT_NAME, MUST_INCLUDE];
-/// As the annotations: by these a restore would look for a snapshot or a data movement that is not of this backup.
+/// Annotations that an earlier backup has left on a claim: with them a restore would look for a
+/// snapshot or a data movement of another backup.
 const STALE_ANNOTATIONS: [&str; 2] = [VOLUME_SNAPSHOT_NAME, DATA_UPLOAD_NAME];
 
-/// What has become of an object.
+/// The result of an item action.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Acted {
-    /// `None`: it is as it was.
+    /// The changed object; `None`: unchanged.
     pub json: Option<Bytes>,
-    /// It says that it is left out.
+    /// An annotation leaves the object out of the backup.
     pub skips: bool,
-    /// It says that no filter keeps out what it needs.
+    /// No filter may keep out the objects that this one needs.
     pub requires: bool,
 }
 
-/// Is there an action for objects of this type?
+/// Whether objects of this type have an item action.
 pub fn applies(of: Related) -> bool {
     matches!(
         of,
@@ -48,10 +50,10 @@ pub fn applies(of: Related) -> bool {
     )
 }
 
-/// `backup`: the name of the Backup that it is stored for.
+/// Runs the item action of a type. `backup`: the name of the Backup that the object is stored for.
 ///
 /// # Errors
-/// When it is not what its type says.
+/// When the object is not of its type.
 pub fn act(of: Related, json: &[u8], backup: &str) -> Result<Acted, serde_json::Error> {
     let requires = matches!(of, Related::Snapshot | Related::SnapshotContent | Related::SnapshotClass);
     let is_marked =
@@ -78,12 +80,12 @@ pub fn act(of: Related, json: &[u8], backup: &str) -> Result<Acted, serde_json::
     Ok(acted)
 }
 
-/// An object in an object, where there is one.
+/// The object at `path`, if there is one.
 fn entries<'o>(object: &'o mut Value, path: &[&str]) -> Option<&'o mut Map<String, Value>> {
     path.iter().try_fold(object, |object, key| object.get_mut(key))?.as_object_mut()
 }
 
-/// Could there be anything to take off a claim? Most claims have nothing of it.
+/// Whether there may be anything to remove from a claim. Most claims have nothing of it.
 fn may_be_stale(json: &[u8]) -> Result<bool, serde_json::Error> {
     #[derive(Deserialize)]
     struct Claim {
@@ -105,8 +107,8 @@ fn may_be_stale(json: &[u8]) -> Result<bool, serde_json::Error> {
     }))
 }
 
-/// Takes off a bound claim what would keep a restore from giving it a new volume, or lead it to what another one has left.
-/// Says whether there was any of it.
+/// Removes from a bound claim what would keep a restore from giving it a new volume, or lead the
+/// restore to data of another backup. Returns whether anything was removed.
 fn clean(claim: &mut Value, backup: &str) -> bool {
     let is_bound = claim["status"]["phase"] == "Bound"
         && claim["spec"]["volumeName"].as_str().is_some_and(|volume| !volume.is_empty());
@@ -114,7 +116,8 @@ fn clean(claim: &mut Value, backup: &str) -> bool {
         return false;
     }
     let mut is_changed = false;
-    // With this one there is no class, not even the default one: it is by the selector that a volume is found.
+    // A claim with storageClassName "" has no class, not even the default class: its volume is
+    // found by the selector.
     let has_no_class = claim["spec"]["storageClassName"] == "";
     if let Some(spec) = entries(claim, &["spec"]) {
         for key in ["dataSource", "dataSourceRef"] {

@@ -1,8 +1,8 @@
 //! The tarball, made by the worker pool of one backup.
 //!
-//! Each worker writes whole tar entries into a buffer of its own and compresses it as a gzip member. Members
-//! can stand one behind the other in any order: together they are one gzip file, and the order of entries
-//! means nothing to readers. So no worker ever waits for another.
+//! Each worker writes whole tar entries into a buffer of its own and compresses it as a gzip
+//! member. Concatenated members are one gzip file, and the order of entries means nothing to
+//! readers, so members may come in any order and no worker waits for another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,8 @@ use super::related::key;
 
 /// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
 const MEMBER: usize = 1024 * 1024;
-/// In libdeflate as fast as 4 on what clusters hold, and smaller than gzip at its default.
+/// In libdeflate, level 6 is as fast as 4 on what clusters hold, and the result is smaller than
+/// that of gzip at its default.
 const LEVEL: i32 = 6;
 
 /// One object, as the API server sent it.
@@ -28,16 +29,17 @@ pub struct Item {
     pub namespace: Option<String>,
     pub name: String,
     pub json: Bytes,
-    /// Items of built-in lists do not say what they are.
+    /// Items of built-in lists carry neither apiVersion nor kind.
     pub lacks_type: bool,
 }
 
-/// Some objects of one type, of one page.
+/// Objects of one type from one page.
 pub struct Batch {
     pub kind: Arc<ResourceType>,
     pub page: PageId,
     pub items: Vec<Item>,
-    /// Told when all of them are on their way to the store: whatever is handed on after that stands behind them in the archive.
+    /// Receives a message when all of them have been sent to the upload: batches that follow then
+    /// stand behind them in the archive.
     pub packed: Option<oneshot::Sender<()>>,
 }
 
@@ -47,22 +49,22 @@ pub enum ArchiveError {
     Entry { path: String, source: std::io::Error },
     #[error("failed to compress")]
     Compress,
-    /// The upload has ended early; it knows why.
+    /// The upload has ended early and reports why.
     #[error("the upload has ended")]
     UploadEnded,
 }
 
-/// First member of every archive.
+/// The first member of every archive.
 ///
 /// # Errors
-/// Never in practice: memory does not refuse writes.
+/// Never in practice, because writing to memory does not fail.
 pub fn opening(mtime: u64) -> Result<Vec<u8>, ArchiveError> {
     let mut writer = Writer::new(mtime);
     writer.entry("metadata/version", format!("{FORMAT_VERSION}\n").as_bytes())?;
     writer.take_member()
 }
 
-/// Last member: the end of a tar is two empty blocks.
+/// The last member: a tar ends with two empty blocks.
 ///
 /// # Errors
 /// Never in practice.
@@ -70,10 +72,10 @@ pub fn closing() -> Result<Vec<u8>, ArchiveError> {
     compress(&mut compressor(), &[0; 1024])
 }
 
-/// One worker: until the batches end, or the upload does.
+/// Runs one worker until the batches end or the upload does.
 ///
 /// # Errors
-/// When an entry cannot be written, or nobody takes the members any more.
+/// When an entry cannot be written, or the upload takes no more members.
 pub fn work(
     batches: &Mutex<mpsc::Receiver<Batch>>,
     parts: &mpsc::Sender<Part>,
@@ -104,7 +106,7 @@ pub fn work(
             if writer.size() > 0 {
                 send(parts, writer.take_member()?, std::mem::take(&mut contents))?;
             }
-            // Who waited for that may be gone.
+            // The receiver may be gone.
             let _ = packed.send(());
         }
     }
@@ -142,7 +144,8 @@ impl Writer {
         self.tar.get_ref().len()
     }
 
-    /// Both entries of an object: where readers look, and under its version for those that choose one.
+    /// Writes both entries of an object: where readers look for it, and under its version, for
+    /// readers that choose a version.
     fn item(&mut self, kind: &ResourceType, item: &Item, spliced: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let place = match &item.namespace {
             Some(namespace) => format!("namespaces/{namespace}/{}.json", item.name),
@@ -179,7 +182,7 @@ impl Writer {
         let bytes = self.tar.get_mut();
         let member = compress(&mut self.compressor, bytes)?;
         bytes.clear();
-        // One huge object must not keep its room for ever.
+        // One huge object must not keep its memory for ever.
         bytes.shrink_to(2 * MEMBER);
         Ok(member)
     }

@@ -1,5 +1,5 @@
-//! What pods ask for by annotations, and policies for volumes, and this engine does not do: counted as they are taken, told once they
-//! all are.
+//! Requests that this engine does not serve, by annotations of pods and by volume policies: counted
+//! as objects are taken, logged when all are.
 
 mod volumes;
 
@@ -13,16 +13,16 @@ use memchr::memmem;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::list::Found;
+use super::list::ListedObject;
 use super::log::{About, BackupLog};
 use volumes::Volumes;
 
-/// Few pods have it.
+/// The annotation that asks for volume data. Few pods have it.
 const VOLUMES: &str = "backup.velero.io/backup-volumes";
-/// Pods of a request that are named.
+/// Most pods of a request that are named in the log.
 const NAMED: usize = 5;
 
-/// Pods that ask for the data of their volumes.
+/// Counts pods that ask for the data of their volumes.
 #[derive(Default)]
 pub struct Asked {
     pods: Mutex<Pods>,
@@ -56,34 +56,35 @@ struct Status {
 }
 
 impl Asked {
-    /// With these policies for volumes.
+    /// With these volume policies.
     pub fn by(policies: Vec<VolumePolicy>) -> Self {
         Self { volumes: Volumes::by(policies), ..Self::default() }
     }
 
-    /// Looks at an object that is taken.
-    pub fn note(&self, kind: &ResourceType, found: &Found) {
+    /// Counts an object that is taken.
+    pub fn note(&self, kind: &ResourceType, found: &ListedObject) {
         self.volumes.note(kind, found);
         let is_pod = kind.group.is_empty() && kind.resource == "pods";
         if !is_pod || memmem::find(&found.json, VOLUMES.as_bytes()).is_none() {
             return;
         }
-        // What cannot be read as a pod asks for nothing that anybody could do.
+        // An unreadable pod asks for nothing that could be served.
         let Ok(pod) = serde_json::from_slice::<Pod>(&found.json) else { return };
-        // Velero does not do it for one that has ended.
+        // Velero does not back up the volumes of a pod that has ended.
         let phase = pod.status.and_then(|status| status.phase);
         if phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed")) {
             return;
         }
         let annotations = pod.metadata.annotations.unwrap_or_default();
-        // With policies, these say which of the volumes it may be.
+        // With volume policies, the policies decide which volumes are meant.
         if annotations.get(VOLUMES).is_some_and(|value| !value.is_empty()) && !self.volumes.decide() {
             let name = format!("{}/{}", found.namespace.as_deref().unwrap_or_default(), found.name);
             self.pods.lock().add(name);
         }
     }
 
-    /// An error for each kind of request: of the spec, of policies, and of the pods. Gives how many claims a policy has decided on.
+    /// Logs an error for each kind of request: of the spec, of policies, and of pods. Returns for
+    /// how many claims a policy decides.
     pub fn tell(&self, spec: &BackupSpec, log: &BackupLog) -> usize {
         for one in unserved(spec).iter() {
             log.error(&About::Velero, "", &one.to_string());
@@ -144,7 +145,7 @@ mod tests {
         let pod = json!({
             "metadata": {"name": name, "namespace": "shop", "annotations": annotations}, "status": {"phase": phase},
         });
-        let found = Found::parse(pod.to_string().into()).unwrap_or_else(|e| unreachable!("{e}"));
+        let found = ListedObject::parse(pod.to_string().into()).unwrap_or_else(|e| unreachable!("{e}"));
         asked.note(&kind(resource), &found);
     }
 

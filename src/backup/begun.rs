@@ -1,4 +1,4 @@
-//! Where a run stores, and what an earlier run of the same Backup has stored there, with which it goes on.
+//! Where a run stores, and what an earlier run of the same Backup has stored there.
 
 use anyhow::ensure;
 use berth_api::velero::BackupStorageLocation;
@@ -18,46 +18,47 @@ pub struct Site {
     pub layout: Layout,
     pub parts: Parts,
     pub claim: Claim,
-    /// What it goes on with.
+    /// What it continues from.
     pub begun: Option<Begun>,
-    /// What it takes, as the Backup knows it: what its checkpoints say, if it writes any.
+    /// The scope of the backup, for checkpoints, if the run writes any.
     pub scope: Option<Packed>,
-    /// A later run may go on with what this one has stored, or with what it began with itself.
+    /// A later run may continue from what this run has stored, or from what it itself continued
+    /// from.
     pub is_resumable: bool,
-    /// It went on from a checkpoint, and the store took nothing more.
+    /// The run continued from a checkpoint, and the store accepted nothing more.
     pub is_stuck: bool,
-    /// Another run of the backup was there before it.
+    /// Another run of the backup had the folder before.
     pub is_taken_over: bool,
-    /// The upload of its archive, once it is begun or gone on with.
+    /// The upload of its archive, once it is begun or continued.
     pub staged: Option<Staged>,
-    /// Hooks that were tried before.
+    /// Results of hooks that earlier runs tried.
     pub tally: Tally,
 }
 
-/// What an earlier run has stored.
+/// What an earlier run has stored, from its checkpoint.
 pub struct Begun {
     pub scope: Packed,
     pub ledger: Ledger,
     pub uploaded: Uploaded,
-    /// Bytes of the archive behind the parts.
+    /// Bytes of the archive behind the stored parts.
     pub tail: Bytes,
-    /// The archive is stored, and has only to be put together if that is not done already.
+    /// The whole archive is stored; at most the upload must be completed.
     pub is_whole: bool,
-    /// Hooks that it has tried.
+    /// Hooks that the earlier run has tried.
     pub tried: Tried,
-    /// Of the checkpoint that says so.
+    /// Version of the checkpoint that was read.
     pub version: UpdateVersion,
     pub staged: Staged,
-    /// As the earlier run has it, if it is another one.
+    /// The upload as the earlier run knows it, if it is a different one.
     before: Option<Staged>,
 }
 
 impl Begun {
-    /// Goes on from a checkpoint whose scope is that of the Backup, with the log of the run that wrote it, and `heard` behind that. `policy`: digest of the resource
-    /// policy as it is now.
+    /// Continues from a checkpoint whose scope is that of the Backup. The log is that of the run
+    /// which wrote it, followed by `heard`. `policy`: digest of the resource policy as it is now.
     ///
     /// # Errors
-    /// When nobody can go on from it: the backup is to begin anew then.
+    /// When it is impossible to continue from this checkpoint: then the backup must restart.
     pub async fn open(
         layout: &Layout,
         parts: &Parts,
@@ -83,7 +84,7 @@ impl Begun {
         staged.id().clone_into(&mut uploaded.upload);
         let log = heard.behind(told, lines.to_vec());
         log.count_untold(untold);
-        // What is whole has said so itself.
+        // A complete archive has logged its revision itself.
         for (is_warning, sentence) in moment.into_iter().filter(|_| !is_whole) {
             let sentence = format!("of what was stored by then: {sentence}");
             if is_warning {
@@ -95,10 +96,10 @@ impl Begun {
         Ok((Self { scope, ledger, uploaded, tail, is_whole, tried, version, staged, before }, log))
     }
 
-    /// Once it is written down that this run goes on with it: what only the earlier one knew goes.
+    /// Aborts what only the earlier run knew, once this run has written its own checkpoint.
     pub async fn forget_before(&mut self) {
         if let Some(before) = self.before.take() {
-            // Otherwise it goes when the archive is complete.
+            // Otherwise it is removed when the archive is complete.
             let _ = before.abort().await;
         }
     }

@@ -1,13 +1,17 @@
-//! Pods that have hooks, in blocks: what runs before each of them, what they use, they themselves, what runs after each of them. Those
-//! that share a claim are one block, because it is stored while all of them are still. Blocks wait for what happens elsewhere, so they
-//! are no work for the packers: `--item-block-worker-count` of them go on at one time.
+//! Pods with hooks, in blocks: the hooks before each pod, what the pods use, the pods themselves,
+//! and the hooks after each pod. Pods that share a claim form one block, because the claim's volume
+//! is stored while all of them are frozen. Blocks wait for commands in containers, so they do not
+//! run on the packers; `--item-block-worker-count` blocks run at one time.
 //!
-//! What has begun in a pod is undone in it, whatever becomes of the backup: when it ends early no block begins, and each one that
-//! has begun goes on to its hooks after the pod. Should this process end instead, whoever takes the backup up finds the pod on
-//! record (see [`super::frozen`]).
+//! What hooks have begun in a pod is undone there, whatever becomes of the backup: when the backup
+//! ends early no block begins, and each block that has begun continues to its hooks after the pods.
+//! If this process dies instead, the leader that takes the backup up finds the pods recorded on the
+//! Backup (see [`super::frozen`]).
 //!
-//! A pod of a block is still until the last one is, so whatever may take long and freezes nothing comes before the first hook: all of them are
-//! on record then, and looked at. And hooks begin in no other pod when the first one has been still for [`limits::BLOCK_STILL`].
+//! A pod stays frozen until the last pod of its block is stored, so everything that may take long
+//! and freezes nothing happens before the first hook: all pods of the block are recorded and read
+//! by then. When the first pod has been frozen for [`limits::BLOCK_STILL`], hooks begin in no other
+//! pod.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -27,47 +31,50 @@ use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::Frozen;
 use super::hold::Held;
-use super::hooks::{Runner, look};
+use super::hooks::{HookRunner, read_pod};
 use super::list::Lister;
 use super::log::About;
 
-/// Blocks that may be put on record ahead of a worker that is free for them: otherwise each worker would wait for that write.
+/// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
+/// write.
 const AHEAD: usize = 32;
-/// Pods on record at one time, in whatever blocks: all of them go into one annotation. No fewer than blocks of one pod at one time.
+/// Pods recorded at one time, in all blocks together, because all of them go into one annotation.
+/// At least as many as blocks of one pod that run at one time.
 const ON_RECORD: u32 = 512;
-/// How long a hook before a pod is waited for when the backup ends early. Were it left at once, what it freezes could freeze
-/// behind the hook that thaws it.
+/// How long a run that ends early waits for a hook before a pod. If it did not wait, that hook
+/// could freeze the pod after the hook that thaws it.
 const LAST_HOOK: Duration = Duration::from_secs(30);
-/// How long one pod is looked at once more while another one of its block is still.
+/// How long a pod may be read once more while another pod of its block is frozen.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How much later hooks after a pod are run once more that failed behind one that may go on in its container.
+/// Delay before hooks after a pod that failed are run once more, if a hook before the pod may still
+/// be running in its container.
 const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Blocks<'a> {
-    pub runner: Runner<'a>,
+    pub runner: HookRunner<'a>,
     pub lister: Lister,
     pub frozen: &'a Frozen,
     pub counters: &'a Counters,
     pub batches: mpsc::Sender<Batch>,
-    /// The backup ends early.
+    /// Cancelled when the backup ends early.
     pub ending: &'a CancellationToken,
     pub workers: usize,
 }
 
-/// What went before a pod is stored.
+/// What the hooks before a pod have left.
 #[derive(Default)]
 struct Before {
     is_stored: bool,
-    /// There may be something to be undone.
+    /// A hook has begun, so there may be something to undo.
     has_begun: bool,
-    /// And it may be done only later.
+    /// A hook may still be running in the container.
     may_go_on: bool,
 }
 
-/// How long pods whose annotations ask for hooks kept workers busy, by namespace.
+/// By namespace, how long pods whose annotations ask for hooks kept workers busy.
 type Spent = Mutex<HashMap<String, Duration>>;
 
-/// One pod of a block, when the hooks before all of them have run.
+/// A pod of a block after the hooks before all pods of the block have run.
 struct Begun {
     id: PodId,
     hooks: Hooks,
@@ -76,7 +83,8 @@ struct Begun {
 }
 
 impl Blocks<'_> {
-    /// Until there are no more pods, or the backup ends early. Nothing is going on in any pod when it returns.
+    /// Runs until there are no more pods or the backup ends early. When it returns, no hook is
+    /// running in any pod.
     pub async fn run(self, mut held: mpsc::Receiver<Vec<Held>>) {
         let (slots, records) = (Semaphore::new(self.workers), Semaphore::new(ON_RECORD as usize));
         let spent = Spent::default();
@@ -89,35 +97,35 @@ impl Blocks<'_> {
 
     async fn block(&self, block: Vec<Held>, slots: &Semaphore, records: &Semaphore, spent: &Spent) {
         let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
-        // Nobody closes them.
+        // The semaphore is never closed.
         let Ok(_records) = records.acquire_many(count).await else { return };
-        // One after the other, as they came: whoever asks first has the next slot.
+        // In the order in which they came, because the semaphore is fair.
         let on_record = join_all(block.iter().map(|held| self.record(held)));
         let (on_record, slot) = tokio::join!(on_record, slots.acquire());
         let Ok(_slot) = slot else { return };
         if self.is_ending() {
             return;
         }
-        let looked = self.look(&block, on_record, spent).await;
+        let checked = self.check_pods(&block, on_record, spent).await;
         let mut begun = Vec::new();
-        // Since when one of them is.
+        // Since when a pod of the block is frozen.
         let mut still = None;
-        for (held, looked) in block.iter().zip(looked) {
-            let before = self.begin(held, looked, still, spent).await;
+        for (held, checked) in block.iter().zip(checked) {
+            let before = self.begin(held, checked, still, spent).await;
             let is_still = before.has_begun && !(held.hooks.pre.is_empty() || held.hooks.post.is_empty());
             if is_still {
                 still.get_or_insert_with(Instant::now);
             }
             begun.push(before);
         }
-        // Here the pods are as still as their hooks make them: the place for the data of their volumes. All objects were read before, so
-        // that no pod is kept still for as long as the store is away.
+        // Here the pods are frozen: this is the place for the data of their volumes. All objects
+        // were read before, so no pod stays frozen while the API server is away.
         let (mut batches, mut pods) = (Vec::new(), Vec::new());
         let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
         for (held, before) in block.into_iter().zip(begun) {
             let Held { kind, page, item, id, hooks, container, used, room, over } = held;
             let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
-            // Though the pod itself be left out.
+            // Even if the pod itself is left out.
             batches.extend(used.with);
             if before.is_stored {
                 pods.push(Batch { kind, page, items: vec![item], packed });
@@ -133,7 +141,7 @@ impl Blocks<'_> {
         let store = async {
             for batch in batches {
                 tokio::select! {
-                    // Whoever does not take it any more ends the backup.
+                    // A closed channel means that the backup ends early.
                     _ = self.batches.send(batch) => {}
                     () = self.ending.cancelled() => {}
                 }
@@ -144,7 +152,7 @@ impl Blocks<'_> {
         for (over, is_packed) in overs {
             if let Some(is_packed) = is_packed {
                 tokio::select! {
-                    // If it is left out nobody says so.
+                    // The sender is dropped without a message if the pod is left out.
                     _ = is_packed => {}
                     () = self.ending.cancelled() => {}
                 }
@@ -153,11 +161,12 @@ impl Blocks<'_> {
         }
     }
 
-    /// The hooks before one pod, if they may begin now. `still`: since when another one of its block is.
+    /// Runs the hooks before one pod if they may begin. `still`: since when another pod of its
+    /// block is frozen.
     async fn begin(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
     ) -> Before {
@@ -165,14 +174,15 @@ impl Blocks<'_> {
             return Before::default();
         }
         let begun = Instant::now();
-        let before = self.before(held, looked, still, spent).await;
+        let before = self.before(held, checked, still, spent).await;
         if held.hooks.is_annotated {
             spend(spent, &held.id.namespace, begun.elapsed());
         }
         before
     }
 
-    /// The hooks after all pods of a block, side by side: no pod is kept still for what becomes of another one.
+    /// Runs the hooks after all pods of a block concurrently, so that no pod stays frozen because
+    /// of another one.
     async fn undo(&self, block: &[Begun], spent: &Spent) {
         let begun = Instant::now();
         let each = block.iter().map(|pod| async move {
@@ -191,7 +201,7 @@ impl Blocks<'_> {
         self.ending.is_cancelled() || self.batches.is_closed()
     }
 
-    /// Puts it on record if anything is to be undone in it.
+    /// Records the pod if it has hooks after it.
     async fn record(&self, held: &Held) -> Result<(), HookError> {
         if held.hooks.post.is_empty() {
             return Ok(());
@@ -202,8 +212,9 @@ impl Blocks<'_> {
         }
     }
 
-    /// All pods of a block as they are now, side by side. Not before their turn has come: others may have their names by then.
-    async fn look(
+    /// Reads all pods of a block concurrently. Not earlier, because other pods may have their names
+    /// by then.
+    async fn check_pods(
         &self,
         block: &[Held],
         on_record: Vec<Result<(), HookError>>,
@@ -211,15 +222,15 @@ impl Blocks<'_> {
     ) -> Vec<Result<bool, HookError>> {
         let begun = Instant::now();
         let each = block.iter().zip(on_record);
-        let looked = join_all(each.map(|(held, on_record)| self.look_at(held, on_record, spent))).await;
+        let checked = join_all(each.map(|(held, on_record)| self.check_pod(held, on_record, spent))).await;
         if let Some(held) = block.iter().find(|held| held.hooks.is_annotated) {
             spend(spent, &held.id.namespace, begun.elapsed());
         }
-        looked
+        checked
     }
 
-    /// Can its hooks be run? `false`: it has come to its end since it was listed, and nothing can run in it.
-    async fn look_at(
+    /// Whether the pod's hooks can run. `false`: the pod has ended since it was listed.
+    async fn check_pod(
         &self,
         held: &Held,
         on_record: Result<(), HookError>,
@@ -227,11 +238,11 @@ impl Blocks<'_> {
     ) -> Result<bool, HookError> {
         on_record?;
         if self.is_spent(held, spent) {
-            // Nobody asks for more.
+            // The caller reports it once for the namespace.
             return Ok(false);
         }
         tokio::select! {
-            found = look(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
+            found = read_pod(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
             () = self.ending.cancelled() => Err(HookError::Ended),
         }
     }
@@ -239,41 +250,42 @@ impl Blocks<'_> {
     async fn before(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
     ) -> Before {
-        // Those before it may have taken the rest of that time.
+        // Pods before this one may have used up the namespace's time.
         if self.is_spent(held, spent) {
             return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
         }
-        match self.look_again(held, looked, still).await {
+        match self.check_pod_again(held, checked, still).await {
             Ok(true) => self.run_before(held, still).await,
             Ok(false) => Before { is_stored: true, ..Before::default() },
             Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
         }
     }
 
-    /// While another pod of its block is still it may have been made anew: a hook would run in the one that has its name now, and nobody
-    /// would find that one on record. Asked once, because the other one waits.
-    async fn look_again(
+    /// While another pod of its block is frozen, this pod may have been recreated: the hook would
+    /// run in the new pod of that name, which is not recorded. Read once only, because the frozen
+    /// pod waits.
+    async fn check_pod_again(
         &self,
         held: &Held,
-        looked: Result<bool, HookError>,
+        checked: Result<bool, HookError>,
         still: Option<Instant>,
     ) -> Result<bool, HookError> {
-        if still.is_none() || !matches!(looked, Ok(true)) {
-            return looked;
+        if still.is_none() || !matches!(checked, Ok(true)) {
+            return checked;
         }
         tokio::select! {
-            found = timeout(LOOK_AGAIN, look(&self.lister, &held.id)) => {
+            found = timeout(LOOK_AGAIN, read_pod(&self.lister, &held.id)) => {
                 found.map_err(|_| HookError::TooLong(LOOK_AGAIN))?.map(|pod| !pod.has_ended())
             }
             () = self.ending.cancelled() => Err(HookError::Ended),
         }
     }
 
-    /// Has its namespace had all the time that annotations may take? That is told once.
+    /// Whether the namespace has used up the time that annotations may take. Logs it once.
     fn is_spent(&self, held: &Held, spent: &Spent) -> bool {
         let most = limits::ANNOTATED_HOOKS;
         if !held.hooks.is_annotated {
@@ -294,7 +306,7 @@ impl Blocks<'_> {
         true
     }
 
-    /// None of its hooks can be run: told once. Is it stored?
+    /// Reports once that none of the pod's hooks can run. Returns whether the pod is stored.
     async fn refuse(&self, held: &Held, error: HookError) -> bool {
         let Hooks { pre, post, .. } = &held.hooks;
         let first = pre.first().map(|hook| (When::Pre, hook));
@@ -304,7 +316,7 @@ impl Blocks<'_> {
         !held.hooks.may_leave_out()
     }
 
-    /// Runs the hooks before the pod, up to one without which it is not stored.
+    /// Runs the hooks before the pod, up to the first failure that keeps the pod out of the backup.
     async fn run_before(&self, held: &Held, still: Option<Instant>) -> Before {
         let mut before = Before { has_begun: held.hooks.pre.is_empty(), ..Before::default() };
         for hook in &held.hooks.pre {
@@ -333,7 +345,7 @@ impl Blocks<'_> {
     ) -> Result<(), HookError> {
         let is_late = || still.is_some_and(|since| since.elapsed() >= limits::BLOCK_STILL);
         if !(held.hooks.post.is_empty() || is_late()) {
-            // What is on record may be undone already, by somebody who takes this process for dead.
+            // Another leader that considers this process dead may have thawed the recorded pods.
             tokio::select! {
                 renewed = self.frozen.renew() => renewed?,
                 () = self.ending.cancelled() => return Err(HookError::Ended),
@@ -352,13 +364,13 @@ impl Blocks<'_> {
     async fn after(&self, pod: &PodId, hooks: &Hooks, container: Option<&str>, may_go_on: bool) {
         let again = may_go_on.then_some(AGAIN);
         tokio::select! {
-            // What could not be run by now is told, and there is nobody else to try it.
+            // Hooks that still failed are logged; nothing else will try them.
             _ = self.runner.run_after(&hooks.post, pod, container, again) => {}
             () = self.ended(limits::LAST_HOOKS) => self.runner.tell_unended(pod),
         }
     }
 
-    /// So much later than the backup ended early.
+    /// Completes `later` after the backup ended early.
     async fn ended(&self, later: Duration) {
         tokio::select! {
             () = self.ending.cancelled() => {}

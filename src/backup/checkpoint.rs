@@ -1,12 +1,15 @@
-//! The checkpoint of a run: what of it is stored, in a file beside its claim, so that another process can go on from there.
+//! The checkpoint of a run: a file beside the run's claim that records what is stored, so that
+//! another process can continue from there.
 //!
-//! It is one short line of JSON and the bytes that this names: what the run remembers, its log, the scope that the backup began with, which
-//! parts are stored and how far the lists are, the names of what is stored, and the rest of the gzip member in whose middle the last part
-//! of the archive ends. A part ends where it is full, so a run that goes on begins with that rest, and everything that the checkpoint names
-//! is in the archive once.
+//! It is one short line of JSON, followed by the parts that this line names: what the run
+//! remembers, its log, the scope of the backup, which parts of the archive are stored and how far
+//! the lists are, the names of all stored objects, and the rest of the gzip member in the middle of
+//! which the last part of the archive ends. A part ends where it is full, so a run that continues
+//! first uploads that rest; then every object that the checkpoint names is in the archive once.
 //!
-//! Whoever may write to the store may have written it. So the line alone decides whether it is looked at any further, which happens in a
-//! run that has been counted; and its scope is opened only if its digest stands on the Backup.
+//! Anybody who may write to the store may have written the checkpoint. So berth decides by the
+//! first line whether to read more, reads the rest only in a run that has been counted, and unpacks
+//! the scope only if its digest stands on the Backup.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read as _};
@@ -28,31 +31,32 @@ use super::log::{Told, Untold, gzip_json, read_told};
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
-/// Bytes of its first line, at most.
+/// Most bytes of the first line.
 pub const HEAD: usize = 4096;
-/// Of what is remembered and of the log, which come first: whoever ends a backup wants no more of it.
+/// Most bytes of the first line, what the run remembers, and the log, which come first: a run that
+/// ends a backup reads no more.
 pub const NOTES: usize = HEAD + (8 << 20);
-/// Of the scope, as text: it is this controller's own.
+/// Most bytes of the scope as text. It is large, because only this controller writes scopes.
 const MOST_TEXT: u64 = 256 << 20;
-/// Of everything else but the names.
+/// Most bytes of each other part as text, except the names.
 const MOST_TOLD: u64 = 32 << 20;
-/// Of what is remembered, as text, where no run is counted for reading it.
+/// Most bytes, as text, of what a run remembers where it is read outside a counted run.
 const MOST_NOTED: u64 = 8 << 20;
-/// Bytes of an archive, more than any store takes.
+/// Most bytes of an archive; no store takes more.
 const MOST_STORED: u64 = 1 << 50;
 
-/// What a backup takes, as it was when it began: types, their fates, and namespaces.
+/// The scope of a backup, as it was when the backup began: types, their fates, and namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scope {
     types: Vec<ScopedType>,
     all_namespaces: bool,
     namespaces: Vec<String>,
-    /// Digest of its resource policy.
+    /// Digest of the backup's resource policy.
     policy: String,
 }
 
-/// With all that a resource policy may call it by.
+/// A type, with all names by which a resource policy may refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ScopedType {
@@ -67,7 +71,7 @@ struct ScopedType {
 }
 
 impl ScopedType {
-    /// They become parts of addresses as they are.
+    /// Whether the parts that go into URLs as they are cannot lead elsewhere.
     fn is_plain(&self) -> bool {
         let is_plain = |part: &str| {
             let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -89,7 +93,7 @@ enum ScopedFate {
 }
 
 impl Scope {
-    /// `policy`: digest of its resource policy.
+    /// `policy`: digest of the backup's resource policy.
     pub fn of(
         types: &[ResourceType],
         selection: &Selection,
@@ -119,7 +123,8 @@ impl Scope {
         }
     }
 
-    /// Digest of its resource policy. A list that was read by another one cannot be gone on with.
+    /// Digest of the backup's resource policy. A list that was read under another policy cannot be
+    /// continued.
     pub fn policy(&self) -> &str {
         &self.policy
     }
@@ -155,7 +160,7 @@ impl Scope {
     }
 }
 
-/// An upload in parts, as far as it is stored.
+/// The stored parts of a multipart upload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uploaded {
     pub upload: String,
@@ -163,7 +168,7 @@ pub struct Uploaded {
 }
 
 impl Uploaded {
-    /// Bytes that are stored; `None`: more than there can be.
+    /// Bytes that are stored; `None`: more than any archive has.
     fn checked_size(&self) -> Option<u64> {
         let all = self.parts.iter().try_fold(0_u64, |sum, receipt| sum.checked_add(receipt.size));
         all.filter(|size| *size <= MOST_STORED)
@@ -174,7 +179,7 @@ impl Uploaded {
     }
 }
 
-/// The scope of a backup, gzip: it stays the same.
+/// The scope of a backup, gzip. It never changes.
 #[derive(Clone)]
 pub struct Packed(Bytes);
 
@@ -185,13 +190,13 @@ impl Packed {
         Ok(Self(gzip_json(scope)?.into()))
     }
 
-    /// By which the Backup knows it.
+    /// The digest by which the Backup knows the scope.
     pub fn digest(&self) -> String {
         digest([&self.0])
     }
 
     /// # Errors
-    /// When it is no scope.
+    /// When the bytes are no scope.
     pub fn open(&self) -> anyhow::Result<Scope> {
         let scope: Scope = unpacked(&self.0, MOST_TEXT)?;
         ensure!(scope.types.iter().all(ScopedType::is_plain), "it has a type that nobody can serve");
@@ -199,21 +204,21 @@ impl Packed {
     }
 }
 
-/// What a run knows besides, and no later one finds again.
+/// What a run knows besides, and a later run cannot find out again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Remembered {
-    /// Warnings and errors.
+    /// Messages: warnings and errors.
     #[serde(deserialize_with = "read_told")]
     pub told: Vec<Told>,
-    /// For which there was no room.
+    /// Counts of messages for which there was no room.
     pub untold: Untold,
     pub hooks: Tried,
-    /// As of which moment its lists are: sentences for the log, and whether they are warnings.
+    /// The revision of its lists: sentences for the log, each with whether it is a warning.
     pub moment: Vec<(bool, String)>,
 }
 
-/// Of what is remembered, as much as whoever ends a backup wants.
+/// The part of [`Remembered`] that a run reads which ends a backup.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Notes {
@@ -222,22 +227,22 @@ pub struct Notes {
     pub untold: Untold,
 }
 
-/// What a run had stored when it wrote it.
+/// What a run had stored when it wrote the checkpoint.
 pub struct Checkpoint {
     pub run: String,
     pub scope: Packed,
     pub uploaded: Uploaded,
-    /// Behind the parts.
+    /// Bytes of the archive behind the last stored part.
     pub tail: Bytes,
-    /// The archive is stored, and has only to be put together if that is not done already.
+    /// The whole archive is stored; at most the upload must be completed.
     pub is_whole: bool,
     pub balance: Balance,
     pub remembered: Remembered,
-    /// Gzip.
+    /// Lines of the log, gzip.
     pub lines: Bytes,
 }
 
-/// Its first line: what it says of itself.
+/// First line of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
@@ -245,20 +250,22 @@ pub struct Head {
     run: String,
     /// Digest of the scope.
     scope: String,
-    /// The upload of its parts: whoever wants to abort it, or not to, reads no more.
+    /// The upload of the parts. A run that decides whether to abort it reads no more than this
+    /// line.
     #[serde(default)]
     upload: String,
-    /// Bytes of what is remembered, the lines, the scope, the account, the names, and the tail, which follow in this order.
+    /// Byte lengths of what follows, in this order: what is remembered, log lines, scope, account,
+    /// names, tail.
     lengths: [usize; 6],
-    /// SHA-256 of all of these.
+    /// SHA-256 of everything that follows.
     digest: String,
 }
 
 impl Head {
-    /// From the first bytes of a checkpoint. Besides, those that are behind it.
+    /// Reads the first line. Also returns the bytes of `start` behind it.
     ///
     /// # Errors
-    /// When it is none that this version can read.
+    /// When this version of berth cannot read the line.
     pub fn read(mut start: Bytes) -> anyhow::Result<(Self, Bytes)> {
         let end = memchr::memchr(b'\n', &start[..start.len().min(HEAD)]).context("it has no first line")?;
         let head: Self = serde_json::from_slice(&start.split_to(end))?;
@@ -270,10 +277,11 @@ impl Head {
         &self.upload
     }
 
-    /// The upload that a checkpoint names in its first bytes, whichever version of berth wrote it: the first one had it in its line with
-    /// all parts, which may be longer than these, and one had it elsewhere. It is good for being aborted, and for nothing else.
+    /// The upload that a checkpoint names in its first bytes, whichever version of berth wrote it:
+    /// the first version put it in one line with all parts, which may be longer than these bytes,
+    /// and another version put it elsewhere. Use it only to abort the upload.
     pub fn upload_of(start: &[u8]) -> Option<String> {
-        // Within a string of JSON its quotes would be escaped.
+        // In a string of JSON these quotes would be escaped, so this matches a key.
         const KEY: &[u8] = br#""upload":"#;
         let start = &start[..start.len().min(HEAD)];
         let line = &start[..memchr::memchr(b'\n', start).unwrap_or(start.len())];
@@ -297,14 +305,14 @@ struct Account {
     count: u64,
 }
 
-/// Takes the next bytes.
+/// Splits off the next bytes.
 fn part(rest: &mut Bytes, length: usize) -> anyhow::Result<Bytes> {
     ensure!(length <= rest.len(), "it is cut off");
     Ok(rest.split_to(length))
 }
 
 impl Checkpoint {
-    /// As it stands in the store.
+    /// The content of the file.
     ///
     /// # Errors
     /// Never in practice: memory does not refuse writes.
@@ -327,10 +335,10 @@ impl Checkpoint {
         Ok(std::iter::once(Bytes::from(line)).chain(parts).collect())
     }
 
-    /// All of one, the scope unopened.
+    /// Reads a whole checkpoint, except that the scope stays packed.
     ///
     /// # Errors
-    /// When it is none that this version can read.
+    /// When the checkpoint is damaged, or this version of berth cannot read it.
     pub fn read(content: Bytes) -> anyhow::Result<Self> {
         let (head, mut rest) = Head::read(content)?;
         ensure!(digest([&rest]) == head.digest, "it is damaged");
@@ -348,11 +356,12 @@ impl Checkpoint {
         Ok(Self { run: head.run, scope, uploaded, tail, is_whole, balance, remembered, lines })
     }
 
-    /// What a run told, and its log, from the first [`NOTES`] bytes of one. Nobody counts a run for that, so it must not be what kills us:
-    /// no more is unpacked, and no more of it kept, than a run tells.
+    /// Reads the messages and the log of a run from the first [`NOTES`] bytes of its checkpoint.
+    /// This happens outside a counted run, so it must not be able to kill the process: it unpacks
+    /// and keeps no more than a run logs.
     ///
     /// # Errors
-    /// When it is none, or these are longer.
+    /// When this version of berth cannot read the checkpoint, or these parts are longer.
     pub fn read_notes(start: Bytes) -> anyhow::Result<(Notes, Bytes)> {
         let (head, mut rest) = Head::read(start)?;
         let [remembered, lines, ..] = head.lengths;

@@ -1,5 +1,5 @@
-//! All objects of a backup: which lists to ask for, and which of what they hold to take. What those need besides is
-//! taken in `follow`.
+//! All objects of a backup: which lists to read, and which of their objects to take. `follow` takes
+//! what these objects need besides.
 
 mod along;
 mod follow;
@@ -36,7 +36,8 @@ use along::Loan;
 use pending::{LONGEST_NAME, Pending};
 use taken::Taken;
 
-/// Up to so many namespaces are asked one by one: a page of the whole cluster would mostly hold what others own.
+/// Up to this many namespaces are listed one by one, because a page of the whole cluster would
+/// mostly hold objects of other namespaces.
 pub const FEW_NAMESPACES: usize = 4;
 /// A namespace of the cluster, as it was when the backup began.
 #[derive(Clone)]
@@ -46,46 +47,47 @@ pub struct Namespace {
     pub json: Bytes,
     pub lacks_type: bool,
     pub deleting: bool,
-    /// It carries the label that keeps it out of backups.
+    /// It has the label that keeps it out of backups.
     pub excluded: bool,
 }
 
-/// Where the objects go, and how many there are.
+/// Counts of a run, shared by its tasks.
 pub struct Counters {
-    /// Objects known of so far: taken, or announced by the server.
+    /// Objects known so far: taken, or announced by the server.
     pub total: AtomicU64,
     pub done: Arc<AtomicU64>,
-    /// What pods among them ask for in vain.
+    /// Requests for volume data that this engine does not serve.
     pub asked: Asked,
 }
 
-/// What a backup takes and where from; shared by its lists.
+/// What a backup takes and from where; shared by its lists.
 pub struct Collector<'a> {
     pub lister: Lister,
     pub wanted: &'a Wanted,
     pub selection: &'a Selection,
-    /// What a policy says of objects.
+    /// The resource policy's filters of objects.
     pub filters: &'a Filters,
     /// Name of the Backup.
     pub backup: &'a str,
     pub types: &'a [ResourceType],
-    /// Those that the backup may take: the few that it names, or every one of the cluster.
+    /// The namespaces that the backup may take: the few that it names, or all of the cluster.
     pub namespaces: &'a [Namespace],
-    /// Names of those that the backup takes.
+    /// Names of the namespaces that the backup takes.
     pub resolved: &'a HashSet<String>,
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
-    /// What is stored, of this run and of the one that it goes on from.
+    /// What is stored, by this run and by the run that it continues.
     pub ledger: &'a Ledger,
     pub batches: mpsc::Sender<Batch>,
     pub holder: Holder<'a>,
 }
 
 impl Collector<'_> {
-    /// Takes everything. What one type refuses is an error in the log; what concerns all ends the backup.
+    /// Takes all objects. An error of one type goes into the log; an error of the whole API server
+    /// ends the backup.
     ///
     /// # Errors
-    /// When the API server is gone, or nobody takes the objects any more.
+    /// When the API server is gone, or the archive takes no more objects.
     pub async fn run(self) -> Result<ResourceList, ListError> {
         let chosen: Vec<Arc<ResourceType>> = self
             .types
@@ -109,7 +111,7 @@ impl Collector<'_> {
         self.follow(&mut taken).await?;
         let mut list = resource_list(self.types, self.ledger.rest());
         for mut one in taken {
-            // What is no more was stored before it went.
+            // Objects that no longer exist were stored before they were deleted.
             let met = one.names.len();
             one.names.extend(one.stored);
             self.tell_unmet(&one.kind, one.names.len() - met);
@@ -139,7 +141,7 @@ impl Collector<'_> {
         }
         let filter = self.filters.of(&kind);
         let everything = [Selector::default()];
-        // A filter has selectors of its own for some of the objects, so that all of them are looked at here.
+        // A filter has selectors of its own for some of the objects, so all objects are listed.
         let is_open = self.wanted.selectors.is_empty() || filter.is_some();
         let selectors = if is_open { &everything[..] } else { &self.wanted.selectors };
         let mut places = in_order(self.resolved);
@@ -154,7 +156,7 @@ impl Collector<'_> {
             let behind = position.as_ref().filter(|_| index == first);
             let query = selector.query();
             let mut read = self.take_selected(&kind, &places, &query, behind, &mut taken).await;
-            // Another API server may not know where the one before it had come to.
+            // Another API server may not know the continue token: start over.
             if behind.is_some() && read.as_ref().is_err_and(|error| error.code() == Some(400)) {
                 read = self.take_selected(&kind, &places, &query, None, &mut taken).await;
             }
@@ -169,13 +171,13 @@ impl Collector<'_> {
                     );
                     self.log.error(&About::Cluster, &kind.qualified(), &message);
                     taken.forbidden |= error.is_forbidden();
-                    // Another selector would wait as long for the same.
+                    // Another selector would wait as long for the same error.
                     break;
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Be it that nothing came.
+        // Even if the list brought no object.
         taken.regain().await?;
         if Related::Pod.is(&kind) {
             self.holder.release().await?;
@@ -189,7 +191,7 @@ impl Collector<'_> {
         Ok(taken)
     }
 
-    /// Once for what came since the last time.
+    /// Reports the objects that are missing, once for each call.
     fn tell_missing(&self, taken: &mut Taken) {
         let name = taken.kind.qualified();
         let skipped = std::mem::take(&mut taken.skipped);
@@ -213,7 +215,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Besides the error of each: what they have in common is a missing right.
+    /// Besides the error of each type, one warning about the missing right that they have in
+    /// common.
     fn tell_forbidden(&self, taken: &[Taken]) {
         let forbidden = taken.iter().filter(|one| one.forbidden);
         let mut names: Vec<String> = forbidden.map(|one| one.kind.qualified()).collect();
@@ -244,8 +247,8 @@ impl Collector<'_> {
             return self.take_list(kind, None, selector, begun, taken).await;
         }
         if behind.is_none() && places.len() > FEW_NAMESPACES {
-            // One page of the whole cluster often says it all. Where it does not, asking each namespace costs
-            // a request per namespace, going on costs a request per page.
+            // One page of the whole cluster often holds everything. If not, listing each namespace
+            // costs one request per namespace, and continuing costs one request per page.
             let mut progress = Progress::default();
             self.take_page(kind, None, selector, &mut progress, taken).await?;
             let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
@@ -253,7 +256,7 @@ impl Collector<'_> {
                 return self.take_list(kind, None, selector, progress, taken).await;
             }
         }
-        // In their order, so that another process knows which of them are through.
+        // In a fixed order, so that another process knows which namespaces are complete.
         let at = namespace.and_then(|namespace| places.iter().position(|place| *place == namespace));
         let mut begun = Some(begun).filter(|_| at.is_some());
         for namespace in places.iter().skip(at.unwrap_or(0)) {
@@ -291,10 +294,11 @@ impl Collector<'_> {
         let mut pending = Pending::new(self, taken, Origin::Listed);
         pending.page = self.ledger.open(kind);
         let read = self.lister.page(kind, namespace, selector, progress, &mut pending).await;
-        // What has come is counted and named already, whatever became of the rest.
+        // Objects that came before a failure are counted and named already.
         pending.flush().await?;
         let page = pending.page;
-        // What is odd is told again by whoever reads it again, or counted and told at the end by whoever is there then.
+        // A run that reads the page again reports its errors again; other errors are counted and
+        // reported at the end.
         let is_odd =
             read.is_err() || taken.is_odd || taken.unreadable.is_some() || taken.unstorable.is_some();
         let position = || Position {
@@ -306,7 +310,7 @@ impl Collector<'_> {
         read
     }
 
-    /// Adds what the server says is still to come to the total; it is counted again as it comes.
+    /// Adds what the server announces to the total; the caller subtracts it when the page has come.
     fn announce(&self, progress: &Progress) -> u64 {
         let remaining = if progress.is_done() { 0 } else { progress.remaining };
         self.counters.total.fetch_add(remaining, Ordering::Relaxed);
@@ -314,7 +318,7 @@ impl Collector<'_> {
     }
 }
 
-/// What is stored, as readers want it.
+/// The resource list file: what is stored, by type.
 pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceList {
     let mut list = ResourceList::new();
     for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
@@ -325,7 +329,7 @@ pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceLi
     list
 }
 
-/// How the resource list names a type.
+/// The name of a type in the resource list.
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
 }

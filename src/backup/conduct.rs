@@ -1,4 +1,4 @@
-//! A run from its claim to its end, or to where another one goes on with its backup.
+//! A run from its claim to its end, or to where another run continues its backup.
 
 use berth_api::velero::BackupPhase;
 use serde_json::json;
@@ -8,22 +8,22 @@ use tracing::{info, warn};
 use super::begun::{Begun, Site};
 use super::collect::resource_list;
 use super::engine::{CLOSING, Engine, Failure, Signals, schedule};
+use super::inputs::Cluster;
 use super::interruption::{SHORTLY, untaken};
 use super::keeper::{Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::Stored;
-use super::status::{Record, WriteError};
-use super::survey::Cluster;
+use super::status::{BackupWriter, WriteError};
 use super::upload::{UploadError, put_together};
 use crate::storage::Layout;
 use crate::text::chain;
 
 impl Engine {
-    /// From its claim to its end, or to where whoever runs it next goes on.
+    /// Runs the backup from the claim to its end, or to where a later run continues.
     pub(super) async fn conduct(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         mut site: Site,
         cluster: &Cluster,
         prepared: &Prepared,
@@ -57,18 +57,18 @@ impl Engine {
         }
     }
 
-    /// What dead runs of this backup have begun beside what is stored now.
+    /// Removes what dead runs of this backup have begun beside what is stored now.
     async fn sweep_after(&self, site: &Site) {
         if let Ok(Err(error)) = timeout(SHORTLY, self.sweep(site.place(), &site.claim)).await {
             let name = site.layout.backup();
-            warn!(%name, error = format!("{error:#}"), "what dead runs of the backup have begun could not be looked for: the bucket may keep parts of it");
+            warn!(%name, error = format!("{error:#}"), "could not list the uploads of dead runs: the bucket may keep their parts");
         }
     }
 
-    /// All of the archive is stored, in parts: makes one of them, if that is not done already.
+    /// Completes an archive whose parts are all stored, if that is not done already.
     async fn put_together(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         site: &Site,
         begun: Begun,
         log: &BackupLog,
@@ -93,10 +93,11 @@ impl Engine {
     }
 }
 
-/// Nobody needs it any more. It goes with the folder where that fails.
+/// Removes the checkpoint, which is not needed any more. If that fails, it is removed with the
+/// folder.
 pub(super) async fn forget_checkpoint(layout: &Layout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {
-        warn!(name = layout.backup(), error = chain(&error), "a checkpoint could not be removed");
+        warn!(name = layout.backup(), error = chain(&error), "could not remove a checkpoint");
     }
 }

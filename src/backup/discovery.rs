@@ -1,5 +1,6 @@
-//! Which types this cluster serves, and its version. Types are asked for at each backup: a definition created a
-//! moment ago counts. What has not changed since the last time is not sent again.
+//! Which types this cluster serves, and its version. Types are read at each backup, because a
+//! definition created a moment ago counts. What has not changed since the last time is not sent
+//! again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use super::log::{About, BackupLog};
 use super::reading::Patience;
 use crate::text::chain;
 
-/// A server is not upgraded more often.
+/// How long the version is cached; a server is not upgraded more often.
 const VERSION_LASTS: Duration = Duration::from_secs(60);
-/// Of the requests of a server without aggregated discovery.
+/// Concurrent requests to a server without aggregated discovery.
 const REQUESTS_AT_ONCE: usize = 8;
-/// Their types are worked out and not stored, so nothing of them can be missing.
+/// Groups whose objects are computed and not stored, so no backup can miss them.
 const MEASUREMENTS: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
 /// What a cluster serves.
@@ -34,7 +35,8 @@ pub struct Served {
     pub unknown: Vec<Unknown>,
 }
 
-/// A version of an API group whose server does not say which types it has, and did not before.
+/// A version of an API group whose server does not answer which types it has, and did not answer
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     pub group: String,
@@ -43,13 +45,13 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Could a backup that takes all types lack something of it?
+    /// Whether a backup that takes all types may miss objects of this group.
     pub fn may_hold_objects(&self) -> bool {
         !MEASUREMENTS.contains(&self.group.as_str())
     }
 }
 
-/// Asks, and remembers the answers by the tags that the server gave them.
+/// Reads the discovery documents and caches them by the ETags that the server gave them.
 pub struct Discovery {
     client: Client,
     core: Document,
@@ -57,7 +59,7 @@ pub struct Discovery {
     version: Mutex<Option<(Instant, Info)>>,
 }
 
-/// One document of aggregated discovery, as it was last seen.
+/// One document of aggregated discovery, as it was last read.
 struct Document {
     path: &'static str,
     seen: Mutex<Option<(http::HeaderValue, Arc<APIGroupDiscoveryList>)>>,
@@ -69,14 +71,16 @@ impl Discovery {
         Self { client, core: document("/api"), groups: document("/apis"), version: Mutex::default() }
     }
 
-    /// Types that can be listed, got, created and deleted, in their preferred versions: pods, claims and volumes
-    /// first, then as the server orders them. `retry`: how long one group's server is asked again, where each is asked.
+    /// Types that can be listed, got, created and deleted, in their preferred versions: pods,
+    /// claims and volumes first, then in the server's order. `retry`: how long the server of one
+    /// group is asked again, where each group is asked.
     ///
     /// # Errors
     /// When the API server does not answer.
     pub async fn types(&self, log: &BackupLog, retry: Duration) -> Result<Served, kube::Error> {
         let (core, groups) = tokio::try_join!(self.core.read(&self.client), self.groups.read(&self.client))?;
-        // A server without aggregated discovery answers with another document, which reads as "no groups at all".
+        // A server without aggregated discovery answers with another document, which parses as "no
+        // groups at all".
         if core.items.is_empty() || groups.items.is_empty() {
             return one_by_one(&self.client, retry).await;
         }
@@ -138,7 +142,8 @@ impl Document {
 fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut Served) {
     let name = group.metadata.as_ref().and_then(|m| m.name.clone()).unwrap_or_default();
     let mut found: Vec<ResourceType> = Vec::new();
-    // The first version is the preferred one; a type that only a later one serves is taken from there.
+    // The first version is the preferred one; a type that only a later version serves is taken from
+    // there.
     for of_version in &group.versions {
         let version = of_version.version.as_deref().unwrap_or_default();
         let is_stale = of_version.freshness.as_deref() == Some("Stale");
@@ -161,7 +166,7 @@ fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut Served) {
     served.types.append(&mut found);
 }
 
-/// In the first of the versions that serve it.
+/// Adds a type in the first version that serves it.
 fn add(found: &mut Vec<ResourceType>, kind: ResourceType) {
     if !found.iter().any(|known| known.resource == kind.resource && known.group == kind.group) {
         found.push(kind);
@@ -184,7 +189,7 @@ fn of_resource(group: &str, version: &str, resource: &APIResourceDiscovery) -> O
     })
 }
 
-/// The old way: a request per group version.
+/// Legacy discovery: one request per group version.
 async fn one_by_one(client: &Client, retry: Duration) -> Result<Served, kube::Error> {
     let core = client.list_core_api_resources("v1").await?;
     let versions: Vec<String> =
@@ -215,7 +220,7 @@ fn preferred_first(group: &APIGroup) -> Vec<String> {
     versions.map(|version| version.group_version.clone()).filter(|one| known.insert(one.clone())).collect()
 }
 
-/// Else why not.
+/// Types of a group version, or why they cannot be read.
 async fn of_version(client: &Client, version: &str, retry: Duration) -> Result<APIResourceList, String> {
     let mut patience = Patience::new(retry);
     loop {

@@ -1,4 +1,4 @@
-//! How a Backup ends that its run could not store.
+//! How a Backup ends whose run could not store it.
 
 use berth_api::velero::{BackupPhase, BackupStorageLocation};
 use jiff::Timestamp;
@@ -8,17 +8,18 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::engine::{CLOSING, Engine, Failure, OPENING};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
 use crate::text::chain;
 
 impl Engine {
-    /// Ends one that runs.
-    pub(super) async fn fail(&self, record: &mut Record, failure: &Failure) -> Result<(), WriteError> {
+    /// Ends a running Backup as Failed.
+    pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
         if matches!(failure, Failure::Claim(_)) {
-            // Whoever removes what has expired removes the whole folder, and that is another one's.
+            // Garbage collection of expired backups removes the whole folder, and that folder
+            // belongs to another backup.
             status["expiration"] = Value::Null;
         }
         record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
@@ -26,16 +27,20 @@ impl Engine {
 
     pub(super) async fn fail_unbegun(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         failure: &Failure,
     ) -> Result<(), WriteError> {
         let status = failed(&told(record, failure), Timestamp::now());
         self.end_unbegun(record, status).await
     }
 
-    /// Ends one that has not begun, with all that it would have been given at its beginning.
-    pub(super) async fn end_unbegun(&self, record: &mut Record, status: Value) -> Result<(), WriteError> {
-        // One that cannot be read ends, too.
+    /// Ends a Backup that has not begun, with everything that its beginning would have set.
+    pub(super) async fn end_unbegun(
+        &self,
+        record: &mut BackupWriter,
+        status: Value,
+    ) -> Result<(), WriteError> {
+        // A Backup that cannot be parsed must end, too.
         let backup = record.backup().unwrap_or_default();
         let mut locations = Vec::new();
         if backup.spec.storage_location.as_deref().unwrap_or_default().is_empty()
@@ -59,8 +64,8 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Says why it failed, to whoever reads the controller's log.
-fn told(record: &Record, failure: &Failure) -> String {
+/// Logs why the backup failed, and returns that text.
+fn told(record: &BackupWriter, failure: &Failure) -> String {
     let reason = chain(failure);
     warn!(name = %record.object().name_any(), %reason, "the backup failed");
     reason

@@ -1,4 +1,4 @@
-//! What every run needs, by what it may fail, and how it is ended from outside.
+//! What every run needs, how it may fail, and how it is ended from outside.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,19 @@ use super::discovery::Discovery;
 use super::exec::Exec;
 use super::list::{ListError, Lister};
 use super::metrics::BackupMetrics;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, OpenError, Opener};
 
-/// How long the last file and the closing write are tried: everything else is stored already.
+/// How long the last file and the last write to the Backup are tried, because everything else is
+/// stored already.
 pub(super) const CLOSING: Duration = Duration::from_secs(600);
 pub(super) const OPENING: Duration = Duration::from_secs(30);
-/// How long a run that is told to end waits for what is on its way to the store.
+/// How long a run that must end waits for requests to the store that are under way.
 pub(super) const LAST_PART: Duration = Duration::from_secs(20);
-/// Pods that are looked at before their hooks at one time.
+/// Concurrent requests that read pods before their hooks.
 const LOOKS: usize = 16;
 
 /// What every run needs.
@@ -37,15 +38,15 @@ pub struct Engine {
     pub namespace: String,
     pub discovery: Arc<Discovery>,
     pub opener: Opener,
-    /// Who runs hooks.
+    /// Runs the commands of hooks.
     pub exec: Arc<dyn Exec>,
-    /// Blocks of a run that go on at one time.
+    /// Blocks of a run that are processed at one time.
     pub workers: usize,
     /// Threads of a run that write its archive.
     pub packers: usize,
     pub page_size: u32,
     pub list_retry: Duration,
-    /// Requests of this process that read what is backed up, of all runs.
+    /// Permits for requests of this process that read what is backed up, shared by all runs.
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
     pub after_interruption: AfterInterruption,
@@ -56,7 +57,7 @@ pub struct Engine {
     pub since: Instant,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
-    /// Of those that read what dead runs have stored.
+    /// Turns of recoveries that read what dead runs have stored.
     pub turns: Turns,
 }
 
@@ -85,7 +86,7 @@ pub(super) enum Failure {
     Archive(#[source] ArchiveError),
     #[error("failed to store the archive")]
     Upload(#[source] UploadError),
-    #[error("what an earlier run has stored cannot be gone on with any more")]
+    #[error("this run cannot continue from what an earlier run has stored any more")]
     Stale,
     #[error("a worker ended")]
     Worker(#[source] tokio::task::JoinError),
@@ -102,12 +103,13 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Whatever else goes wrong when a run is told to end goes wrong for that.
+    /// Whether the run was ended from outside. Other errors of a run that is ending follow from
+    /// that.
     pub(super) fn is_from_outside(&self) -> bool {
         matches!(self, Self::Stopped | Self::Deleted | Self::Canceled | Self::Write(_))
     }
 
-    /// Is the API server gone as a whole? Nothing speaks against another attempt when it is back, then.
+    /// Whether the whole API server is gone. Then another attempt may succeed when it is back.
     pub(super) fn is_of_the_api_server(&self) -> bool {
         match self {
             Self::Cluster(error) => error.downcast_ref().is_some_and(ListError::is_gone),
@@ -116,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// Is it the store?
+    /// Whether the store failed.
     pub(super) fn is_of_the_store(&self) -> bool {
         matches!(
             self,
@@ -128,11 +130,11 @@ impl Failure {
 /// Ways to end a run from outside.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
-    /// The object is gone.
+    /// The Backup is gone.
     pub deleted: CancellationToken,
-    /// People want it to end.
+    /// A user asked for the backup to be canceled.
     pub canceled: CancellationToken,
-    /// The process is to end.
+    /// The process must end.
     pub stop: CancellationToken,
 }
 
@@ -155,7 +157,8 @@ impl Signals {
         }
     }
 
-    /// A store that is away is waited for, and not for long by whoever is to end.
+    /// Waits for `work`, which may take as long as a store is away, but only [`LAST_PART`] once the
+    /// run must end.
     pub(super) async fn bound<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -176,13 +179,14 @@ impl Engine {
         Lister::new(self.client.clone(), self.page_size, self.list_retry, Arc::clone(&self.requests))
     }
 
-    /// By which pods with hooks are looked at. Its requests are its own, because a list that waits for hooks may hold others.
-    pub(super) fn looker(&self) -> Lister {
+    /// The lister that reads pods with hooks. It has requests of its own, because a list that waits
+    /// for hooks may hold the others.
+    pub(super) fn pod_lister(&self) -> Lister {
         let requests = Arc::new(Semaphore::new(LOOKS));
         Lister::new(self.client.clone(), self.page_size, self.list_retry, requests)
     }
 }
 
-pub(super) fn schedule(record: &Record) -> Option<&str> {
+pub(super) fn schedule(record: &BackupWriter) -> Option<&str> {
     record.object().labels().get(keys::SCHEDULE).map(String::as_str)
 }

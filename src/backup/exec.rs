@@ -1,4 +1,4 @@
-//! One command in a container, by the API server's exec over a websocket.
+//! Runs one command in a container, by the API server's exec over a websocket.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,13 +17,15 @@ use tokio::time::timeout;
 use super::list::ListError;
 use crate::client::is_forbidden;
 
-/// What is kept of each of the two outputs of a command: its end, where it says what went wrong.
+/// Bytes that are kept of each output of a command: its end, which says what went wrong.
 const KEPT: usize = 1024;
-/// How long what a command has written is waited for when it has ended.
+/// How long to wait for the rest of the output after a command has ended.
 const REST: Duration = Duration::from_secs(1);
-/// What is read of each of them, in bytes. A command that writes more would keep this process busy for as long as it may run.
+/// Most bytes that are read of each output. A command that writes more would keep this process busy
+/// for as long as it may run.
 const MOST: usize = 16 * 1024 * 1024;
-/// How the kubelet begins what it says of a command that it could not run, as of one that the container does not have.
+/// How the kubelet begins its message about a command that it could not run, for example because
+/// the container does not have it.
 const OF_THE_COMMAND: &str = "error executing command in container";
 
 /// Why a hook failed.
@@ -39,7 +41,7 @@ pub enum HookError {
     NotOnRecord,
     #[error("the backup ended early")]
     Ended,
-    /// It would keep others still for longer.
+    /// The hook would keep other pods of the block frozen for longer.
     #[error(
         "it was not run, because a pod that is in one block with this one, by the claims that both use, had been kept still for {} minutes by then: let hooks before such pods take less time, or give them to fewer pods",
         limits::BLOCK_STILL.as_secs() / 60
@@ -62,7 +64,7 @@ pub enum HookError {
 }
 
 impl HookError {
-    /// May the same go well in a moment, because it was not the command that failed?
+    /// Whether the same hook may succeed in a moment, because it was not the command that failed.
     pub fn passes(&self) -> bool {
         match self {
             Self::Unreadable(_) | Self::Lost(_) | Self::Unknown(_) => true,
@@ -75,15 +77,15 @@ impl HookError {
         }
     }
 
-    /// May its command be running still?
+    /// Whether the command may still be running.
     pub fn may_go_on(&self) -> bool {
         matches!(self, Self::TooLong(_) | Self::Lost(_) | Self::Unknown(_) | Self::Ended)
     }
 }
 
-/// Who runs commands in pods.
+/// Runs commands in pods.
 pub trait Exec: Send + Sync {
-    /// Within the time that the hook has; `container` where it names none.
+    /// Runs the hook within its timeout; in `container` if the hook names none.
     fn exec<'a>(
         &'a self,
         pod: &'a PodId,
@@ -92,8 +94,9 @@ pub trait Exec: Send + Sync {
     ) -> BoxFuture<'a, Result<(), HookError>>;
 }
 
-/// The kubelets, through the API server. A command may be silent for as long as it runs, so this wants a client that lets
-/// connections be silent: kube asks every minute whether the other side is still there.
+/// Runs commands through the API server and the kubelets. A command may write nothing for as long
+/// as it runs, so this needs a client without a read timeout; kube pings the other side every
+/// minute.
 pub struct Kubelets {
     pub client: Client,
 }
@@ -107,7 +110,7 @@ impl Exec for Kubelets {
     ) -> BoxFuture<'a, Result<(), HookError>> {
         let container = hook.container.as_deref().or(container);
         let run = self.run(pod, container, hook);
-        // What the command does then nobody can say: its container keeps it.
+        // On a timeout the command may go on in its container: nothing can stop it.
         timeout(hook.timeout, run).map(|done| done.unwrap_or(Err(HookError::TooLong(hook.timeout)))).boxed()
     }
 }
@@ -137,7 +140,7 @@ impl Kubelets {
             let mut ending = pin!(ending);
             tokio::select! {
                 ended = &mut ending => {
-                    // What came before it is still on its way to us.
+                    // Output that was written before the end may still be under way.
                     let _ = timeout(REST, &mut reading).await;
                     ended
                 }
@@ -161,7 +164,7 @@ impl Kubelets {
     }
 }
 
-/// Reads all of it, and keeps the end.
+/// Reads all of the stream and keeps its end.
 async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Result<(), HookError> {
     let Some(mut stream) = stream else { return Ok(()) };
     let (mut chunk, mut read) = ([0; KEPT], 0);
@@ -178,13 +181,13 @@ async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-/// Does the API server or the kubelet speak of itself, and not of the command?
+/// Whether the error is of the API server or the kubelet, and not of the command.
 fn is_of_a_server(status: &Status) -> bool {
     let message = status.message.as_deref().unwrap_or_default();
     status.reason.as_deref() == Some("InternalError") && !message.contains(OF_THE_COMMAND)
 }
 
-/// How a command failed, in one line.
+/// Says in one line how a command failed.
 fn failure(status: &Status, stdout: &[u8], stderr: &[u8]) -> String {
     let causes = status.details.as_ref().and_then(|details| details.causes.as_deref()).unwrap_or_default();
     let code = causes.iter().find(|cause| cause.reason.as_deref() == Some("ExitCode"));
@@ -195,7 +198,7 @@ fn failure(status: &Status, stdout: &[u8], stderr: &[u8]) -> String {
     said.map_or_else(|| why.clone(), |said| format!("{why}: {said}"))
 }
 
-/// The end of a text that may be anything.
+/// The end of an arbitrary text, in one line.
 fn in_one_line(text: &[u8]) -> String {
     let from = text.len().saturating_sub(KEPT);
     let text = String::from_utf8_lossy(text.get(from..).unwrap_or_default());

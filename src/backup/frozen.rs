@@ -1,6 +1,7 @@
-//! Which pods are on record as maybe frozen. Whoever begins the hooks of a pod waits until it stands on the Backup; whoever has
-//! the Backup writes what all of them ask for in one go. A pod that is taken off goes with the next write: it is no harm to be on
-//! record for longer than is true.
+//! Records on the Backup which pods may be frozen. A worker that is about to run the hooks of a pod
+//! waits until the pod is recorded; one writer records what all workers ask for in one write. A
+//! removed pod leaves the record with the next write, because a record that is kept too long does
+//! no harm.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,30 +15,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::exec::HookError;
 
-/// How long a record is waited for.
+/// How long a worker waits for a record.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A record that was written longer ago may be somebody else's by now: a leader that is held up for longer than its Lease
-/// lasts is no leader any more, and does not know. It is a small part of the shortest Lease.
+/// A record that was written longer ago may belong to another leader by now: a leader that is held
+/// up for longer than its Lease lasts leads no more without knowing it. A small part of the
+/// shortest Lease.
 const FRESH: Duration = Duration::from_secs(2);
 
 pub struct Frozen {
     state: Mutex<State>,
     wanted: Notify,
-    /// The last change that stands on record.
+    /// Number of the last change that is recorded.
     written: watch::Sender<u64>,
-    /// There is no room for a record, or none is let in.
+    /// Cancelled when the API server has refused a record.
     refused: CancellationToken,
 }
 
 struct State {
     pods: BTreeSet<PodId>,
-    /// Changes so far.
+    /// Number of changes so far.
     change: u64,
-    /// When the last write that stands was sent.
+    /// When the last successful write was sent.
     written_at: Instant,
 }
 
-/// What is to be written.
+/// A record to be written.
 pub struct Asked {
     pub pods: Value,
     change: u64,
@@ -57,10 +59,10 @@ impl Default for Frozen {
 }
 
 impl Frozen {
-    /// Returns when it stands on record.
+    /// Adds a pod; returns when it is recorded.
     ///
     /// # Errors
-    /// When that takes too long, or a record was refused.
+    /// When the write takes too long or was refused.
     pub async fn add(&self, pod: &PodId) -> Result<(), HookError> {
         let change = self.change(|pods| {
             pods.insert(pod.clone());
@@ -68,7 +70,7 @@ impl Frozen {
         self.wait(change).await
     }
 
-    /// Makes sure that what stands on record does so still.
+    /// Makes sure that the record is still ours.
     ///
     /// # Errors
     /// As [`Frozen::add`].
@@ -107,12 +109,12 @@ impl Frozen {
         }
     }
 
-    /// Somebody waits for a write.
+    /// Resolves when a worker waits for a write.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// What does not stand on record yet.
+    /// What must be written, if anything is not recorded yet.
     pub fn asked(&self) -> Option<Asked> {
         let state = self.state.lock();
         if state.change == *self.written.borrow() || self.refused.is_cancelled() {
@@ -122,15 +124,16 @@ impl Frozen {
         Some(Asked { pods, change: state.change, at: Instant::now() })
     }
 
-    /// It was refused, as where people have filled the Backup's annotations: whoever waits for a record, now or later, waits in vain,
-    /// and what else is to be written is written without it.
+    /// Notes that the write was refused, for example because the Backup's annotations are full:
+    /// every worker that waits for a record, now or later, fails, and everything else is written
+    /// without it.
     pub fn refuse(&self, asked: &Asked) {
         if !asked.pods.is_null() {
             self.refused.cancel();
         }
     }
 
-    /// It was written.
+    /// Notes that the write succeeded.
     pub fn stands(&self, asked: &Asked) {
         self.state.lock().written_at = asked.at;
         self.written.send_replace(asked.change);

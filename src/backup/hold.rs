@@ -1,4 +1,4 @@
-//! Pods that have hooks: held back where they are listed, for [`super::blocks`], with what they take along.
+//! Holds back listed pods that have hooks, for [`super::blocks`], with what they take along.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,38 +16,40 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::archive::{Batch, Item};
 use super::hooks::Tally;
 use super::ledger::PageId;
-use super::list::{Found, ListError};
+use super::list::{ListError, ListedObject};
 use super::log::{About, BackupLog};
 use super::related::Related;
 
-/// Pods that are held at one time, and their bytes with those of what goes along. More of them hold up the list of pods, and those that
-/// wait for it.
+/// Most pods that are held at one time, and most bytes of these and what they take along. When this
+/// room is full, the list of pods waits, and so do the lists that wait for it.
 const HELD: usize = 1024;
 const ROOM: usize = 16 * 1024 * 1024;
 
 /// A pod on its way to its hooks.
 pub struct Held {
     pub kind: Arc<ResourceType>,
-    /// None of a list: see [`PageId::beside`].
+    /// No page of a list: see [`PageId::beside`].
     pub page: PageId,
     pub item: Item,
     pub id: PodId,
     pub hooks: Hooks,
-    /// In which a hook runs that names none.
+    /// The container for hooks that name none.
     pub container: Option<String>,
     pub used: Used,
-    /// Given back when it is stored or left out.
+    /// Released when the pod is stored or left out.
     pub room: OwnedSemaphorePermit,
-    /// Dropped when it is in the archive and its hooks have ended, for whoever goes on in order.
+    /// Dropped when the pod is in the archive and its hooks have ended, for a caller that stores
+    /// pods in order.
     pub over: Option<oneshot::Sender<Infallible>>,
 }
 
 /// What a pod uses.
 #[derive(Default)]
 pub struct Used {
-    /// Names of its claims: pods that share one go through their hooks together.
+    /// Names of its claims: pods that share a claim go through their hooks together.
     pub claims: Vec<String>,
-    /// Of these and their volumes what is to be stored while the pod is still. None of it comes another way.
+    /// The claims and volumes to be stored while the pod is frozen. They are stored in no other
+    /// way.
     pub with: Vec<Batch>,
 }
 
@@ -58,19 +60,19 @@ pub struct Hooked {
     container: Option<String>,
 }
 
-/// Takes pods out of what is listed.
+/// Takes pods with hooks out of what is listed.
 pub struct Holder<'a> {
     entries: &'a [Entry],
     log: &'a BackupLog,
     tally: &'a Tally,
     held: mpsc::Sender<Vec<Held>>,
     room: Arc<Semaphore>,
-    /// Those of one namespace that use claims: one that comes later may use the same.
+    /// Pods of one namespace that use claims, because a later pod may use the same claims.
     waiting: Mutex<Vec<Held>>,
 }
 
 impl<'a> Holder<'a> {
-    /// Besides, where those come out that have hooks, block by block. They end when the holder is dropped.
+    /// Also returns the channel of blocks, which ends when the holder is dropped.
     pub fn new(
         entries: &'a [Entry],
         log: &'a BackupLog,
@@ -81,13 +83,14 @@ impl<'a> Holder<'a> {
         (Self { entries, log, tally, held, room, waiting: Mutex::default() }, pods)
     }
 
-    /// Has its hooks' verdict kept it out of the backup already, be it in an earlier run?
+    /// Whether a failed hook has kept the pod out of the backup already, possibly in an earlier
+    /// run.
     pub fn has_left_out(&self, kind: &ResourceType, key: &str) -> bool {
         Related::Pod.is(kind) && self.tally.has_left_out(key)
     }
 
-    /// `None`: it is no pod, or has no hooks that can be run.
-    pub fn hooked(&self, kind: &ResourceType, found: &Found) -> Option<Hooked> {
+    /// `None`: the object is no pod, or has no hooks that can be run.
+    pub fn hooked(&self, kind: &ResourceType, found: &ListedObject) -> Option<Hooked> {
         let may_have_some =
             || !self.entries.is_empty() || memmem::find(&found.json, MARK.as_bytes()).is_some();
         if !(Related::Pod.is(kind) && may_have_some()) {
@@ -113,26 +116,27 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Sends it to its hooks: at once, or, where it uses claims, with those that use the same. `page`: on which it came. `in_order`: it is
-    /// waited for until it is over.
+    /// Sends a pod to its hooks: at once, or, if it uses claims, together with the pods that use
+    /// the same claims. `page`: the page it came on. `in_order`: waits until the pod is stored and
+    /// its hooks have ended.
     ///
     /// # Errors
-    /// When nobody takes those any more that have hooks.
+    /// When the run takes no more pods.
     pub async fn hold(
         &self,
         kind: &Arc<ResourceType>,
         page: PageId,
-        found: Found,
+        found: ListedObject,
         hooked: Hooked,
         used: Used,
         in_order: bool,
     ) -> Result<(), ListError> {
         let along: usize = used.with.iter().flat_map(|batch| &batch.items).map(|item| item.json.len()).sum();
-        // However small it is, as many as may be held fill the room.
+        // At least so much that [`HELD`] small pods fill the room.
         let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
         let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
-        let Found { json, namespace, name, lacks_type, .. } = found;
-        // Of its own: what came with it in one page is to go.
+        let ListedObject { json, namespace, name, lacks_type, .. } = found;
+        // Copy it, so that the page it came in can be freed.
         let json = Bytes::copy_from_slice(&json);
         let (over, is_over) = in_order.then(oneshot::channel).unzip();
         let Hooked { id, hooks, container } = hooked;
@@ -157,7 +161,7 @@ impl<'a> Holder<'a> {
             self.waiting.lock().push(held);
         }
         if let Some(is_over) = is_over {
-            // Nobody sends anything.
+            // Nothing is sent; the sender is dropped.
             let _ = is_over.await;
         }
         Ok(())
@@ -167,14 +171,14 @@ impl<'a> Holder<'a> {
         if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(size) {
             return Ok(room);
         }
-        // Those that wait for others have it, and would wait for ever.
+        // Waiting pods hold the room, and would wait for ever.
         self.release().await?;
         let room = Arc::clone(&self.room).acquire_many_owned(size).await;
-        // Nobody closes it.
+        // The semaphore is never closed.
         room.map_err(|_| ListError::NobodyTakes)
     }
 
-    /// Sends those to their hooks that wait for others which use the same: no more of these come.
+    /// Sends the waiting pods to their hooks, because no more pods of their namespace come.
     ///
     /// # Errors
     /// As [`Holder::hold`].
@@ -212,19 +216,19 @@ mod tests {
         })
     }
 
-    fn pod(namespace: &str, name: &str, annotations: Value, phase: &str) -> Found {
+    fn pod(namespace: &str, name: &str, annotations: Value, phase: &str) -> ListedObject {
         let pod = json!({
             "metadata": {"name": name, "namespace": namespace, "uid": "u", "annotations": annotations},
             "spec": {"containers": [{"name": "main"}]}, "status": {"phase": phase},
         });
-        Found::parse(pod.to_string().into()).unwrap()
+        ListedObject::parse(pod.to_string().into()).unwrap()
     }
 
     /// As a list of pods does: is it held?
     async fn hold(
         holder: &Holder<'_>,
         resource: &str,
-        found: Found,
+        found: ListedObject,
         claims: &[&str],
     ) -> Result<bool, ListError> {
         let kind = kind(resource);

@@ -1,4 +1,4 @@
-//! One hook, run and told; and what became of all of a backup.
+//! Runs single hooks, logs the results, and counts them for a backup.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use super::names::ResourceList;
 use super::related::{is_name, key};
 use crate::text::chain;
 
-/// How long a hook after a pod is tried again that could not be started, and the pauses between.
+/// How long a hook after a pod is tried again if it could not be started, and the pauses between.
 const INSISTS: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How the resource list names pods.
+/// The name of pods in the resource list.
 const PODS: &str = "v1/Pod";
 
-/// What became of the hooks of one backup.
+/// Results of the hooks of one backup.
 #[derive(Default)]
 pub struct Tally {
     attempted: AtomicU64,
     failed: AtomicU64,
-    /// Pods that are not stored because of one.
+    /// Pods that are not stored because a hook failed.
     left_out: Mutex<BTreeSet<String>>,
 }
 
-/// The same for a run that goes on: the hooks of pods that are stored, or left out, are not tried again.
+/// The same, in a checkpoint: the hooks of pods that are stored or left out are not tried again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Tried {
@@ -48,14 +48,16 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// Could a run have tried so many? They go into a status, and the API server refuses one with numbers that no field of it holds.
+    /// Whether a run can have tried so many hooks. The numbers go into a status, and the API server
+    /// refuses numbers that its fields cannot hold.
     pub fn is_possible(&self) -> bool {
         self.failed <= self.attempted && u32::try_from(self.attempted).is_ok()
     }
 }
 
 impl Tally {
-    /// Has its hooks' verdict kept the pod of this key out of the backup already, be it in an earlier run?
+    /// Whether a failed hook has kept this pod out of the backup already, possibly in an earlier
+    /// run.
     pub fn has_left_out(&self, pod: &str) -> bool {
         self.left_out.lock().contains(pod)
     }
@@ -64,7 +66,7 @@ impl Tally {
         self.left_out.lock().insert(key(Some(&pod.namespace), &pod.name));
     }
 
-    /// As a checkpoint has it.
+    /// The counts for a checkpoint.
     pub fn tried(&self) -> Tried {
         Tried {
             attempted: self.attempted.load(Ordering::Relaxed),
@@ -73,14 +75,14 @@ impl Tally {
         }
     }
 
-    /// Counts what an earlier run has tried.
+    /// Adds what an earlier run has tried.
     pub fn add(&self, earlier: Tried) {
         self.attempted.fetch_add(earlier.attempted, Ordering::Relaxed);
         self.failed.fetch_add(earlier.failed, Ordering::Relaxed);
         self.left_out.lock().extend(earlier.left_out);
     }
 
-    /// Takes those that are not stored out of the list of what is.
+    /// Removes pods that are left out from the list of what is stored.
     pub fn correct(&self, list: &mut ResourceList) {
         let left_out = self.left_out.lock();
         if let Some(pods) = list.get_mut(PODS).filter(|_| !left_out.is_empty()) {
@@ -91,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// As it stands in the status, and nothing where no hook was tried. What is 0 is absent, as Velero leaves it out.
+    /// `status.hookStatus`; nothing if no hook was tried. A 0 is absent, as Velero omits it.
     pub fn status(&self) -> Option<Value> {
         let (attempted, failed) =
             (self.attempted.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
@@ -103,16 +105,17 @@ impl Tally {
     }
 }
 
-/// Runs hooks, counts them, and tells of each.
-pub struct Runner<'a> {
+/// Runs hooks, counts them, and logs each.
+pub struct HookRunner<'a> {
     pub exec: &'a dyn Exec,
     pub log: &'a BackupLog,
     pub tally: &'a Tally,
 }
 
-impl Runner<'_> {
-    /// Runs all those after a pod, whatever becomes of each. `again`: so much later those that failed are run once more, because what
-    /// they undo may have come after them. `false`: some could not be started, which may pass.
+impl HookRunner<'_> {
+    /// Runs all hooks after a pod, whatever becomes of each. `again`: after this pause the failed
+    /// hooks run once more, because a hook before the pod may have done its work after them.
+    /// Returns `false` if some hooks could not be started, which may pass.
     pub async fn run_after(
         &self,
         hooks: &[Arc<Hook>],
@@ -129,7 +132,7 @@ impl Runner<'_> {
         !failed.iter().any(|(_, error)| error.passes())
     }
 
-    /// Gives those that failed.
+    /// Returns the hooks that failed.
     async fn run_each<'h>(
         &self,
         hooks: Vec<&'h Hook>,
@@ -146,7 +149,8 @@ impl Runner<'_> {
         failed
     }
 
-    /// What one after a pod does not undo stays as it is. So it is tried again where the API server or the kubelet has no time for it.
+    /// Retries a hook that the API server or the kubelet could not start, because what it should
+    /// undo would stay as it is.
     async fn insist(&self, hook: &Hook, pod: &PodId, container: Option<&str>) -> Result<(), HookError> {
         let (begun, mut pause) = (Instant::now(), PAUSE);
         loop {
@@ -162,7 +166,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Those after a pod go on for longer than anybody waits for.
+    /// Logs that the hooks after a pod did not end in time.
     pub fn tell_unended(&self, pod: &PodId) {
         let message = format!(
             "the hooks after pod {} had not ended after {} minutes, and nobody waits for them any more: what they were to undo may be as it was",
@@ -172,10 +176,10 @@ impl Runner<'_> {
         self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
     }
 
-    /// Runs one in the way that `run` says.
+    /// Runs a hook with `run`, counts it and logs its result.
     ///
     /// # Errors
-    /// When it failed, which is told.
+    /// When the hook failed, which is logged.
     pub async fn tell(
         &self,
         when: When,
@@ -195,7 +199,7 @@ impl Runner<'_> {
             (When::Pre, OnError::Continue) => "; the pod is stored all the same",
             (When::Post, _) => "; what it was to undo may be as it was",
         };
-        // What a command says may be anything, and the command itself may hold a password: that is not told.
+        // The command and its output are not logged, because they may hold a password.
         let why = hook.unquoted(&chain(&error));
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
         self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
@@ -204,12 +208,13 @@ impl Runner<'_> {
     }
 }
 
-/// The pod as it is now, if it is that one still: exec knows names alone, and a pod may have been made anew.
+/// Reads the pod, if it is still the same one: exec knows only names, and a pod may have been
+/// recreated.
 ///
 /// # Errors
-/// When it is not, or cannot be read.
-pub async fn look(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
-    // Whatever stands on record becomes a part of an address.
+/// When it is another pod, is gone, or cannot be read.
+pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
+    // The names of a recorded pod become part of a URL.
     if !(is_name(&pod.namespace) && is_name(&pod.name)) {
         return Err(HookError::Gone);
     }

@@ -10,20 +10,20 @@ use super::begun::Site;
 use super::engine::{Engine, Failure, LAST_PART};
 use super::keeper::{KeepError, Keeper};
 use super::log::BackupLog;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::upload::UploadError;
 use crate::storage::is_refused;
 use crate::text::chain;
 
-/// For what nothing depends on.
+/// Time-out of calls that nothing depends on.
 pub(super) const SHORTLY: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// What becomes of a Backup whose run ends by this.
+    /// Decides what becomes of a Backup whose run ends with this failure.
     pub(super) fn after(
         &self,
         failure: &Failure,
-        record: &Record,
+        record: &BackupWriter,
         is_resumable: bool,
         is_stuck: bool,
     ) -> Next {
@@ -32,34 +32,35 @@ impl Engine {
         after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
     }
 
-    /// Leaves it to whoever takes it up.
-    pub(super) async fn leave(&self, record: &mut Record, failure: &Failure) {
+    /// Leaves the Backup to the run that takes it up.
+    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
         let name = record.object().name_any();
         if !matches!(failure, Failure::Stopped) {
-            warn!(%name, reason = chain(failure), "the run ended before the backup did: it is run again");
+            warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
             {
-                warn!(%name, error = chain(&error), "hooks that were tried stand on record: they are tried once more");
+                warn!(%name, error = chain(&error), "could not clear the recorded pods: their hooks are run once more");
             }
             return;
         }
-        info!(%name, "the run is handed over to whoever leads next");
+        info!(%name, "handed the run over to the next leader");
         if let Err(error) = record.hand_over(SHORTLY).await {
-            warn!(%name, error = chain(&error), "that it was handed over could not be written: it counts as a run that died");
+            warn!(%name, error = chain(&error), "could not record the handover: the run counts as one that died");
         }
     }
 
-    /// An upload did not come to its end: where another run goes on with it, it has a last checkpoint.
+    /// Writes a last checkpoint for an upload that did not complete, if another run will continue
+    /// it.
     pub(super) async fn part_with(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         site: &mut Site,
         keeper: Option<Keeper<'_>>,
         failure: &Failure,
     ) {
         let Some(mut keeper) = keeper else { return };
-        // The next run would come no further.
+        // Another run would come no further.
         site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
         if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
             keeper.finish(LAST_PART).await;
@@ -70,13 +71,14 @@ impl Engine {
     /// Ends a run that did not end its backup.
     pub(super) async fn conclude(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         site: &Site,
         log: &BackupLog,
         failure: Failure,
     ) -> Result<(), WriteError> {
         let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
-        // Whoever has it now goes on with what is begun, or aborts it; and what is published is complete.
+        // The run that has the backup now continues or aborts what is begun; a published backup is
+        // complete.
         let is_taken = matches!(
             failure,
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
@@ -86,7 +88,7 @@ impl Engine {
             Next::Restart | Next::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
             }
-            // No checkpoint of ours says anything of it.
+            // No checkpoint of this run names the upload.
             _ => {
                 if let Some(staged) = &site.staged {
                     self.let_go(&site.layout, staged).await;
@@ -100,14 +102,14 @@ impl Engine {
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {
             Failure::Deleted => Err(WriteError::Gone),
-            // Somebody else has ended it, or will.
+            // Another controller has ended the Backup, or will.
             Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
             failure => self.fail(record, &failure).await,
         }
     }
 }
 
-/// What has to be known of a failure to say what comes next.
+/// The cause of a failure, as far as it decides what comes next.
 fn cause(failure: &Failure) -> Cause {
     match failure {
         Failure::Stopped => Cause::Stopped,
@@ -118,7 +120,8 @@ fn cause(failure: &Failure) -> Cause {
     }
 }
 
-/// A run does not go on with what it could not make its own: somebody else may go on with it, or have aborted it.
+/// The failure of a run that could not make a checkpoint its own: another run may continue from it,
+/// or may have aborted its upload.
 pub(super) fn untaken(error: KeepError) -> Failure {
     match error {
         KeepError::Store(error) => Failure::Store(error),

@@ -1,5 +1,5 @@
-//! Keeps the checkpoint of a run, as its upload says what is stored. It is written seldom enough to cost little, and often enough
-//! that little of the work is done twice.
+//! Keeps the checkpoint of a run, by what its upload reports as stored. Checkpoints are written
+//! seldom enough to cost little, and often enough that little of the work is done twice.
 
 use std::time::Duration;
 
@@ -22,18 +22,20 @@ use super::revision::Revision;
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 
-/// Between two checkpoints, at least. And as a share of the time that the run has taken: so much of its work is done twice at
-/// most, and a long run writes some hundred of them.
+/// Shortest pause between two checkpoints, and the pause as a share of the run's time: at most that
+/// share of the work is done twice, and a long run writes some hundred checkpoints.
 const PAUSE: Duration = Duration::from_secs(5);
 const SHARE: u32 = 20;
-/// A slow store is not kept busy: so many times what the last one took.
+/// Pause as a multiple of the time that the last checkpoint took, so that a slow store is not kept
+/// busy.
 const REST: u32 = 10;
-/// Bytes of the log's lines. Without them a run that goes on writes a log of its own.
+/// Most bytes of log lines in a checkpoint. Without the lines, a run that continues begins a new
+/// log.
 const MOST_LINES: usize = 4 << 20;
-/// How often one is written again in place of what stands there unexpectedly.
+/// How often a write is repeated when an unexpected checkpoint is found.
 const TRIES: usize = 3;
 
-/// What a run knows as it goes on.
+/// What a run knows, for its checkpoints.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
     pub log: &'a BackupLog,
@@ -47,7 +49,7 @@ pub struct Known<'a> {
 pub enum KeepError {
     #[error(transparent)]
     Store(#[from] Error),
-    /// None of this run will be.
+    /// This run can write no checkpoint any more.
     #[error("another run has the checkpoint, or made it void: this one writes none any more")]
     Over,
 }
@@ -61,23 +63,23 @@ pub struct Keeper<'a> {
     uploaded: Uploaded,
     tail: Bytes,
     is_whole: bool,
-    /// Of the one that stands in the store.
+    /// Version of the checkpoint in the store.
     version: Option<UpdateVersion>,
-    /// How many were told before the first list.
+    /// Number of messages before the first list.
     told_before: usize,
     begun: Instant,
-    /// More is stored than the one in the store says.
+    /// More is stored than the checkpoint in the store says.
     is_behind: bool,
-    /// This run has stored some of it.
+    /// This run has stored objects.
     has_stored: bool,
-    /// The one of which `version` is known is still that of the run before.
+    /// The checkpoint of `version` is still that of the earlier run.
     goes_on: bool,
-    /// Another run has written one, or this one cannot be.
+    /// Another run has written a checkpoint, or this run can write none.
     is_over: bool,
 }
 
 impl<'a> Keeper<'a> {
-    /// Of a run that begins.
+    /// The keeper of a run that begins or restarts its backup.
     pub fn new(layout: &'a Layout, known: Known<'a>, claim: &Claim, scope: Packed) -> Self {
         Self {
             layout,
@@ -97,7 +99,8 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Goes on from one: what it says is to be written down as this run's, before anything else is stored.
+    /// The keeper of a run that continues from a checkpoint, which must be written as this run's
+    /// before anything else is stored.
     pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &Claim, begun: &Begun) -> Self {
         Self {
             uploaded: begun.uploaded.clone(),
@@ -110,17 +113,18 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Does one of this run stand in the store?
+    /// Whether a checkpoint of this run is in the store.
     pub fn has_one(&self) -> bool {
         self.version.is_some() && !self.is_over
     }
 
-    /// Has this run stored more than it began with?
+    /// Whether this run has stored more than it began with.
     pub fn has_stored(&self) -> bool {
         self.has_stored
     }
 
-    /// Until the upload has ended. May be given up; whoever ends the run says whether the last one is to be written.
+    /// Runs until the upload has ended. The future may be dropped; the caller decides whether a
+    /// last checkpoint is written.
     pub async fn run(&mut self, progress: &mut mpsc::Receiver<Progress>) {
         let mut due = Instant::now();
         loop {
@@ -133,7 +137,7 @@ impl<'a> Keeper<'a> {
                 Ok(Some(progress)) => {
                     if let Some(kept) = self.note(progress) {
                         self.write().await;
-                        // Nobody waits any more where that fails.
+                        // If the send fails the upload has ended.
                         let _ = kept.send(());
                     }
                 }
@@ -168,27 +172,28 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Before the run ends without having ended the backup: with what was told, and what became of hooks, since the last one.
+    /// Writes the last checkpoint of a run that leaves its backup to another one: with the messages
+    /// and hook results since the previous checkpoint.
     pub async fn finish(&mut self, patience: Duration) {
         if (self.is_behind || self.has_one()) && timeout(patience, self.write()).await.is_err() {
-            warn!(name = self.layout.backup(), "the last checkpoint could not be written in time");
+            warn!(name = self.layout.backup(), "could not write the last checkpoint in time");
         }
     }
 
-    /// Writes it down. What fails is tried again with the next one.
+    /// Writes the checkpoint. After a failure the next one tries again.
     async fn write(&mut self) {
         let was_over = self.is_over;
         if let Err(error) = self.try_write().await
             && !was_over
         {
-            warn!(name = self.layout.backup(), error = chain(&error), "a checkpoint could not be written");
+            warn!(name = self.layout.backup(), error = chain(&error), "could not write a checkpoint");
         }
     }
 
-    /// Writes it down, over what this run has written or taken up, and over nothing else that counts.
+    /// Writes the checkpoint; replaces only a checkpoint that this run wrote or took over.
     ///
     /// # Errors
-    /// When it does not stand.
+    /// When the checkpoint was not written.
     pub async fn try_write(&mut self) -> Result<(), KeepError> {
         if self.is_over {
             return Err(KeepError::Over);
@@ -196,7 +201,7 @@ impl<'a> Keeper<'a> {
         let content = self.checkpoint().and_then(Checkpoint::content);
         let content =
             content.map_err(|error| Error::Generic { store: "checkpoint", source: error.into() })?;
-        // Its process may have been paused before its first one.
+        // The process may have been paused before its first checkpoint, and lost its claim.
         if self.version.is_none() && !self.is_claimed().await? {
             self.is_over = true;
             return Err(KeepError::Over);
@@ -211,8 +216,8 @@ impl<'a> Keeper<'a> {
                 Err(error) => return Err(error.into()),
             }
             let (found, version) = self.layout.read_checkpoint_start(HEAD).await?.unzip();
-            // The first answer to this very write may have been lost: the first line has a digest of the rest. One that this run wrote
-            // before it says less.
+            // The answer to this very write may have been lost: the first line holds a digest of
+            // the rest. An earlier checkpoint of this run says less.
             if let (Some(found), Some(version)) = (&found, &version)
                 && content.iter().flatten().take(HEAD).eq(found.iter())
             {
@@ -226,7 +231,7 @@ impl<'a> Keeper<'a> {
             }
             self.version = version;
         }
-        let source = "it was written by somebody else each time".into();
+        let source = "another process wrote it between all attempts".into();
         Err(Error::Generic { store: "checkpoint", source }.into())
     }
 
@@ -244,7 +249,8 @@ impl<'a> Keeper<'a> {
     }
 
     fn checkpoint(&self) -> std::io::Result<Checkpoint> {
-        // First the lists and the hooks, and then what was told: of a list that is through, and of a pod that is left out, all is told.
+        // Lists and hooks before messages, because then all messages of a complete list and of a
+        // pod that is left out are included.
         let balance = self.known.ledger.balance()?;
         let hooks = self.known.tally.tried();
         let remembered = Remembered {
@@ -266,8 +272,8 @@ impl<'a> Keeper<'a> {
         })
     }
 
-    /// What a run that goes on does not find again: what was told before the first list, of lists that are not read again, and of what
-    /// is done once.
+    /// Messages that a run which continues does not find again: those before the first list, those
+    /// of lists that are not read again, and those of what is done once.
     fn told(&self, extents: &Extents) -> Vec<Told> {
         let told = self.known.log.told();
         if self.is_whole {
@@ -278,7 +284,7 @@ impl<'a> Keeper<'a> {
         kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
     }
 
-    /// As [`Keeper::told`], of what there was no room for.
+    /// The same for counts of messages for which there was no room.
     fn untold(&self, extents: &Extents) -> Untold {
         let mut untold = self.known.log.untold();
         let is_kept = |name: &String| name.is_empty() || self.known.ledger.is_through(name, extents);

@@ -1,7 +1,9 @@
-//! What of the lists of a run is stored: from this a later run knows what need not be listed, or taken, again.
+//! Records which listed objects are stored, so that a later run knows what it need not list or
+//! store again.
 //!
-//! A list is read page by page, its objects go through several workers, and these write gzip members that reach the store in parts. So
-//! each page is followed: when all that it brought is stored, and so is all of the pages before it, a later run may go on behind it.
+//! A list is read page by page, its objects go through several workers, and the workers write gzip
+//! members that reach the store in parts. The ledger follows each page: when everything from it and
+//! from all pages before it is stored, a later run may continue behind it.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{BufReader, Read as _};
@@ -17,21 +19,21 @@ use super::log::gzip_json;
 use super::names::Names;
 use super::related::Related;
 
-/// Of the names that a checkpoint holds, as text.
+/// Most bytes of names, as text, that a checkpoint may hold.
 const MOST_NAMES: u64 = 1 << 30;
 
-/// A page of a list, or whatever else brings objects of one type.
+/// Identifies a page of a list, or another source of objects of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageId {
-    /// Which type, in the order of the backup's.
+    /// Index of the type among the types of the backup.
     kind: usize,
-    /// 0: none of a list.
+    /// 0: the object came by no list.
     page: u64,
 }
 
 impl PageId {
-    /// For objects of the same type that no page has to wait for: a list does not bring them, or a later run lists all of their type
-    /// again.
+    /// The ID for objects of the same type that no page waits for, because no list brings them or
+    /// because a later run lists the type again.
     #[must_use]
     pub fn beside(self) -> Self {
         Self { page: 0, ..self }
@@ -45,15 +47,15 @@ pub struct Contents {
     pub names: Vec<String>,
 }
 
-/// Where the list of a type goes on.
+/// Where a later run continues the list of a type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Which of the backup's selectors.
+    /// Index of the backup's selector.
     pub selector: usize,
-    /// `None`: a list of the whole cluster.
+    /// `None`: the list is of the whole cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// For going on; empty: this list is through.
+    /// Continue token; empty when this list is complete.
     pub token: String,
 }
 
@@ -63,10 +65,10 @@ pub struct Position {
 pub struct Extent {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Position>,
-    /// All of it, or what could be read of it.
+    /// Everything that could be read of the type is stored.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_whole: bool,
-    /// It may not be listed.
+    /// The API server refused to list the type (403).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_forbidden: bool,
 }
@@ -78,16 +80,16 @@ pub struct Earlier {
     pub names: Names,
 }
 
-/// Types by their place among those of the backup.
+/// By index of the type among the types of the backup.
 pub type Extents = BTreeMap<usize, Extent>;
 pub type Stored = BTreeMap<usize, Names>;
 
-/// Everything that is stored, as a checkpoint says it.
+/// Everything that is stored, as a checkpoint records it.
 pub struct Balance {
     pub extents: Extents,
-    /// Gzip members of JSON, each a map from types to keys.
+    /// Gzip members of JSON; each is a map from type index to keys.
     pub names: Vec<Bytes>,
-    /// Objects.
+    /// Number of objects.
     pub count: u64,
 }
 
@@ -95,7 +97,7 @@ pub struct Balance {
 struct OfType {
     steps: VecDeque<Step>,
     extent: Extent,
-    /// Something was odd on one of its pages, which has to be read again for that.
+    /// A page of this type had an error, so a later run must read from that page on again.
     is_frozen: bool,
 }
 
@@ -104,19 +106,19 @@ enum Step {
         id: u64,
         /// Objects that are not stored yet.
         left: usize,
-        /// `None`: it is still being read.
+        /// `None`: the page is still being read.
         end: Option<End>,
     },
-    /// Its lists are through.
+    /// All lists of the type are complete.
     Whole { is_forbidden: bool },
 }
 
-/// Where the list goes on behind a page.
+/// Where the list continues behind a page.
 enum End {
     At(Position),
-    /// Where it stood before: no list brought this one.
+    /// No list brought this page, so the list continues where it was.
     Ahead,
-    /// Something on it has to be read again, and so has all that comes behind it.
+    /// Something on the page must be read again, and so must everything behind it.
     Again,
 }
 
@@ -124,7 +126,7 @@ enum End {
 struct State {
     types: Vec<OfType>,
     pages: u64,
-    /// Stored since the names were written down last.
+    /// Names stored since the last checkpoint was made.
     fresh: BTreeMap<usize, Vec<String>>,
     names: Vec<Bytes>,
     count: u64,
@@ -132,11 +134,12 @@ struct State {
     earlier: BTreeMap<usize, Earlier>,
 }
 
-/// Written to by the lists of a run, and by its upload.
+/// Shared by the lists of a run, which open and close pages, and its upload, which reports what is
+/// stored.
 #[derive(Default)]
 pub struct Ledger {
     places: HashMap<String, usize>,
-    /// Those that a later run lists again.
+    /// Types that a later run lists again.
     again: HashSet<usize>,
     state: Mutex<State>,
 }
@@ -150,10 +153,10 @@ impl Ledger {
         Self { places, again, state: Mutex::new(state) }
     }
 
-    /// Of a run that goes on from what is stored.
+    /// The ledger of a run that continues from a checkpoint.
     ///
     /// # Errors
-    /// When the names cannot be read, or are not what they should be.
+    /// When the names cannot be read, their number is wrong, or a type is not one of the backup's.
     pub fn again(types: &[ResourceType], balance: Balance) -> anyhow::Result<Self> {
         let Balance { extents, names, count } = balance;
         let ledger = Self::new(types);
@@ -167,7 +170,7 @@ impl Ledger {
                 state.earlier.entry(place).or_default().names = names;
             }
             for (place, extent) in extents {
-                // What the objects of these say has to be read again.
+                // These types are listed again, because their objects name others.
                 if ledger.again.contains(&place) {
                     continue;
                 }
@@ -182,7 +185,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Do the objects that an earlier run has stored, as far as others are looked for by their names, lie in these namespaces?
+    /// Whether the stored objects that lead to others are all in these namespaces. A checkpoint
+    /// could be forged.
     pub fn lies_in(&self, types: &[ResourceType], namespaces: &HashSet<String>) -> bool {
         let leads = |place: &usize| {
             self.again.contains(place) && types.get(*place).is_some_and(|kind| kind.namespaced)
@@ -192,40 +196,40 @@ impl Ledger {
         leading.all(|(_, earlier)| earlier.names.namespaces().is_subset(namespaces))
     }
 
-    /// What is stored already of a type: asked once.
+    /// What an earlier run has stored of a type. Removes it, so each type is asked for once.
     pub fn earlier(&self, kind: &ResourceType) -> Earlier {
         let place = self.place(kind);
         self.state.lock().earlier.remove(&place).unwrap_or_default()
     }
 
-    /// Of the types that nobody has asked for.
+    /// What is stored of the types that `earlier` was not called for.
     pub fn rest(&self) -> Stored {
         let earlier = std::mem::take(&mut self.state.lock().earlier);
         earlier.into_iter().map(|(place, earlier)| (place, earlier.names)).collect()
     }
 
-    /// How many objects are stored.
+    /// Number of stored objects.
     pub fn count(&self) -> u64 {
         self.state.lock().count
     }
 
-    /// A checkpoint stands that has all that is stored now.
+    /// Notes that a checkpoint with everything stored so far was written.
     pub fn keep(&self) {
         let state = &mut *self.state.lock();
         state.kept = state.count;
     }
 
-    /// Objects in the checkpoint of this run that stands; 0: none does.
+    /// Number of objects in this run's last written checkpoint; 0 if there is none.
     pub fn kept(&self) -> u64 {
         self.state.lock().kept
     }
 
-    /// For objects of this type that no list brings.
+    /// The ID for objects of this type that no list brings.
     pub fn beside(&self, kind: &ResourceType) -> PageId {
         PageId { kind: self.place(kind), page: 0 }
     }
 
-    /// A page of a list of this type begins.
+    /// Begins a page of a list of this type.
     pub fn open(&self, kind: &ResourceType) -> PageId {
         let kind = self.place(kind);
         let state = &mut *self.state.lock();
@@ -237,7 +241,7 @@ impl Ledger {
         page
     }
 
-    /// So many objects of it are on their way to the store.
+    /// Notes that `count` more objects of the page are on their way to the store.
     pub fn handed(&self, page: PageId, count: usize) {
         let state = &mut *self.state.lock();
         if let Some(left) = state.types.get_mut(page.kind).and_then(|of_type| of_type.left(page)) {
@@ -245,13 +249,14 @@ impl Ledger {
         }
     }
 
-    /// It is read. `position`: where the list goes on, if nothing on this page has to be read again.
+    /// Notes that the page has been read. `position`: where the list continues, or `None` if
+    /// something on the page must be read again.
     pub fn close(&self, page: PageId, position: Option<Position>) {
         self.end(page, position.map_or(End::Again, End::At));
     }
 
-    /// All of it has come that goes ahead of the lists of its type. None of these goes on behind it; but until it is stored, the type
-    /// is not.
+    /// Notes that all objects that go ahead of the lists of a type have been read. No list
+    /// continues behind this page, but the type is not complete until the page is stored.
     pub fn close_ahead(&self, page: PageId) {
         self.end(page, End::Ahead);
     }
@@ -269,7 +274,7 @@ impl Ledger {
         of_type.advance();
     }
 
-    /// All lists of this type are through, and what was to be said of them is said.
+    /// Notes that all lists of this type are complete and their errors are logged.
     pub fn whole(&self, kind: &ResourceType, is_forbidden: bool) {
         let place = self.place(kind);
         if let Some(of_type) = self.state.lock().types.get_mut(place) {
@@ -278,7 +283,7 @@ impl Ledger {
         }
     }
 
-    /// These are stored.
+    /// Notes that these objects are stored.
     pub fn stored(&self, contents: Vec<Contents>) {
         let state = &mut *self.state.lock();
         for Contents { page, names } in contents {
@@ -310,14 +315,14 @@ impl Ledger {
         })
     }
 
-    /// Need the type of this qualified name not be listed again, by these extents?
+    /// Whether, by these extents, the type with this qualified name need not be listed again.
     pub fn is_through(&self, name: &str, extents: &Extents) -> bool {
         let place = self.places.get(name);
         let is_whole = place.and_then(|place| extents.get(place)).is_some_and(|extent| extent.is_whole);
         is_whole && !place.is_some_and(|place| self.again.contains(place))
     }
 
-    /// One that the backup does not have is nowhere.
+    /// A type that is not the backup's gets an index that no type has.
     fn place(&self, kind: &ResourceType) -> usize {
         self.places.get(&kind.qualified()).copied().unwrap_or(usize::MAX)
     }
@@ -331,7 +336,7 @@ impl OfType {
         })
     }
 
-    /// Over everything that is stored, up to the first page that is not.
+    /// Advances over all stored pages, up to the first page that is not stored.
     fn advance(&mut self) {
         while let Some(step) = self.steps.front() {
             match step {
@@ -350,12 +355,12 @@ impl OfType {
     }
 }
 
-/// Does the backup have to see the objects of this type, because they name others that come along, are asked for by others whatever the
-/// filters say, have hooks, or ask for something? Those are listed again by a run that goes on, and what is stored of them is only
-/// looked at.
+/// Whether the backup must see the objects of this type because they name other objects, are
+/// required by others whatever the filters say, have hooks, or ask for volume data. A run that
+/// continues lists these types again; objects that are stored already are only read, not stored.
 pub fn tells_of_others(kind: &ResourceType) -> bool {
     match Related::of(kind) {
-        // Volumes are what policies decide on.
+        // Volume policies decide by volumes.
         Some(Related::Pod | Related::Claim | Related::Volume | Related::Account) => true,
         Some(related) => !related.names().is_empty(),
         None => false,
@@ -363,7 +368,7 @@ pub fn tells_of_others(kind: &ResourceType) -> bool {
 }
 
 /// # Errors
-/// When they are no names, or too many.
+/// When the bytes are no names, or too many.
 pub fn read_names(names: &[Bytes]) -> anyhow::Result<Stored> {
     let mut all = Stored::new();
     for members in names.iter().filter(|members| !members.is_empty()) {
@@ -371,7 +376,7 @@ pub fn read_names(names: &[Bytes]) -> anyhow::Result<Stored> {
         let maps = serde_json::Deserializer::from_reader(text).into_iter::<BTreeMap<usize, Vec<String>>>();
         for map in maps {
             for (place, mut names) in map? {
-                // What comes in order is packed as it comes.
+                // Sorted names are packed as they come.
                 names.sort_unstable();
                 let all = all.entry(place).or_default();
                 for name in names {

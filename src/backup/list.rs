@@ -1,5 +1,6 @@
-//! One type listed in one place, page after page. A page is read to its end before it is handed on, so that a slow store
-//! holds no connection to the API server; how much is read ahead is bounded.
+//! Lists one type in one place, page by page. A page is read to its end before its objects are
+//! handed on, so that a slow store does not hold a connection to the API server open. How much is
+//! read ahead is bounded.
 
 mod found;
 mod progress;
@@ -25,92 +26,98 @@ use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
-pub use found::{Found, Taker};
+pub use found::{ListedObject, ObjectSink};
 pub use progress::Progress;
 
-/// Until the first byte of an answer, and between any two frames of it.
+/// Longest wait for the first byte of an answer, and between two frames of it.
 const SILENCE: Duration = Duration::from_secs(30);
-/// A whole answer. The API server itself ends a list after a minute.
+/// Longest time for a whole answer. The API server itself ends a list after a minute.
 const ANSWER: Duration = Duration::from_secs(120);
-/// What a server that lags behind a revision asks for.
+/// Pause before asking again a server whose cache lags behind the revision.
 const LAG: Duration = Duration::from_secs(1);
-/// How long whether the API server itself is well is asked again.
+/// How long the probe of the API server is tried.
 const PROBE: Duration = Duration::from_secs(10);
-/// Requests of this process under way at one time, of all runs. A consistent list waits for the server's cache of that type, up
-/// to 100 ms while anything is being written: side by side the types of a small backup wait once, not one after the other.
+/// Requests of this process under way at one time, of all runs. A consistent list waits for the
+/// server's cache of that type, up to 100 ms while anything is being written; concurrently, the
+/// types of a small backup wait once and not one after the other.
 pub const REQUESTS_AT_ONCE: usize = 32;
 /// Bytes of pages that one run has read and not handed on yet.
 const READ_AHEAD: usize = 32 * 1024 * 1024;
-/// Of one page. A larger one is asked for again with fewer objects.
+/// Most bytes of one page. A larger page is requested again with fewer objects.
 const PAGE: usize = 8 * 1024 * 1024;
-/// What a list takes of that until its pages are known to be larger. A power of two, as is a whole page.
+/// What a list reserves of [`READ_AHEAD`] until its pages are known to be larger. A power of two,
+/// as is a whole page.
 const FIRST_PAGE: usize = 256 * 1024;
-/// Objects of a page, however few of them were asked for: what is known of each takes room, too.
+/// Most objects of a page, however few were asked for, because the metadata of each object takes
+/// memory, too.
 const PAGE_ITEMS: usize = 100_000;
-/// After so many types that were waited for in vain the others of a run are not waited for: each may cost a minute, and whoever may
-/// make definitions makes hundreds of them.
+/// After so many types that failed for the whole time for retries, a run does not wait for further
+/// ones: each may cost a minute, and anybody who may create definitions can create hundreds of
+/// them.
 const IN_VAIN: usize = 10;
-/// Of a refusal.
+/// Most bytes of a refusal that are read.
 const REFUSAL: usize = 64 * 1024;
 
-/// How to read. Clones are of the same run.
+/// Reads from the API server. Clones belong to the same run.
 #[derive(Clone)]
 pub struct Lister {
     client: Client,
     pub page_size: u32,
-    /// How long a read that fails is tried again.
+    /// How long a failing read is tried again.
     retry: Duration,
-    /// Those of the process.
+    /// Permits for requests, shared by the whole process.
     requests: Arc<Semaphore>,
-    /// What may be read ahead, in bytes.
+    /// Permits for bytes read ahead.
     room: Arc<Semaphore>,
-    /// Types that were waited for in vain.
+    /// Number of types that failed for the whole time for retries.
     in_vain: Arc<AtomicUsize>,
-    /// As of which lists are.
+    /// The revision as of which lists are read.
     revision: Option<Arc<Revision>>,
 }
 
-/// What one request brought.
+/// The objects of one request.
 struct Page {
-    items: Vec<Result<Found, serde_json::Error>>,
+    items: Vec<Result<ListedObject, serde_json::Error>>,
     head: ListHead,
-    /// Given back when all of it is handed on.
+    /// Dropped when all objects of the page have been handed on.
     room: OwnedSemaphorePermit,
 }
 
 impl Lister {
-    /// Of a new run.
+    /// The lister of a new run.
     pub fn new(client: Client, page_size: u32, retry: Duration, requests: Arc<Semaphore>) -> Self {
         let room = Arc::new(Semaphore::new(READ_AHEAD));
         Self { client, page_size, retry, requests, room, in_vain: Arc::default(), revision: None }
     }
 
-    /// Lists are as of this revision, if any, where that can be had.
+    /// Reads lists as of this revision, if any, where the API server has it.
     #[must_use]
     pub fn as_of(self, revision: Option<Arc<Revision>>) -> Self {
         Self { revision, ..self }
     }
 
-    /// With requests of its own, so many at one time: for whoever needs an answer while a list is held up that has one under way.
+    /// A lister with its own `requests` permits, for reads that must not wait while a list that
+    /// holds permits is held up.
     #[must_use]
     pub fn apart(&self, requests: usize) -> Self {
         Self { requests: Arc::new(Semaphore::new(requests)), ..self.clone() }
     }
 
-    /// Objects of a type are not as of the revision.
+    /// Notes that objects of a type are not as of the revision.
     pub fn note(&self, kind: &ResourceType, apart: Apart) {
         if let Some(revision) = &self.revision {
             revision.note(kind, apart);
         }
     }
 
-    /// The revision that a request asks for: a page that goes on has it in its token.
+    /// The revision to ask for; a continue token has its own.
     fn version(&self, kind: &ResourceType, progress: &Progress) -> Option<&str> {
         let revision = self.revision.as_ref().filter(|_| progress.continue_token.is_empty());
         revision.and_then(|revision| revision.of(kind))
     }
 
-    /// One page: hands each object to `taker`. `None` for `namespace`: the whole cluster. An object may be handed on twice.
+    /// Reads one page and hands each object to `taker`. `None` for `namespace`: the whole cluster.
+    /// An object may be handed on twice.
     ///
     /// # Errors
     /// What lasted longer than the time for retries.
@@ -120,7 +127,7 @@ impl Lister {
         namespace: Option<&str>,
         selector: &str,
         progress: &mut Progress,
-        taker: &mut impl Taker,
+        taker: &mut impl ObjectSink,
     ) -> Result<(), ListError> {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
         let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
@@ -161,7 +168,7 @@ impl Lister {
                 }
                 return Err(error);
             }
-            // It may be the revision that this server cannot serve, whatever it says.
+            // The server may be unable to serve the revision, whatever its error says.
             if version.is_some() && patience.is_last() {
                 apart = Some(Apart::Refused);
             }
@@ -187,7 +194,7 @@ impl Lister {
         }
     }
 
-    /// `None`: it takes more room than was thought, and is to be asked for again.
+    /// `None`: the page needs more room than expected and must be requested again.
     async fn try_page(
         &self,
         kind: &ResourceType,
@@ -195,12 +202,13 @@ impl Lister {
         params: &ListParams,
         progress: &mut Progress,
         patience: &mut Patience,
-        taker: &mut impl Taker,
+        taker: &mut impl ObjectSink,
     ) -> Result<Option<Page>, ListError> {
         let limit = params.limit.unwrap_or(self.page_size);
         let request =
             Request::new(path(kind, namespace)).list(params).map_err(|e| ListError::Request(e.into()))?;
-        // Waited for before there is a connection to hold, and never by whoever holds some of it already.
+        // Wait before there is a connection, and never while holding room, because two lists could
+        // block each other.
         let mut room = patience.excuse(acquire(&self.room, progress.size.max(FIRST_PAGE))).await?;
         let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
         let mut body = self.send(request.map(Body::from)).await?.into_body();
@@ -211,7 +219,7 @@ impl Lister {
             size += bytes.len();
             splitter.push(&bytes);
             while let Some(json) = splitter.next_item()? {
-                items.push(Found::parse(json));
+                items.push(ListedObject::parse(json));
             }
             let asked_for = usize::try_from(limit).unwrap_or(usize::MAX);
             if size <= PAGE && items.len() <= PAGE_ITEMS.max(asked_for) {
@@ -231,7 +239,8 @@ impl Lister {
             } else if !taker.is_ready() {
                 return Ok(None);
             } else {
-                // A server that gives everything at once, whatever it is asked for: there is no room for that.
+                // This server sends everything at once, whatever limit it is given: hand on now,
+                // because there is no room for all of it.
                 patience.excuse(hand_on(std::mem::take(&mut items), taker)).await?;
                 (size, begun, is_handed_on) = (0, Instant::now(), true);
             }
@@ -241,7 +250,8 @@ impl Lister {
         Ok(Some(Page { items, head, room }))
     }
 
-    /// One object by name; `None` when there is none. `None` for `namespace`: it is of the whole cluster.
+    /// Gets one object by name; `None` if there is none. `None` for `namespace`: the object is
+    /// cluster-scoped.
     ///
     /// # Errors
     /// What lasted longer than the time for retries.
@@ -250,7 +260,7 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         name: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let mut patience = Patience::new(self.retry);
         loop {
             let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
@@ -273,7 +283,7 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         name: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let request = http::Request::get(format!("{}/{name}", path(kind, namespace))).body(Body::empty());
         let answer = self.send(request.map_err(|e| ListError::Request(e.into()))?).await;
         let mut body = match answer {
@@ -285,10 +295,10 @@ impl Lister {
         if json.len() > PAGE {
             return Err(ListError::TooLarge(PAGE));
         }
-        Found::parse(json.freeze()).map(Some).map_err(ListError::Object)
+        ListedObject::parse(json.freeze()).map(Some).map_err(ListError::Object)
     }
 
-    /// Any other read, as patiently.
+    /// Runs any other read with the same retries.
     ///
     /// # Errors
     /// What lasted longer than the time for retries.
@@ -307,8 +317,9 @@ impl Lister {
         }
     }
 
-    /// Waits for the next attempt. When the time for them is over, there is one more if the API server itself is well: should
-    /// that fail, too, it is known that not the whole API server was away.
+    /// Waits for the next attempt. When the time for retries is over, there is one more attempt if
+    /// the API server itself is healthy: if that fails, too, the fault is not the API server's as a
+    /// whole.
     async fn again(&self, patience: &mut Patience, what: &str, error: ListError) -> Result<(), ListError> {
         let Err(error) = patience.wait(what, error).await else { return Ok(()) };
         if !patience.takes_last(&error) {
@@ -317,7 +328,8 @@ impl Lister {
         self.probe().await
     }
 
-    /// Is the API server well, does it know us, and has it time for us? A list of one namespace takes nothing but itself.
+    /// Whether the API server is healthy, accepts our token, and does not throttle us. A list of
+    /// one namespace depends on nothing else.
     async fn probe(&self) -> Result<(), ListError> {
         let mut patience = Patience::new(self.retry.min(PROBE));
         loop {
@@ -329,7 +341,7 @@ impl Lister {
             let Err(error) = answer else { return Ok(()) };
             match patience.wait("namespaces", error).await {
                 Ok(()) => {}
-                // It is well enough to say no.
+                // An answer of 403 or 404 shows that it is healthy.
                 Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(()),
                 Err(error) if error.code() == Some(401) => return Err(ListError::Token(Box::new(error))),
                 Err(error) => return Err(ListError::Gone(Box::new(error))),
@@ -352,8 +364,8 @@ impl Lister {
 }
 
 async fn hand_on(
-    items: Vec<Result<Found, serde_json::Error>>,
-    taker: &mut impl Taker,
+    items: Vec<Result<ListedObject, serde_json::Error>>,
+    taker: &mut impl ObjectSink,
 ) -> Result<(), ListError> {
     for item in items {
         match item {
@@ -366,7 +378,7 @@ async fn hand_on(
 
 async fn acquire(of: &Arc<Semaphore>, count: usize) -> Result<OwnedSemaphorePermit, ListError> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    // Nobody closes them.
+    // The semaphores are never closed.
     Arc::clone(of).acquire_many_owned(count).await.map_err(|_| ListError::NobodyTakes)
 }
 
@@ -374,7 +386,7 @@ fn try_acquire(of: &Arc<Semaphore>, count: usize) -> Option<OwnedSemaphorePermit
     Arc::clone(of).try_acquire_many_owned(u32::try_from(count).ok()?).ok()
 }
 
-/// All of it, or somewhat more than `most`.
+/// Reads the body, but stops soon after `most` bytes.
 async fn collect(body: &mut Body, most: usize) -> Result<BytesMut, ListError> {
     let (mut all, begun) = (BytesMut::new(), Instant::now());
     while let Some(bytes) = next_data(body, begun).await? {
@@ -401,7 +413,7 @@ async fn next_data(body: &mut Body, begun: Instant) -> Result<Option<Bytes>, Lis
     }
 }
 
-/// Where the API server serves a type.
+/// The URL path at which the API server serves a type.
 pub fn path(kind: &ResourceType, namespace: Option<&str>) -> String {
     let root = if kind.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", kind.group) };
     match namespace {

@@ -1,4 +1,4 @@
-//! The log of one backup: lines as Velero's, counted, and gathered into its results file.
+//! The log of one backup: lines in Velero's format, counted, and gathered in the results file.
 
 mod results;
 
@@ -15,14 +15,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use results::Results;
 
-/// Messages of a level that the results hold. The log has all of them, in a few bytes each.
+/// Most messages of a level in the results file. The log has all of them, in a few bytes each.
 const TOLD: u32 = 5000;
-/// Of these, of one namespace: whoever has that fills no more of them.
+/// Of these, most messages of one namespace, so that one namespace cannot fill the results file.
 const OF_NAMESPACE: u32 = 500;
-/// Of both levels, with the word that there are more: a log tells no more than these.
+/// Most messages of both levels, including the note that there are more.
 const MESSAGES: usize = 2 * (5000 + 1);
 
-/// Under which heading of the results file a line stands.
+/// The heading of the results file under which a message stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About<'a> {
     /// The backup as a whole.
@@ -58,19 +58,20 @@ pub struct Told {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
     pub resource: String,
-    /// Of what is done once.
+    /// It is of something that is done once, for example a hook.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasts: bool,
     message: String,
-    /// It says that there are more, and is none of them.
+    /// It says that there are more messages, and is not counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_more: bool,
 }
 
-/// As many as a log tells. Reading ends with the first one that is too many, because whoever may write to the store may have written them.
+/// Reads the messages of a checkpoint. Reading stops at the first message that is too many, because
+/// anybody who may write to the store may have written them.
 ///
 /// # Errors
-/// When there are more, or they are none.
+/// When there are too many, or they are no messages.
 pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Error> {
     struct Few;
     impl<'de> Visitor<'de> for Few {
@@ -95,7 +96,7 @@ pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Err
 }
 
 impl Told {
-    /// There are more of this level.
+    /// The message that there are more of this level.
     fn more(level: Level) -> Self {
         Self {
             level,
@@ -117,19 +118,20 @@ impl Told {
     }
 }
 
-/// How many are told of each level, and of each namespace among them.
+/// How many messages there are of each level, and of each namespace of a level.
 #[derive(Default)]
 struct Room(HashMap<(Level, Option<String>), u32>);
 
 impl Room {
-    /// How many there were before this one.
+    /// Counts a message; returns how many there were before it.
     fn count(&mut self, level: Level, namespace: Option<&str>) -> u32 {
         let count = self.0.entry((level, namespace.map(str::to_owned))).or_default();
         *count = count.saturating_add(1);
         *count - 1
     }
 
-    /// In place of the first one that is too many it is told that there are more; later ones are not told at all.
+    /// Replaces the first message that is too many by the note that there are more; drops later
+    /// ones.
     fn admit(&mut self, told: Told) -> Option<Told> {
         let of_namespace = told.namespace.as_deref().map_or(0, |name| self.count(told.level, Some(name)));
         if of_namespace > OF_NAMESPACE {
@@ -161,33 +163,34 @@ impl Counts {
     }
 }
 
-/// Written to by everybody who works for the backup.
+/// The log of one backup, written to by all its tasks.
 pub struct BackupLog {
     backup: String,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Gzip members that are whole, and one that is not.
+    /// Complete gzip members, and one that is being written.
     whole: Vec<u8>,
     lines: GzEncoder<Vec<u8>>,
-    /// So many of each level.
+    /// Messages for the results file.
     told: Vec<Told>,
     room: Room,
-    /// All of them: those that are told, and those for which there was no room.
+    /// Counts of all messages, those for which there was no room included.
     counts: Counts,
-    /// The latter.
+    /// Counts of messages for which there was no room.
     untold: Untold,
-    /// Those that say that there are more.
+    /// The notes that there are more messages.
     more: HashSet<Told>,
-    /// What an earlier run told: a run that goes on may find the same once more.
+    /// Messages of an earlier run: a run that continues may find the same again.
     known: HashSet<Told>,
 }
 
-/// How many there are by the type that they are of. What is done once, and what is of no type, goes by an empty name.
+/// Counts of messages by the type that they are about. Messages of what is done once, and of no
+/// type, have the empty name.
 pub type Untold = BTreeMap<String, Counts>;
 
-/// Lines of a level.
+/// Warnings and errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -216,7 +219,7 @@ impl BackupLog {
         Self::again(backup, Vec::new(), Vec::new())
     }
 
-    /// Of a run that goes on: with what an earlier one told, and the lines that it wrote, gzip.
+    /// The log of a run that continues: with the messages of an earlier run, and its lines, gzip.
     pub fn again(backup: String, told: Vec<Told>, whole: Vec<u8>) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
         let mut state = State {
@@ -229,30 +232,30 @@ impl BackupLog {
             more: HashSet::new(),
             known: told.iter().cloned().collect(),
         };
-        // Of what several runs told there may be more than one of them tells.
+        // Several runs may have more messages than one log keeps.
         for one in told {
             state.tell(one);
         }
         Self { backup, state: Mutex::new(state) }
     }
 
-    /// The same behind what an earlier run told, and the lines that it wrote, gzip.
+    /// This log behind the messages of an earlier run and its lines, gzip.
     #[must_use]
     pub fn behind(&self, mut told: Vec<Told>, mut lines: Vec<u8>) -> Self {
         told.extend(self.told());
-        // Memory does not refuse writes.
+        // Writing to memory does not fail.
         lines.extend(self.lines().unwrap_or_default());
         let log = Self::again(self.backup.clone(), told, lines);
         log.count_untold(self.untold());
         log
     }
 
-    /// Counted, while there was no room any more for their messages.
+    /// Counts of messages for which there was no room.
     pub fn untold(&self) -> Untold {
         self.state.lock().untold.clone()
     }
 
-    /// Counts those of an earlier run: a backup that goes on has no fewer errors for that.
+    /// Adds such counts of an earlier run, so that a backup that continues has no fewer errors.
     pub fn count_untold(&self, untold: Untold) {
         let state = &mut *self.state.lock();
         let mut all = Counts::default();
@@ -281,7 +284,7 @@ impl BackupLog {
         self.write(Level::Error, about, resource, false, message);
     }
 
-    /// An error of what is done once: a run that goes on does not find it again.
+    /// An error of something that is done once, so a run that continues does not find it again.
     pub fn lasting_error(&self, about: &About<'_>, resource: &str, message: &str) {
         self.write(Level::Error, about, resource, true, message);
     }
@@ -323,7 +326,7 @@ impl BackupLog {
         self.state.lock().counts
     }
 
-    /// Warnings and errors so far, in their order.
+    /// Warnings and errors so far, in order.
     pub fn told(&self) -> Vec<Told> {
         self.state.lock().told.clone()
     }
@@ -331,12 +334,12 @@ impl BackupLog {
     /// Lines so far, gzip.
     ///
     /// # Errors
-    /// Never in practice: memory does not refuse writes.
+    /// Never in practice, because writing to memory does not fail.
     pub fn lines(&self) -> std::io::Result<Vec<u8>> {
         self.state.lock().lines()
     }
 
-    /// The two files, as they are so far: log lines, and results, gzip.
+    /// Both files, gzip: log lines, and results.
     pub fn files(&self) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
         let mut state = self.state.lock();
         let results = gzip_json(&Results::of(&state.told))?;
@@ -345,7 +348,7 @@ impl BackupLog {
 }
 
 impl State {
-    /// One that is counted already: where there is no room for it, it is counted by its type as well.
+    /// Keeps a message that is counted already; without room, it is counted by its type.
     fn tell(&mut self, told: Told) {
         let (level, is_more) = (told.level, told.is_more);
         let resource = if told.lasts { String::new() } else { told.resource.clone() };
@@ -362,7 +365,7 @@ impl State {
         }
     }
 
-    /// Once, whoever says it.
+    /// Adds a note that there are more, once.
     fn tell_more(&mut self, more: Told) {
         if self.more.insert(more.clone()) {
             self.told.push(more);
@@ -377,7 +380,7 @@ impl State {
     }
 }
 
-/// JSON and a line feed, gzip: how Velero's side files are written.
+/// JSON and a line feed, gzip: the format of Velero's artifacts.
 pub fn gzip_json(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     serde_json::to_writer(&mut encoder, value)?;

@@ -1,4 +1,4 @@
-//! What the makers of an archive, its upload and the keeper of its checkpoint tell each other.
+//! Messages between the archive's workers, its upload, and the keeper of the checkpoint.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -6,25 +6,26 @@ use tokio::sync::oneshot;
 use super::ledger::Contents;
 use crate::storage::Receipt;
 
-/// What the archive's makers send.
+/// What the workers send to the upload.
 pub enum Part {
-    /// A gzip member, and what is in it.
+    /// A gzip member, and which objects it holds.
     Member(Bytes, Vec<Contents>),
-    /// The last one: the archive is whole. Without it the upload is given up.
+    /// The last member: the archive is complete. Without it the upload is given up.
     End(Bytes),
 }
 
-/// What the upload says as it goes on.
+/// What the upload sends to the keeper.
 pub enum Progress {
-    /// A part is stored, and so are all before it.
+    /// A part is stored, and so are all parts before it.
     Part {
         upload: String,
         receipt: Receipt,
-        /// What is in the gzip members that end in it, and in the one that ends behind it.
+        /// The objects of the gzip members that begin in this part.
         contents: Vec<Contents>,
-        /// The rest of that one.
+        /// The rest of the member that ends behind this part.
         tail: Bytes,
     },
-    /// So is the last part of the archive. Answered when that is written down: it is put together then.
+    /// The last part of the archive is stored, too. `kept` is answered when a checkpoint says so;
+    /// then the upload is completed.
     Whole { receipts: Vec<Receipt>, contents: Vec<Contents>, kept: oneshot::Sender<()> },
 }

@@ -1,6 +1,7 @@
-//! What Velero's server counts of backups, under its names and labels, where berth's engine runs them: alerts that somebody has
-//! on them go on. Counters begin at zero with the process, as with Velero; gauges are read off the Backups when somebody begins
-//! to lead, so that a restart hides neither the last success nor the last failure.
+//! The metrics of Velero's server about backups, under its names and labels, for backups that
+//! berth's engine runs, so that existing alerts keep working. Counters begin at zero with the
+//! process, as in Velero; gauges are read from the Backups when a leader begins, so that a restart
+//! hides neither the last success nor the last failure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,19 +24,20 @@ use tracing::warn;
 
 use crate::text::chain;
 
-/// Schedules with numbers of their own. Whoever creates Backups chooses the label, and its values are kept.
+/// Most schedules with metrics of their own, because users choose the label and its values are
+/// kept.
 const SCHEDULES: usize = 1000;
-/// The rest has this one: no name of an object begins so.
+/// Label of all other schedules: no object's name begins like this.
 const OTHERS: &str = "_others";
 /// Velero's buckets: 1, 5, 10, 15, 30 minutes, 1 to 4 hours.
 const SECONDS: [f64; 9] = [60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 14_400.0];
-/// Backups that are asked for with one request, and how long until it is tried again.
+/// Backups per request, and the pause before another attempt.
 const PAGE: u32 = 500;
 const PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BySchedule {
-    /// Empty: nobody's.
+    /// Empty: the backup belongs to no schedule.
     schedule: String,
 }
 
@@ -53,7 +55,7 @@ pub struct BackupMetrics {
     items: Family<BySchedule, Gauge>,
     errors: Family<BySchedule, Gauge>,
     size: Family<BySchedule, Gauge>,
-    /// By the schedules that have numbers of their own, and the one of all others.
+    /// For each schedule with metrics of its own, and one for all others.
     last: Arc<Mutex<HashMap<String, Last>>>,
 }
 
@@ -66,7 +68,7 @@ impl Default for Durations {
     }
 }
 
-/// Of a schedule: whose end its gauges show.
+/// Which backup of a schedule its gauges show.
 #[derive(Clone, Copy, Default)]
 struct Last {
     ended: Option<Timestamp>,
@@ -96,18 +98,18 @@ impl BackupMetrics {
         all
     }
 
-    /// It begins.
+    /// Counts a backup that begins.
     pub fn begun(&self, schedule: Option<&str>) {
         self.attempts.get_or_create(&self.label(schedule)).inc();
     }
 
-    /// Its archive is stored.
+    /// Records the size of a stored archive.
     pub fn stored(&self, schedule: Option<&str>, bytes: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.size.get_or_create(&self.label(schedule)).set(bytes);
     }
 
-    /// It has ended just now, be it by our hand or found so.
+    /// Counts a backup that has ended just now, by this process or found so.
     pub fn ended(&self, backup: &Backup, now: Timestamp) {
         let label = self.label(schedule(backup));
         let counter = match backup.phase() {
@@ -132,7 +134,7 @@ impl BackupMetrics {
         self.show(backup, &label, completed.unwrap_or(now));
     }
 
-    /// The gauges, if none of a later end are shown already.
+    /// Sets the gauges, unless they show a later end.
     fn show(&self, backup: &Backup, label: &BySchedule, ended: Timestamp) {
         let mut last = self.last.lock();
         let last = last.entry(label.schedule.clone()).or_default();
@@ -152,7 +154,7 @@ impl BackupMetrics {
         self.errors.get_or_create(label).set(status.and_then(|status| status.errors).unwrap_or(0));
     }
 
-    /// One that had ended before anybody here looked.
+    /// Sets the gauges for a backup that had ended before this process led.
     fn remember(&self, backup: &Backup) {
         let status = backup.status.as_ref();
         let time = status.and_then(|s| s.completion_timestamp.as_ref().or(s.start_timestamp.as_ref()));
@@ -162,7 +164,7 @@ impl BackupMetrics {
         }
     }
 
-    /// Reads the Backups as they are, and then never ends.
+    /// Reads the existing Backups once, then never completes.
     pub async fn keep(&self, client: &Client, namespace: &str) {
         while let Err(error) = self.rebuild(client, namespace).await {
             warn!(
@@ -180,7 +182,7 @@ impl BackupMetrics {
         loop {
             let page = api.list(&params).await?;
             for backup in page.items {
-                // One that cannot be read is told by whoever watches them.
+                // An unreadable Backup is logged by the watch.
                 if let Ok(backup) = backup.0 {
                     self.remember(&backup);
                 }
@@ -192,7 +194,7 @@ impl BackupMetrics {
         }
     }
 
-    /// Somebody else leads: his are the numbers of the last backups.
+    /// Clears the gauges, because another leader sets them now.
     pub fn forget(&self) {
         for gauge in [&self.last_successful, &self.last_status, &self.items, &self.errors, &self.size] {
             gauge.clear();
@@ -202,7 +204,8 @@ impl BackupMetrics {
         }
     }
 
-    /// With every counter there from the beginning: a rate wants a zero before the first one.
+    /// Creates every counter of the label at once, because a rate needs a zero before the first
+    /// increment.
     fn label(&self, schedule: Option<&str>) -> BySchedule {
         let schedule = schedule.unwrap_or_default();
         let mut known = self.last.lock();

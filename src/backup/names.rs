@@ -1,8 +1,9 @@
-//! What was taken of one type: each object once, and all of them in order, in a few bytes each.
+//! The names of what was taken of one type: each object once, in order, in a few bytes each.
 //!
-//! The API server lists objects in the order of their keys. So what comes is packed block by block as it comes, and looked up
-//! there only where a key comes out of order: a page that was asked for twice, another selector, a server behind the API server that
-//! has an order of its own. What is new among these waits beside, and is put in its place from time to time.
+//! The API server lists objects in the order of their keys, so names are packed block by block as
+//! they come. A key out of order (a page requested twice, another selector, an aggregated server
+//! with an order of its own) is looked up in its block; a new one waits in a set beside and is put
+//! in its place from time to time.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,26 +11,27 @@ use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
-/// Keys of a block. All blocks of a type are as large, and what is looked up is unpacked with its block.
+/// Keys of a block. Blocks are small, because a lookup unpacks a whole block.
 const BLOCK: usize = 256;
-/// So many keys out of order wait at least, and, where more were taken, one for so many of those: each time all are packed anew.
+/// Out-of-order keys that wait at least, and the share of all keys that may wait, because each time
+/// everything is packed again.
 const ASIDE: usize = 256;
 const ASIDE_OF: usize = 16;
 
-/// What a backup took: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
+/// The resource list: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
 pub type ResourceList = BTreeMap<String, Names>;
 
-/// A set of keys that takes little room, best filled in order.
+/// A set of keys that takes little memory, best filled in order.
 #[derive(Default)]
 pub struct Names {
     blocks: Vec<Block>,
-    /// Behind all blocks, in order. Never empty where there are blocks.
+    /// Keys behind all blocks, in order. Never empty if there are blocks.
     open: Vec<String>,
-    /// Before the last of those, and among none of them.
+    /// Keys before the last key of `open` that came out of order.
     aside: BTreeSet<String>,
     len: usize,
     is_mixed: bool,
-    /// The block that was looked at last: keys that are looked up are mostly neighbours.
+    /// The block that was unpacked last, because keys that are looked up are mostly neighbours.
     seen: Mutex<Option<(usize, Vec<String>)>>,
 }
 
@@ -37,12 +39,12 @@ pub struct Names {
 struct Block {
     first: String,
     packed: Box<[u8]>,
-    /// Bytes of it unpacked.
+    /// Size of the unpacked bytes.
     size: usize,
 }
 
 impl Block {
-    /// `None`: they cannot be packed, which does not happen.
+    /// `None`: the keys cannot be packed, which does not happen.
     fn of(keys: &[String]) -> Option<Self> {
         let text = serde_json::to_vec(keys).ok()?;
         let mut compressor = Compressor::new(CompressionLvl::default());
@@ -55,13 +57,13 @@ impl Block {
     fn keys(&self) -> Vec<String> {
         let mut text = vec![0; self.size];
         let unpacked = Decompressor::new().deflate_decompress(&self.packed, &mut text);
-        // Of what this process has packed itself neither fails.
+        // Neither fails for what this process has packed itself.
         unpacked.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 }
 
 impl Names {
-    /// `false`: it was there.
+    /// `false`: the key was there already.
     pub fn insert(&mut self, key: String) -> bool {
         if self.open.last().is_none_or(|last| *last < key) {
             self.append(key);
@@ -88,7 +90,7 @@ impl Names {
         self.open.push(key);
     }
 
-    /// All of them behind each other again.
+    /// Packs all keys in order again.
     fn sort(&mut self) {
         let mut sorted = Self { len: self.len, is_mixed: self.is_mixed, ..Self::default() };
         for key in self.iter() {
@@ -124,13 +126,13 @@ impl Names {
         self.len == 0
     }
 
-    /// The last key, where each came behind the one before or was known: whoever lists the type again, as of the same moment, may
-    /// leave out everything up to it.
+    /// The last key, if all keys came in order: a list of the type as of the same revision may skip
+    /// everything up to it.
     pub fn last(&self) -> Option<&str> {
         self.open.last().filter(|_| !self.is_mixed).map(String::as_str)
     }
 
-    /// In order.
+    /// All keys, in order.
     pub fn iter(&self) -> impl Iterator<Item = String> + '_ {
         let packed = self.blocks.iter().flat_map(Block::keys);
         let mut sorted = packed.chain(self.open.iter().cloned()).peekable();
@@ -142,7 +144,7 @@ impl Names {
         })
     }
 
-    /// Of objects whose keys begin with one.
+    /// The namespaces of all keys.
     pub fn namespaces(&self) -> HashSet<String> {
         let mut namespaces = HashSet::new();
         for key in self.iter() {
@@ -155,7 +157,7 @@ impl Names {
         namespaces
     }
 
-    /// Takes these out. All are packed anew: for a few of a type, once.
+    /// Removes these keys. Packs everything again, so use it once for a few keys.
     pub fn remove(&mut self, keys: &BTreeSet<String>) {
         let mut left = Self { is_mixed: self.is_mixed, ..Self::default() };
         for key in self.iter().filter(|key| !keys.contains(key)) {
@@ -165,7 +167,7 @@ impl Names {
         *self = left;
     }
 
-    /// Takes in what another one holds.
+    /// Adds the keys of another set.
     pub fn extend(&mut self, other: Self) {
         if self.is_empty() {
             *self = other;
@@ -177,7 +179,7 @@ impl Names {
     }
 }
 
-/// As a list, in order.
+/// A JSON list, in order.
 impl Serialize for Names {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
@@ -188,7 +190,8 @@ fn holds(sorted: &[String], key: &str) -> bool {
     sorted.binary_search_by(|known| known.as_str().cmp(key)).is_ok()
 }
 
-/// Namespaces in the order in which the API server lists what is in them: a key is the namespace, a slash, and the name.
+/// Sorts namespaces as the API server lists their objects: a key is the namespace, a slash, and the
+/// name.
 pub fn in_order<'a>(namespaces: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
     let mut sorted: Vec<&str> = namespaces.into_iter().map(String::as_str).collect();
     sorted.sort_unstable_by(|a, b| a.bytes().chain([b'/']).cmp(b.bytes().chain([b'/'])));

@@ -1,11 +1,11 @@
-//! What a folder's checkpoint says of the upload of its archive.
+//! What the checkpoint in a folder says of the upload of its archive.
 
 use berth_core::upload::FoundCheckpoint;
 use bytes::Bytes;
 
 use super::checkpoint::Head;
 
-/// What a checkpoint that stands in a folder says of an upload.
+/// What the checkpoint in a folder says of an upload.
 pub(super) enum Noted {
     Nothing,
     Void,
@@ -14,7 +14,7 @@ pub(super) enum Noted {
 }
 
 impl Noted {
-    /// From its first bytes.
+    /// Reads the checkpoint's first bytes.
     pub fn of(start: Option<Bytes>) -> Self {
         match start {
             None => Self::Nothing,

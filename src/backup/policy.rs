@@ -13,14 +13,15 @@ use super::list::{ListError, Lister};
 use super::log::BackupLog;
 
 impl Engine {
-    /// The inner error: what makes the backup FailedValidation.
+    /// The inner error makes the backup FailedValidation.
     pub(super) async fn policies(
         &self,
         backup: &Backup,
         lister: &Lister,
         log: &BackupLog,
     ) -> Result<Result<Policies, Violations>, ListError> {
-        // One that cannot be asked for is a fault of the spec, which is told with the others.
+        // A reference that cannot be resolved is a fault of the spec, which is reported with its
+        // other faults.
         let Some(name) = parse::resource_policy(&backup.spec) else { return Ok(Ok(Policies::default())) };
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = lister.patiently("the resource policy", || api.get_opt(name)).await?;

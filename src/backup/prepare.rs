@@ -1,4 +1,4 @@
-//! What a backup turns into when it starts: the effective spec, as Velero's server would write it.
+//! What a Backup becomes when it starts: the effective spec, as Velero's server would write it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -28,7 +28,8 @@ use crate::text::few;
 const CSI_SNAPSHOT_TIMEOUT: &str = "10m0s";
 const ITEM_OPERATION_TIMEOUT: &str = "4h0m0s";
 const RESOURCE_TIMEOUT: &str = "10m0s";
-/// Largest list of resolved namespaces that is pinned; beyond it the patterns themselves keep conflicting.
+/// Most bytes of resolved namespaces that are pinned; beyond this the patterns themselves keep
+/// conflicting.
 const MOST_PINNED: usize = 64 * 1024;
 
 /// What the start is decided on.
@@ -38,7 +39,7 @@ pub struct Situation<'a> {
     pub namespaces: &'a [Namespace],
     /// In the order of discovery.
     pub types: &'a [ResourceType],
-    /// What its resource policy says, or what is wrong with that. Without one: nothing.
+    /// The resource policy, or what is wrong with it. Empty if the backup names none.
     pub policies: &'a Result<Policies, Violations>,
     pub server: &'a Info,
     pub default_ttl: Duration,
@@ -48,31 +49,31 @@ pub struct Situation<'a> {
 /// A backup that may start.
 pub struct Prepared {
     pub wanted: Wanted,
-    /// The filter of types, among those that the cluster has now.
+    /// Which types are taken, of those that the cluster serves now.
     pub selection: Selection,
-    /// What its resource policy says of objects, among those.
+    /// The resource policy's filters, resolved for the same types.
     pub filters: Filters,
-    /// All that it says, whatever types and namespaces there are.
+    /// The whole resource policy, whatever types and namespaces exist.
     pub policies: Policies,
-    /// Digest of that.
+    /// Digest of the resource policy.
     pub policy: String,
     pub location: BackupStorageLocation,
-    /// Namespaces that it takes, as they exist now.
+    /// Namespaces that it takes, of those that exist now.
     pub resolved: HashSet<String>,
-    /// Named outright, but not there.
+    /// Namespaces that the spec names and that do not exist.
     pub missing: Vec<String>,
     /// Patterns that match none of the namespaces that it takes.
     idle: Vec<String>,
-    /// Types that are to go first, and of which it takes none.
+    /// Types of `orderedResources` of which it takes none.
     idle_order: Vec<String>,
-    /// Types that the policy has a rule for, and of which the backup takes none, whatever that says.
+    /// Types with a rule in the policy of which the backup takes none, whatever the rule says.
     left_out: Vec<String>,
-    /// Merge patch that makes it InProgress.
+    /// Merge patch that sets phase InProgress.
     pub patch: Value,
 }
 
 impl Prepared {
-    /// Says what the backup asks for and nothing answers to: it may be a slip of the pen.
+    /// Warns of what the backup asks for and the cluster does not have, because it may be a typo.
     pub fn warn(&self, log: &BackupLog) {
         if !self.idle.is_empty() {
             let message = format!(
@@ -113,7 +114,7 @@ impl Prepared {
 }
 
 /// # Errors
-/// Everything that makes it FailedValidation.
+/// Everything that makes the backup FailedValidation.
 pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     let spec = &situation.backup.spec;
     let (wanted, mut found) = match parse::backup(spec) {
@@ -160,7 +161,8 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     let missing = wanted.namespaces.literals().filter(|n| !existing.contains(n)).map(str::to_owned).collect();
     let is_idle = |glob: &&Glob| !resolved.iter().any(|name| glob.matches(name));
     let idle = wanted.namespaces.patterns().filter(is_idle).map(|glob| glob.as_str().to_owned()).collect();
-    // A label keeps these out whatever the spec says: that it says so, which this program has it do, filters nothing.
+    // The label keeps these namespaces out whatever the spec says. berth adds them to the spec's
+    // excludes itself, so such an exclude filters nothing.
     let labelled: HashSet<&str> =
         situation.namespaces.iter().filter(|ns| ns.excluded).map(|ns| ns.name.as_str()).collect();
     let all_namespaces = wanted.namespaces.takes_all_but(|name| labelled.contains(name));
@@ -215,7 +217,7 @@ fn patch(
         keys::SOURCE_MAJOR_VERSION: situation.server.major,
         keys::SOURCE_MINOR_VERSION: situation.server.minor,
         keys::RESOURCE_TIMEOUT: RESOURCE_TIMEOUT,
-        // Whatever somebody wrote there before.
+        // Clear the annotation, because users may have written it before.
         keys::RESOLVED_NAMESPACES: null,
     });
     let patterns = !wanted.namespaces.is_literal()
@@ -241,7 +243,7 @@ fn patch(
     patch
 }
 
-/// Only what changes: everything else of the spec stays as it is.
+/// Only the fields that change: all other fields of the spec stay as they are.
 fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
     let spec = &situation.backup.spec;
     let mut changed = Map::new();
@@ -279,8 +281,8 @@ fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, t
     Value::Object(changed)
 }
 
-/// Adds what a list of excludes lacks; one that has `*` lacks nothing. What is included by that name is left out all
-/// the same, and must not stand in both lists.
+/// Adds the names that a list of excludes lacks; `*` covers every name. A name that the spec
+/// includes is left out all the same, but must not stand in both lists.
 fn add<'n>(
     changed: &mut Map<String, Value>,
     key: &str,

@@ -1,4 +1,4 @@
-//! What of a run stands on its Backup while it goes on.
+//! What a run writes to its Backup while it goes on.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use super::collect::Counters;
 use super::engine::Failure;
 use super::frozen::Frozen;
 use super::ledger::Ledger;
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
-/// How often it is written how far a run is.
+/// How often the progress is written.
 pub(super) const PROGRESS: Duration = Duration::from_secs(1);
-/// How long one write is tried for which hooks wait.
+/// How long one write that hooks wait for is tried.
 const RECORD: Duration = Duration::from_secs(5);
 
-/// Writes the progress, how far its checkpoint is, and the pods in which something may be frozen: once a second, and whenever a hook waits for it, but never when
-/// nothing has changed. Ends when the Backup is not this run's any more.
+/// Writes the progress, the number of objects in the checkpoint, and the pods that may be frozen:
+/// once a second, and whenever a hook waits for it, but only if something has changed. Returns when
+/// the Backup is not this run's any more.
 pub(super) async fn keep_record(
-    record: &mut Record,
+    record: &mut BackupWriter,
     counters: &Counters,
     ledger: &Ledger,
     frozen: &Frozen,
 ) -> Failure {
-    // It does not go back, be it that an earlier run had come further.
+    // The progress does not go back, even if an earlier run had come further.
     let before = record.progress();
     let mut told = before;
     loop {
@@ -67,7 +68,7 @@ pub(super) async fn keep_record(
                     if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
                         frozen.refuse(asked);
                     }
-                    warn!(error = chain(&error), "failed to write how far the backup is");
+                    warn!(error = chain(&error), "could not write the progress of the backup");
                 }
             }
         }

@@ -1,10 +1,13 @@
-//! From the claim on a folder in the store to the file that makes the backup visible, or to nothing.
+//! From the claim on a folder in the store to the file that makes the backup visible, or to
+//! nothing.
 //!
-//! 1. The claim. Whatever a run stores, it stores under its own, and what it did not write it neither overwrites nor removes.
+//! 1. The claim. A run stores everything under its own claim, and neither overwrites nor removes
+//!    what it did not write.
 //! 2. All files but the last one.
-//! 3. Leave to publish: one write to the Backup. A leader that is gone does not get it, because whoever took its run up has taken
-//!    the Backup over before. From here on the backup is whole: nothing ends it, and whoever finds it publishes it.
-//! 4. `velero-backup.json`, where there is none.
+//! 3. The permission to publish: one write to the Backup. A leader that is gone does not get it,
+//!    because the leader that took over its run has taken over the Backup before. From here on the
+//!    backup is complete: nothing ends it, and the leader that finds it publishes it.
+//! 4. `velero-backup.json`, if there is none.
 
 use std::time::Duration;
 
@@ -28,30 +31,31 @@ use tracing::warn;
 use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
-use crate::storage::{ClaimError, Layout, Parts, Side};
+use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
 
-/// By its UID a cluster is known, as everywhere.
+/// The namespace by whose UID a cluster is known, as is common practice.
 const OF_CLUSTER: &str = "kube-system";
 const CALL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long what a failed backup left is being removed, from a store that may be what failed.
+/// How long the removal of a failed backup's files is tried, because the store may be what failed.
 const REMOVAL: Duration = Duration::from_secs(60);
-/// How often a folder is looked at again whose claim was changed meanwhile: each run of the Backup sends one.
+/// How often a folder is read again whose claim has changed meanwhile, because each run of the
+/// Backup sends one claim.
 const LOOKS: usize = 5;
 
-/// What the archive holds, and how large it is.
+/// What the archive holds, and its size.
 pub(super) struct Stored {
     pub list: ResourceList,
     pub bytes: u64,
-    /// How many hooks there were, and how they went.
+    /// `status.hookStatus`.
     pub hooks: Option<Value>,
 }
 
 impl Engine {
-    /// Read once.
+    /// The cluster's UID. Read once.
     pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
         let read = || async {
             let api: Api<Namespace> = Api::all(self.client.clone());
@@ -74,10 +78,10 @@ impl Engine {
         self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 
-    /// Makes the folder this run's.
+    /// Claims the folder for this run.
     pub(super) async fn claim(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         location: &BackupStorageLocation,
         layout: &Layout,
         parts: &Parts,
@@ -114,15 +118,17 @@ impl Engine {
         };
         let is_taken_over = standing.is_some();
         if self.claim_over(layout, &ours, replaces).await? || is_taken_over {
-            // An upload that the dead run has begun would be put in place of ours, should anybody complete it.
+            // Abort the uploads of the dead run, because a completed one would replace this run's
+            // archive.
             self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
             layout.remove(&ours, false).await?;
         }
         Ok(ours)
     }
 
-    /// Makes the folder this run's, in place of the claim that was read. What an earlier run of the Backup sent before it was taken
-    /// over may land after that: then the folder is looked at again. `true`: so it was.
+    /// Writes this run's claim in place of the one that was read. A claim that an earlier run of
+    /// the Backup has sent may land after that: then the folder is read again. Returns whether that
+    /// happened.
     pub(super) async fn claim_over(
         &self,
         layout: &Layout,
@@ -147,8 +153,9 @@ impl Engine {
         }
     }
 
-    /// Is the Backup still this run's? Asked between the look at a claim and the write in its place: whoever takes the Backup over does
-    /// so before it claims the folder, so a claim that was read before this is of no later run.
+    /// Checks that the Backup is still this run's, between reading a claim and replacing it. A
+    /// later run takes the Backup over before it claims the folder, so a claim that was read before
+    /// this check is of no later run.
     async fn confirm_backup(&self, ours: &Claim, name: &str) -> Result<(), Failure> {
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = self.lister().patiently("the Backup", || api.get_metadata_opt(name)).await;
@@ -160,10 +167,10 @@ impl Engine {
         }
     }
 
-    /// Is the Backup of this claim no more? Its run gets no leave to publish then, and one that has had leave looks at its claim
-    /// before each attempt.
+    /// Whether the Backup of this claim is gone. Then its run gets no permission to publish; a run
+    /// that already has it checks its claim before each attempt.
     async fn is_gone(&self, claim: &Claim, name: &str) -> Result<bool, Failure> {
-        // It becomes a part of an address, and anybody may have written it.
+        // The namespace becomes part of a URL, and anybody may have written the claim.
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if claim.namespace.is_empty() || claim.namespace.len() > 63 || !claim.namespace.chars().all(is_name) {
             return Ok(false);
@@ -174,10 +181,10 @@ impl Engine {
         Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup)))
     }
 
-    /// Stores what lies beside the archive, and publishes it. Gives the last status.
+    /// Stores the files beside the archive, then publishes the backup. Returns the final status.
     pub(super) async fn publish(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         layout: &Layout,
         claim: &Claim,
         log: &BackupLog,
@@ -199,21 +206,21 @@ impl Engine {
             status["hookStatus"] = hooks.clone();
         }
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
-        // Files that are written to a folder whose claim is gone are nobody's.
+        // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
         let files = [
-            (Side::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
-            (Side::Results, results),
-            (Side::VolumeInfo, none.clone()),
-            (Side::PodVolumeBackups, none.clone()),
-            (Side::VolumeSnapshots, none.clone()),
-            (Side::ItemOperations, none),
-            (Side::Logs, lines),
+            (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
+            (Artifact::Results, results),
+            (Artifact::VolumeInfo, none.clone()),
+            (Artifact::PodVolumeBackups, none.clone()),
+            (Artifact::VolumeSnapshots, none.clone()),
+            (Artifact::ItemOperations, none),
+            (Artifact::Logs, lines),
         ];
-        // Each to its end: what is on its way can still be stored when it is removed.
-        for put in join_all(files.map(|(side, gzip)| layout.put_side(side, gzip))).await {
+        // Wait for every request, because one under way could store a file after its removal.
+        for put in join_all(files.map(|(artifact, gzip)| layout.put_artifact(artifact, gzip))).await {
             put.map_err(Failure::Store)?;
         }
         layout.confirm(claim).await?;
@@ -225,10 +232,10 @@ impl Engine {
             return Err(failure);
         }
         record.may_publish(&status, OPENING).await.map_err(Failure::Write)?;
-        // From here on nothing ends it.
+        // From here on nothing ends the backup.
         let begun = Instant::now();
         loop {
-            // The Backup may have been deleted, with its folder, and made anew meanwhile.
+            // The Backup may have been deleted with its folder, and recreated, meanwhile.
             let error = match layout.confirm(claim).await {
                 Ok(()) => match self.show(record, layout, &status).await {
                     Ok(true) => {
@@ -252,16 +259,16 @@ impl Engine {
             warn!(
                 name = layout.backup(),
                 error = chain(&error),
-                "the last file of a backup could not be written: trying again"
+                "could not write the last file of a backup: trying again"
             );
             sleep(PAUSE * 5).await;
         }
     }
 
-    /// Writes the file that makes the backup visible. `false`: there is one already.
+    /// Writes the file that makes the backup visible. `false`: the file exists already.
     pub(super) async fn show(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         layout: &Layout,
         status: &Value,
     ) -> object_store::Result<bool> {
@@ -278,15 +285,15 @@ impl Engine {
         layout.put_metadata(&metadata).await
     }
 
-    /// What the file that makes a backup visible says.
+    /// Reads the file that makes a backup visible.
     pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Shown> {
         let Some(metadata) = layout.read_metadata().await? else { return Ok(Shown::Nothing) };
         let unreadable = |error: serde_json::Error| object_store::Error::Generic {
             store: "metadata",
             source: error.into(),
         };
-        // Whoever may write there may have written it: it says no more than how a backup ends that is stored, and nothing else of it is
-        // kept.
+        // Anybody who may write to the store may have written this file, so it decides no more than
+        // how a stored backup ends, and nothing else of it is kept.
         let Metadata { metadata, status } = match serde_json::from_slice(&metadata) {
             Ok(stored) => stored,
             Err(error) if error.is_data() => return Ok(Shown::Strange),
@@ -301,13 +308,14 @@ impl Engine {
         Ok(Shown::Ours(serde_json::to_value(status).map_err(unreadable)?))
     }
 
-    /// Removes what the run has stored, and leaves the log of one that failed, with the claim on it.
+    /// Removes what the run has stored; a failed run's log and claim stay.
     pub(super) async fn give_up(&self, layout: &Layout, claim: &Claim, log: &BackupLog, failure: &Failure) {
         let is_unwanted = match failure {
-            // Whoever has it now takes it up, or may have had leave to publish written that we know nothing of.
+            // Another run has the backup, or the permission to publish may have been written
+            // without an answer.
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
             Failure::Canceled | Failure::Deleted | Failure::Write(WriteError::Gone) => true,
-            // Whoever deletes it removes its folder, and may have listed what is in there.
+            // The deletion of the Backup removes the folder, and may have listed its files already.
             Failure::Write(WriteError::Phase(phase)) if phase == BackupPhase::Deleting.as_str() => true,
             _ => false,
         };
@@ -322,11 +330,11 @@ impl Engine {
             timeout(REMOVAL, told).await.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time")));
         if let Err(error) = told {
             let name = layout.backup();
-            warn!(%name, error = format!("{error:#}"), "what the failed backup left in its location could not be removed, or its log not be stored");
+            warn!(%name, error = format!("{error:#}"), "could not remove the failed backup's files from its location, or could not store its log");
         }
     }
 
-    /// What `velero backup logs` and `velero backup describe` show of a backup that failed.
+    /// Stores what `velero backup logs` and `velero backup describe` show of a failed backup.
     pub(super) async fn keep_log(
         &self,
         layout: &Layout,
@@ -335,13 +343,13 @@ impl Engine {
     ) -> anyhow::Result<()> {
         log.error(&About::Velero, "", reason);
         let (lines, results) = log.files()?;
-        layout.put_side(Side::Logs, lines).await?;
-        layout.put_side(Side::Results, results).await?;
+        layout.put_artifact(Artifact::Logs, lines).await?;
+        layout.put_artifact(Artifact::Results, results).await?;
         Ok(())
     }
 }
 
-/// Of the file that makes a backup visible.
+/// Parts of the file that makes a backup visible.
 #[derive(Deserialize)]
 struct Metadata {
     #[serde(default)]
@@ -373,17 +381,18 @@ struct End {
     hook_status: Option<HookStatus>,
 }
 
-/// What the file that makes a backup visible says of it.
+/// What the file that makes a backup visible says.
 pub(super) enum Shown {
     /// There is no such file.
     Nothing,
     /// How this Backup ended.
     Ours(Value),
-    /// It is another one's, or no end of a backup.
+    /// It is of another Backup, or does not say how a backup ended.
     Strange,
 }
 
-/// A store may say that there is such a file while it is still being written: by a request of our own that nobody waits for any more.
+/// The store says that the file exists while it is still being written, by an abandoned request of
+/// our own.
 pub(super) fn unsettled() -> object_store::Error {
     object_store::Error::Generic {
         store: "metadata",
@@ -391,7 +400,7 @@ pub(super) fn unsettled() -> object_store::Error {
     }
 }
 
-/// The phase of a backup that is stored.
+/// The phase of a stored backup.
 pub(super) fn outcome(status: &Value) -> BackupPhase {
     let has_errors = status["errors"].as_u64().is_some_and(|errors| errors > 0);
     if has_errors { BackupPhase::PartiallyFailed } else { BackupPhase::Completed }

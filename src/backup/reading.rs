@@ -1,4 +1,5 @@
-//! Reads of the API server that fail: what that means, how long they are tried again, and what people can do about it.
+//! Failed reads from the API server: what an error means, how long a read is tried again, and what
+//! users can do about it.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tracing::debug;
 
 use super::split::SplitError;
 
-/// Of what a server says when it refuses something.
+/// Most characters that are kept of a server's refusal.
 const LONGEST_MESSAGE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum ListError {
     /// The server answered, and the answer is no.
     #[error("the API server refused: {} {}", .0.code, .0.message)]
     Refused(Box<Status>),
-    /// Worth trying again: nobody answered, or not to the end.
+    /// No answer, or an incomplete one: worth trying again.
     #[error("the API server did not answer")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the answer could not be read")]
@@ -36,12 +37,10 @@ pub enum ListError {
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the archive takes no more")]
     NobodyTakes,
-    /// A list that needs nothing but the API server itself failed, too.
+    /// The probe of the API server itself failed, too.
     #[error("the API server itself does not serve us any more")]
     Gone(#[source] Box<ListError>),
-    #[error(
-        "the API server does not take our token any more: look at the service account that berth runs as"
-    )]
+    #[error("the API server does not take our token any more: check the service account that berth runs as")]
     Token(#[source] Box<ListError>),
 }
 
@@ -57,7 +56,7 @@ impl From<kube::Error> for ListError {
 }
 
 impl ListError {
-    /// What the server said, be it a Status or the text of something in front of it.
+    /// Reads an error answer, whether it is a Status or the text of a proxy.
     pub(super) fn of_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned(),
@@ -97,7 +96,7 @@ impl ListError {
         }
     }
 
-    /// The pause that the server asks for.
+    /// The pause that the server asks for (Retry-After).
     fn asked(&self) -> Option<Duration> {
         let Self::Refused(status) = self else { return None };
         asked(status)
@@ -108,22 +107,23 @@ impl ListError {
         Some(status.code)
     }
 
-    /// Is it a right that is missing?
+    /// Whether a right is missing.
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
     }
 
-    /// Is the API server itself gone, as far as anybody can tell from here?
+    /// Whether the API server itself is gone, as far as this process can tell.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone(_))
     }
 
-    /// Does it concern this type alone? Then the backup goes on without it, and says so.
+    /// Whether the error concerns this type alone. Then the backup goes on without the type, and
+    /// reports that.
     pub fn is_about_type(&self) -> bool {
         !matches!(self, Self::NobodyTakes | Self::Gone(_) | Self::Token(_))
     }
 
-    /// What people can do about a type that cannot be read.
+    /// What users can do about a type that cannot be read.
     pub fn way_out(&self, kind: &ResourceType) -> String {
         let name = kind.qualified();
         let message = if let Self::Refused(status) = self { status.message.as_str() } else { "" };
@@ -157,7 +157,7 @@ pub struct Patience {
     count: u32,
     first: Option<Instant>,
     first_unthrottled: Option<Instant>,
-    /// The API server itself was found to be well, and this read was to be tried once more.
+    /// The API server was found healthy, so this read has one more attempt.
     is_last: bool,
 }
 
@@ -167,7 +167,8 @@ impl Patience {
         Self { lasts, begun, count: 0, first: None, first_unthrottled: None, is_last: false }
     }
 
-    /// Waits for something on our side, be it for hours: that says nothing of the server, and is no part of the time for this read.
+    /// Waits for a resource of this process, possibly for hours: that says nothing of the server,
+    /// so the time does not count.
     pub async fn excuse<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let from = Instant::now();
         let done = wait.await;
@@ -179,15 +180,15 @@ impl Patience {
         done
     }
 
-    /// How long this read has taken, failures and pauses among it.
+    /// How long this read has taken, including failures and pauses.
     pub fn spent(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Waits before the next attempt. The error itself, when there is to be none.
+    /// Waits before the next attempt.
     ///
     /// # Errors
-    /// See above.
+    /// The error itself, if there is to be no other attempt.
     pub async fn wait(&mut self, what: &str, error: ListError) -> Result<(), ListError> {
         let Some(pause) = self.pause(error.fault(), error.asked()) else { return Err(error) };
         debug!(%what, %error, "asking again");
@@ -195,7 +196,7 @@ impl Patience {
         Ok(())
     }
 
-    /// As [`Self::wait`], for whoever waits in its own way.
+    /// As [`Self::wait`], for a caller that waits by itself.
     pub(super) fn pause_after(&mut self, error: &kube::Error) -> Option<Duration> {
         match error {
             kube::Error::Api(status) => {
@@ -224,12 +225,12 @@ impl Patience {
         failures.pause(fault, self.lasts, asked, scatter)
     }
 
-    /// Is what follows the one more attempt of [`Self::takes_last`]?
+    /// Whether the attempt under way is the extra one of [`Self::takes_last`].
     pub(super) fn is_last(&self) -> bool {
         self.is_last
     }
 
-    /// Is there to be one more attempt, if the API server itself is well? Once.
+    /// Grants one more attempt, once, if the error may pass. The caller then probes the API server.
     pub(super) fn takes_last(&mut self, error: &ListError) -> bool {
         error.fault() != Fault::Lasting && !std::mem::replace(&mut self.is_last, true)
     }

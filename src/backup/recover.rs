@@ -1,5 +1,5 @@
-//! What becomes of a backup that nobody runs any more: its leader is gone or was asked to go, or its store failed. What is decided is
-//! in `berth_core::run`.
+//! What becomes of a backup that no process runs any more, because its leader is gone or was
+//! stopped, or its store failed. `berth_core::run` decides.
 
 use std::time::Duration;
 
@@ -22,46 +22,49 @@ use super::conduct::forget_checkpoint;
 use super::ending::failed;
 use super::engine::{Engine, Failure, LAST_PART, OPENING, Signals};
 use super::hooks::Tally;
+use super::inputs::Cluster;
 use super::log::BackupLog;
 use super::prepare::Prepared;
 use super::publication::{Shown, unsettled};
 use super::scene::Scene;
-use super::status::{Record, WriteError, run_id};
-use super::survey::Cluster;
+use super::status::{BackupWriter, WriteError, run_id};
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
 
-/// How long a location that cannot be read just now is asked again: what is stored there may be whole, or be gone on with. As long
-/// as a run waits for its store, of what its own tries and the pauses between them take: turns of others say nothing about it.
+/// How long a location that cannot be read is tried again, because what is stored there may be
+/// complete, or be continued. As long as a run waits for its store; attempts and the pauses between
+/// them count, turns of other backups do not.
 const LOCATION: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(5);
-/// What the last try has at least: the location may have come back in the middle of it.
+/// Least time of the last attempt, because the location may have come back in the middle of it.
 const LAST_TRY: Duration = Duration::from_secs(60);
 
-/// What was undone that the run which died had begun in pods.
+/// Results of the hooks that were run for a dead run.
 struct Thawed {
     log: BackupLog,
     tally: Tally,
 }
 
-/// How it goes on, or ends.
+/// What comes next.
 enum Next {
     Nothing,
-    /// With this status.
+    /// The Backup ends with this status.
     End(Value),
     Run(Box<Scene>),
 }
 
 impl Engine {
-    /// Takes up a backup that somebody else was running: nobody runs it now. It is taken over first, so that a leader that is not
-    /// as dead as it seems can neither publish nor end it. Then those of its hooks are run that are still to come in pods, whatever
-    /// becomes of it: people wait for what is frozen. If its run had leave to publish, it ended well, and what is missing is
-    /// written; else it is run to its end, from what is stored or anew, as the setting says and as it was not run too often. Left to
-    /// the next leader when it is to stop. `tell` hears when it runs again.
+    /// Takes up a backup that another process was running and that no process runs now. First it
+    /// takes the Backup over, so that a leader which is not as dead as it seems can neither publish
+    /// nor end it. Then it runs the hooks that are still due in pods, whatever becomes of the
+    /// backup, because users wait for what is frozen. If the run had the permission to publish, the
+    /// backup ended well, and what is missing is written; otherwise it is run to its end, continued
+    /// or restarted as the setting says, unless it was run too often. If `signals.stop` comes
+    /// first, it is left to the next leader. `tell` is called when the backup runs again.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// When the Backup could not be written.
     pub async fn recover(
         &self,
         name: &str,
@@ -69,15 +72,15 @@ impl Engine {
         signals: Signals,
         tell: impl FnOnce(&str) + Send,
     ) -> Result<Option<Backup>, WriteError> {
-        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
         if record.phase() != BackupPhase::InProgress.as_str() {
             return Ok(None);
         }
         let (run, is_begun) = (run_id(), record.is_begun());
         let is_held = match record.take_over(&run, OPENING).await {
             Ok(()) => true,
-            // There is no room for that. Its end needs less, and keeps everybody else from writing it as well; but until then its
-            // files may be in use.
+            // The Backup has no room for the annotation. Its end needs less room and keeps every
+            // other process from writing it as well; but until then its files may be in use.
             Err(WriteError::Refused(_)) => false,
             Err(error) => return Err(error),
         };
@@ -85,15 +88,15 @@ impl Engine {
         let thawed = Thawed { log, tally: Tally::default() };
         self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
         let at = record.backup().ok().and_then(|backup| backup.spec.storage_location).unwrap_or_default();
-        // What is stored is published, whoever cancels it.
+        // A stored backup is published even if it is canceled.
         let is_publishing = record.is_publishing();
         let mut spent = Duration::ZERO;
         loop {
             let turn = tokio::select! {
                 biased;
-                turn = self.turns.look(&at) => Some(turn),
+                turn = self.turns.inspect(&at) => Some(turn),
                 () = signals.deleted.cancelled() => return Err(WriteError::Gone),
-                // Whoever ends it for that reads no more of a checkpoint than its first line.
+                // Ending a canceled backup reads no more of a checkpoint than its first line.
                 () = signals.canceled.cancelled(), if !is_publishing => None,
                 () = signals.stop.cancelled() => return Ok(None),
             };
@@ -109,7 +112,7 @@ impl Engine {
                     scene = scene => scene?,
                     () = hurry, if !is_publishing => bail!("it did not answer before the cancel"),
                 };
-                // What is stored of a canceled one is removed in the time that takes.
+                // What is stored of a canceled backup is removed within that time.
                 self.next(&record, scene, &thawed.log).await
             };
             let work = async {
@@ -131,7 +134,7 @@ impl Engine {
                 }
                 Ok(Next::End(status)) => status,
                 Err(error) if spent < LOCATION && !is_canceled => {
-                    warn!(%name, error = format!("{error:#}"), "found running while nobody runs it; its location cannot be read: trying again");
+                    warn!(%name, error = format!("{error:#}"), "InProgress, but no controller is running it; could not read its location: trying again");
                     tokio::select! {
                         () = sleep(PAUSE) => spent += PAUSE,
                         () = signals.canceled.cancelled(), if !is_publishing => {}
@@ -140,13 +143,14 @@ impl Engine {
                     }
                     continue;
                 }
-                // It is stored, and is to be published, however long its location is away; people may cancel or delete it.
+                // The backup is stored and must be published, however long its location is away;
+                // users may cancel or delete it.
                 Err(error) if is_publishing && !record.is_canceled() => {
                     warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
                     return Ok(None);
                 }
                 Err(error) if is_canceled => {
-                    warn!(%name, error = format!("{error:#}"), "canceled, and what is stored of it could not be removed");
+                    warn!(%name, error = format!("{error:#}"), "could not remove the files of a canceled backup");
                     failed(CANCELED, Timestamp::now())
                 }
                 Err(error) => {
@@ -154,7 +158,7 @@ impl Engine {
                     failed(&reason, Timestamp::now())
                 }
             };
-            warn!(%name, phase = %status["phase"], "found running while nobody runs it");
+            warn!(%name, phase = %status["phase"], "InProgress, but no controller was running it: ended");
             record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
             break;
         }
@@ -165,8 +169,8 @@ impl Engine {
         Ok(backup)
     }
 
-    /// Does what does not take a run.
-    async fn next(&self, record: &Record, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
+    /// Does everything that needs no run.
+    async fn next(&self, record: &BackupWriter, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
         let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
@@ -198,8 +202,8 @@ impl Engine {
         })
     }
 
-    /// `None`: what is stored there is another one's.
-    async fn ended_as(&self, layout: &Layout, record: &Record) -> anyhow::Result<Option<Value>> {
+    /// `None`: what is stored there belongs to another Backup.
+    async fn ended_as(&self, layout: &Layout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
         match self.shown(layout, record.uid()).await? {
             Shown::Ours(status) => Ok(Some(status)),
             Shown::Strange => Ok(None),
@@ -207,8 +211,8 @@ impl Engine {
         }
     }
 
-    /// Writes the file that makes it visible.
-    async fn publish_again(&self, record: &Record, scene: &Scene) -> anyhow::Result<()> {
+    /// Writes the file that makes the backup visible.
+    async fn publish_again(&self, record: &BackupWriter, scene: &Scene) -> anyhow::Result<()> {
         let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
         if let (Some(status), Some(known)) =
             (status.as_object_mut(), record.object().data["status"].as_object())
@@ -223,10 +227,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs it to its end, from what is stored or anew.
+    /// Runs the backup to its end, continued or restarted.
     async fn run_again(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         scene: Scene,
         thawed: Thawed,
         signals: &Signals,
@@ -261,13 +265,13 @@ impl Engine {
             tally,
         };
         let heard = thawed.behind(Vec::new(), Vec::new());
-        let surveyed = tokio::select! {
-            surveyed = self.survey(record, &heard) => surveyed,
+        let gathered = tokio::select! {
+            gathered = self.gather_inputs(record, &heard) => gathered,
             ended = signals.raise() => Err(ended),
         };
-        let (mut cluster, mut prepared) = match surveyed.and_then(|known| known.map_err(Failure::Invalid)) {
+        let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(Failure::Invalid)) {
             Ok(known) => known,
-            // Whoever leads next runs it, or this process when the API server is back.
+            // The next leader runs it, or this process when the API server is back.
             Err(Failure::Stopped) => return Ok(()),
             Err(failure) if failure.is_of_the_api_server() => {
                 warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
@@ -286,7 +290,8 @@ impl Engine {
             Err(Failure::Stopped) => return Ok(()),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
-        // What it has stored is read next, so that nobody's run is counted for what another one has.
+        // The checkpoint is read in this turn, right after the run was counted, so that no run is
+        // counted for another backup's checkpoint.
         let entered = turn.spend(async {
             match record.run_again(OPENING).await {
                 Ok(()) => {}
@@ -324,10 +329,11 @@ impl Engine {
         self.conduct(record, site, &cluster, &prepared, &log, signals).await
     }
 
-    /// What a backup that begins anew takes, for its checkpoints, once it stands on the Backup. Where that is refused it has none.
+    /// Records the scope of a backup that restarts, for its checkpoints. If that is refused the run
+    /// has no checkpoints.
     async fn freeze(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         cluster: &Cluster,
         prepared: &Prepared,
     ) -> Result<Option<Packed>, WriteError> {
@@ -343,11 +349,12 @@ impl Engine {
         }
     }
 
-    /// Makes the folder this run's, with what it goes on with and without the rest. Gives the log of the run before, with what was
-    /// told since. `policy`: digest of its resource policy.
+    /// Claims the folder for this run, keeping what it continues from and removing the rest.
+    /// Returns the log of the earlier run with what was logged since. `policy`: digest of the
+    /// resource policy.
     async fn enter(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         scene: &Scene,
         site: &mut Site,
         thawed: &BackupLog,
@@ -369,7 +376,7 @@ impl Engine {
                 }
                 Err(error) => {
                     let name = site.layout.backup();
-                    warn!(%name, error = format!("{error:#}"), "nobody can go on from the checkpoint of a dead run: it begins anew");
+                    warn!(%name, error = format!("{error:#}"), "could not continue from the checkpoint of a dead run: restarting the backup");
                 }
             }
             site.is_resumable = site.begun.is_some();
@@ -390,9 +397,10 @@ impl Engine {
     }
 }
 
-/// What a backup takes that goes on is what it took when it began, as the Backup says. One that begins anew takes nothing that others may hold.
+/// Limits a backup that continues to its scope, as the Backup records it, and a backup that
+/// restarts to the namespaces pinned for it, because others may run on the rest.
 fn limit(
-    record: &Record,
+    record: &BackupWriter,
     site: &Site,
     cluster: &mut Cluster,
     prepared: &mut Prepared,
@@ -402,13 +410,14 @@ fn limit(
         cluster.types = scope.types();
         prepared.selection = scope.selection();
         prepared.resolved = scope.resolved();
-        // Among the types and namespaces of now its rules may be for others, or for none.
+        // The policy's rules must resolve among the recorded types and namespaces, not among those
+        // of now.
         let namespaces = prepared.resolved.iter().map(String::as_str);
         prepared.filters = Filters::resolve(&prepared.policies, &cluster.types, namespaces);
-        // That was said.
+        // The first run has logged the missing namespaces.
         prepared.missing.clear();
     } else if let Some(pinned) = record.object().annotations().get(keys::RESOLVED_NAMESPACES) {
-        // By these others were let in beside it.
+        // Other backups were admitted beside this one because of this list.
         prepared.resolved.retain(|name| pinned.split(',').any(|pinned| pinned == name));
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! What an object says of others that a restore of it needs: read from its bytes as it passes.
+//! References from an object to others that its restore needs, read from the object's bytes as it
+//! passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +7,17 @@ use berth_core::selection::ResourceType;
 use serde::Deserialize;
 
 use super::actions::snapshots;
-use super::list::Found;
+use super::list::ListedObject;
 
-/// References that are kept of one type at most, each some hundred bytes. What is beyond is told as missing.
+/// Most references to one type that are kept, each some hundred bytes. Further ones are reported as
+/// missing.
 const MOST: usize = 250_000;
-/// Of these, references that are kept of one object.
+/// Most references of one object that are kept.
 const MOST_OF_ONE: usize = 1000;
 /// Longest name that an object can have.
 const LONGEST: usize = 253;
 
-/// Types that know something of each other.
+/// Types that refer to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Related {
     Pod,
@@ -32,14 +34,14 @@ pub enum Related {
     Secret,
 }
 
-/// Why an object is taken, from less to more.
+/// Why an object is taken, from the weakest reason to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A list of what the backup chooses has it.
+    /// It is in a list of what the backup chooses.
     Listed,
     /// Another object needs it.
     Needed,
-    /// Another object needs it, and says so that no filter keeps it out.
+    /// Another object needs it and overrides the filters.
     Required,
 }
 
@@ -81,8 +83,8 @@ impl Related {
         kind.group == group && kind.resource == resource
     }
 
-    /// What objects of a type name. A claim names others by the group that they are in. Bindings name accounts, not the other way
-    /// round: see [`Binding`].
+    /// The types that objects of this type name. A claim names the other claims of its group.
+    /// Bindings name accounts, not the other way round: see [`Binding`].
     pub fn names(self) -> &'static [Self] {
         match self {
             Self::Pod => &[Self::Claim, Self::PriorityClass],
@@ -94,36 +96,36 @@ impl Related {
     }
 }
 
-/// What the objects of one type name, by the key of [`key`]: only what is followed is read at all.
+/// References from the objects of one type, by [`key`]. Only references that are followed are read.
 #[derive(Debug, Default)]
 pub struct References {
     of: Option<Related>,
     followed: Vec<Related>,
-    /// Label of claims: those with the same value are a group.
+    /// Label of claims: claims with the same value form a group.
     group_key: String,
     names: BTreeMap<Related, BTreeMap<String, Origin>>,
     count: usize,
     /// Groups of claims: namespace and value of that label.
     groups: BTreeSet<String>,
-    /// Of these, the ones that nobody has looked for yet.
+    /// The groups that were not looked up yet.
     new_groups: Vec<String>,
-    /// For which there was no room.
+    /// Number of references for which there was no room.
     pub lost: usize,
-    /// That no object can have.
+    /// Number of references to names that no object can have.
     pub impossible: usize,
 }
 
 impl References {
-    /// `followed`: what is taken when it is named.
+    /// `followed`: the types whose objects are taken when they are named.
     pub fn of(kind: &ResourceType, followed: Vec<Related>, group_key: &str) -> Self {
         Self { of: Related::of(kind), followed, group_key: group_key.to_owned(), ..Self::default() }
     }
 
-    /// With [`Origin::Required`] all that it names is followed.
+    /// Reads the references of an object. With [`Origin::Required`] all of them are followed.
     ///
     /// # Errors
-    /// When the object is not what its type says.
-    pub fn read(&mut self, found: &Found, origin: Origin) -> Result<(), serde_json::Error> {
+    /// When the object is not of its type.
+    pub fn read(&mut self, found: &ListedObject, origin: Origin) -> Result<(), serde_json::Error> {
         let is_required = origin == Origin::Required;
         let Some(of) = self.of.filter(|_| is_required || !self.followed.is_empty()) else { return Ok(()) };
         let origin = origin.max(Origin::Needed);
@@ -147,19 +149,19 @@ impl References {
             }
             Related::Claim => {
                 let claim = Claim::parse(&found.json)?;
-                // One that is not bound yet has nothing to be stored together with others.
+                // An unbound claim has no volume that must be stored with others.
                 let Some(volume) = claim.volume else { return Ok(()) };
                 if followed(&self.followed, Related::Volume) {
                     self.note(Related::Volume, origin, None, &volume);
                 }
-                // What a group is stored with passes the filters as ever.
+                // Other claims of the group pass the filters as usual.
                 if self.followed.contains(&Related::Claim)
                     && let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty())
                 {
                     self.note_group(key(namespace, group));
                 }
             }
-            // Bindings name it, and these are looked through later on.
+            // Bindings name the account; they are read later.
             Related::Account if is_required => self.note(Related::Account, origin, namespace, &found.name),
             Related::Snapshot | Related::SnapshotContent | Related::SnapshotClass => {
                 for (related, namespace, name) in snapshots::named(of, &found.json)? {
@@ -202,26 +204,26 @@ impl References {
         self.new_groups.push(group);
     }
 
-    /// Takes out what was named of a type.
+    /// Removes and returns the names of this type.
     pub fn take(&mut self, related: Related) -> BTreeMap<String, Origin> {
         let names = self.names.remove(&related).unwrap_or_default();
         self.count -= names.len();
         names
     }
 
-    /// Takes out the groups that are new: namespace and value of the label.
+    /// Removes and returns the new groups: namespace and value of the label.
     pub fn take_groups(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.new_groups).into_iter().collect()
     }
 }
 
-/// How an object is called among those of its type.
+/// The key of an object among those of its type.
 pub fn key(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
 }
 
-/// May it stand in a path of the API? Whoever writes a claim chooses what it names, and it is not checked for him. More than a
-/// subdomain: roles have colons in their names.
+/// Whether a name may stand in a path of the API. Users choose the names in a claim, and nothing
+/// validates them. Wider than a DNS subdomain, because names of roles contain colons.
 pub fn is_name(name: &str) -> bool {
     (1..=LONGEST).contains(&name.len())
         && !matches!(name, "." | "..")
@@ -229,12 +231,12 @@ pub fn is_name(name: &str) -> bool {
         && !name.contains(char::is_control)
 }
 
-/// What is asked of a pod.
+/// What a backup reads of a pod.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     pub is_running: bool,
     pub priority_class: Option<String>,
-    /// Names of claims in its namespace. Those that are made for it alone it does not name.
+    /// Names of claims in its namespace. Claims of ephemeral volumes are not among them.
     pub claims: Vec<String>,
 }
 
@@ -268,10 +270,10 @@ impl Pod {
     }
 }
 
-/// What is asked of a claim.
+/// What a backup reads of a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// That it is bound to.
+    /// The volume that it is bound to.
     pub volume: Option<String>,
     pub labels: BTreeMap<String, String>,
 }
@@ -293,10 +295,10 @@ impl Claim {
     }
 }
 
-/// Labels of an object of any type.
+/// Reads the labels of an object of any type.
 ///
 /// # Errors
-/// When this is none.
+/// When this is no object.
 pub fn labels(json: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Labelled {
@@ -329,11 +331,12 @@ impl<S> Object<S> {
     }
 }
 
-/// What is asked of a ClusterRoleBinding.
+/// What a backup reads of a ClusterRoleBinding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Binding {
     pub role: String,
-    /// Keys of the service accounts that it names one by one. Groups of them are not followed, as Velero does not.
+    /// Keys of the service accounts that it names one by one. Groups are not followed, as in
+    /// Velero.
     pub accounts: Vec<String>,
 }
 

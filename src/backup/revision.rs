@@ -1,4 +1,4 @@
-//! As of which revision a run lists, and what turned out not to be as of then.
+//! The revision as of which a run lists, and which types were not listed as of it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::text::few;
 /// Shared by all lists of a run.
 pub struct Revision {
     version: String,
-    /// The run that began the backup is another one: this one has taken it up.
+    /// Another run began the backup; this run has taken it up.
     is_taken_up: bool,
     aggregated: HashSet<String>,
     /// By the qualified name of a type.
@@ -20,27 +20,28 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// `version`: of a write to the API server's own store. `None`: that says nothing, or nobody knows what is kept elsewhere.
+    /// `version`: the resourceVersion of a write to the API server's own store. Returns `None` if
+    /// it is no revision, or if it is not known which types aggregated servers keep.
     pub fn new(version: Option<String>, aggregated: Option<HashSet<String>>) -> Option<Self> {
         let version = version.filter(|version| is_revision(version))?;
         Some(Self { version, is_taken_up: false, aggregated: aggregated?, apart: Mutex::default() })
     }
 
-    /// Of a run that goes on with what an earlier one has stored: that is as of another revision, and the write by which this one took
-    /// it up is the one of all that it still lists.
+    /// For a run that continues: what the earlier run stored is as of another revision, and
+    /// everything that this run lists is as of the write by which it took the backup up.
     #[must_use]
     pub fn taken_up(self, is_taken_up: bool) -> Self {
         Self { is_taken_up, ..self }
     }
 
-    /// What a list of this type is to be asked for, and to say that it is as of.
+    /// The revision that a list of this type asks for and must report.
     pub fn of(&self, kind: &ResourceType) -> Option<&str> {
         let is_given_up = || self.apart.lock().get(&kind.qualified()).is_some_and(|apart| !apart.is_meant());
         let is_asked = Apart::of_type(kind, &self.aggregated).is_none() && !is_given_up();
         is_asked.then_some(self.version.as_str())
     }
 
-    /// A page has come that says it is as of `version`. `apart`: why it could not be had as of the revision.
+    /// Notes the revision of a page. `apart`: why the page could not be as of the revision.
     pub fn came(&self, kind: &ResourceType, apart: Option<Apart>, version: &str) {
         let apart = Apart::of_type(kind, &self.aggregated).or(apart);
         let goes_on = || self.apart.lock().get(&kind.qualified()) == Some(&Apart::Earlier);
@@ -57,7 +58,8 @@ impl Revision {
         *known = apart.max(*known);
     }
 
-    /// What is meant to be apart is a word in the log, what is not a warning.
+    /// Logs which types are not as of the revision: as information if that is intended, else as a
+    /// warning.
     pub fn tell(revision: Option<&Self>, log: &BackupLog) {
         for (is_warning, sentence) in Self::sentences(revision) {
             if is_warning {
@@ -68,10 +70,10 @@ impl Revision {
         }
     }
 
-    /// The same as sentences, and whether they are warnings.
+    /// The same as sentences, each with whether it is a warning.
     pub fn sentences(revision: Option<&Self>) -> Vec<(bool, String)> {
         let Some(Self { version, is_taken_up, apart, .. }) = revision else {
-            let unknown = "each list is as of the moment at which it was read: nobody could tell which types other servers keep, or the API server has no revisions";
+            let unknown = "each list is as of the moment at which it was read: it is not known which types other servers keep, or the API server has no revisions";
             return vec![(false, unknown.to_owned())];
         };
         let moment = if *is_taken_up {

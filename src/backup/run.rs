@@ -12,17 +12,17 @@ use super::checkpoint::Packed;
 use super::engine::{Engine, Failure, OPENING, Signals, schedule};
 use super::hooks::Tally;
 use super::log::BackupLog;
-use super::status::{Record, WriteError, run_id};
+use super::status::{BackupWriter, WriteError, run_id};
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
 
 impl Engine {
-    /// Runs the backup if it is ReadyToStart. As it stands then.
+    /// Runs the backup if it is ReadyToStart. Returns the Backup as it is then.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// When the Backup could not be written.
     pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
-        let mut record = Record::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
         let is_ours = record.phase() == BackupPhase::ReadyToStart.as_str();
         self.try_run(name, &mut record, &signals).await?;
         let backup = record.backup().ok();
@@ -32,20 +32,25 @@ impl Engine {
         Ok(backup)
     }
 
-    async fn try_run(&self, name: &str, record: &mut Record, signals: &Signals) -> Result<(), WriteError> {
+    async fn try_run(
+        &self,
+        name: &str,
+        record: &mut BackupWriter,
+        signals: &Signals,
+    ) -> Result<(), WriteError> {
         if record.phase() != BackupPhase::ReadyToStart.as_str() {
             return Ok(());
         }
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
         log.info("backup begins");
-        let surveyed = tokio::select! {
-            surveyed = self.survey(record, &log) => surveyed,
+        let gathered = tokio::select! {
+            gathered = self.gather_inputs(record, &log) => gathered,
             () = signals.deleted.cancelled() => return Err(WriteError::Gone),
             () = signals.canceled.cancelled() => Err(Failure::Canceled),
-            // It has not begun: whoever leads next runs it.
+            // The backup has not begun, so the next leader runs it.
             () = signals.stop.cancelled() => return Ok(()),
         };
-        let (cluster, prepared) = match surveyed {
+        let (cluster, prepared) = match gathered {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(violations)) => {
                 let errors = violations.lines();
@@ -62,7 +67,7 @@ impl Engine {
         let digest = scope.as_ref().map(Packed::digest);
         match record.begin(&prepared.patch, &run, digest.as_deref(), OPENING).await {
             Ok(()) => {}
-            // Whoever refuses that lets it end, maybe: it would be tried for ever otherwise, in its slot.
+            // End the backup, because it would be tried for ever otherwise, and keep its slot.
             Err(WriteError::Refused(error)) => {
                 return self.fail_unbegun(record, &Failure::Refused(error)).await;
             }
@@ -96,7 +101,7 @@ impl Engine {
                 self.leave(record, &failure).await;
                 return Ok(());
             }
-            // What lies there is not of this run: it is neither removed nor added to.
+            // The files in the folder are not of this run: neither remove them nor add to them.
             Err(failure) => return self.fail(record, &failure).await,
         };
         self.conduct(record, site, &cluster, &prepared, &log, signals).await

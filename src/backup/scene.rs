@@ -1,4 +1,4 @@
-//! What a run that nobody runs any more has left in its location.
+//! What a dead run has left in its location.
 
 use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::Claim;
@@ -10,30 +10,31 @@ use tracing::warn;
 use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes};
 use super::engine::{Engine, Signals};
 use super::log::BackupLog;
-use super::status::Record;
+use super::status::BackupWriter;
 use super::uploads::Place;
 use crate::storage::{Found, Layout, Opened, Parts};
 
-/// What was found of it.
+/// What was found there.
 pub(super) struct Scene {
     pub(super) location: BackupStorageLocation,
     pub(super) layout: Layout,
     pub(super) parts: Parts,
     pub(super) found: Found,
-    /// What its checkpoint says of itself. The rest is read when its run is counted: it may be whatever kills us.
+    /// The first line of its checkpoint. The rest is read once the run is counted, because reading
+    /// it may kill the process.
     pub(super) checkpoint: Option<Head>,
-    /// The claim of the run that has taken it over.
+    /// The claim of the run that has taken the backup over.
     pub(super) ours: Claim,
     pub(super) recovery: Recovery,
 }
 
 impl Scene {
-    /// The claim of the run that died.
+    /// The claim of the dead run.
     pub(super) fn earlier(&self) -> Option<&Claim> {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
     }
 
-    /// What was told since, behind what the earlier run had told when it wrote its checkpoint, as far as that is short.
+    /// The log so far, behind the messages in the earlier run's checkpoint, if these are short.
     pub(super) async fn log(&self, thawed: &BackupLog) -> object_store::Result<BackupLog> {
         let start = match &self.checkpoint {
             Some(_) => self.layout.read_checkpoint_start(NOTES).await?,
@@ -46,10 +47,11 @@ impl Scene {
         Ok(log)
     }
 
-    /// The checkpoint that was decided on, in a run that is counted. `None`: it is not there any more, or nobody believes it.
+    /// Reads the checkpoint that was decided on, in a counted run. `None`: it is not there any
+    /// more, or it is not believed.
     pub(super) async fn believed(
         &self,
-        record: &Record,
+        record: &BackupWriter,
     ) -> object_store::Result<Option<(Checkpoint, UpdateVersion)>> {
         let Some((content, version)) = self.layout.read_checkpoint().await? else { return Ok(None) };
         let checkpoint = match Checkpoint::read(content) {
@@ -60,7 +62,7 @@ impl Scene {
                 return Ok(None);
             }
         };
-        // It may be another one by now.
+        // It may be another checkpoint by now.
         let digest = checkpoint.scope.digest();
         let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
         let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
@@ -74,10 +76,10 @@ impl Scene {
 }
 
 impl Engine {
-    /// Opens its location, looks, and decides.
+    /// Opens the location, reads what is there, and decides.
     pub(super) async fn scene(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         name: &str,
         run: &str,
         is_held: bool,
@@ -101,7 +103,7 @@ impl Engine {
             AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
             _ => None,
         };
-        // An empty one says that nobody is to go on from there.
+        // An empty checkpoint is void: no run may continue from it.
         let start = start.filter(|(start, _)| !start.is_empty());
         let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
             Ok((head, _)) => Some(head),
@@ -112,7 +114,7 @@ impl Engine {
         });
         let recovery = recover(&Interrupted {
             phase: record.phase(),
-            // Be it since the record was read.
+            // The cancel may have come after the Backup was read.
             is_canceled: record.is_canceled() || signals.canceled.is_cancelled(),
             is_begun,
             is_held,

@@ -1,4 +1,4 @@
-//! Other servers, which keep types of the cluster beside the API server's own store.
+//! Aggregated API servers, which keep types of the cluster outside the API server's own store.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,11 @@ use kube::api::{Api, ListParams};
 
 use super::list::{ListError, Lister};
 
-/// The API server keeps those of its own types and of definitions itself, with this label, and removes what else has it.
+/// The API server labels the APIServices of its own types and of definitions, and removes any other
+/// that has this label.
 const OF_OTHERS: &str = "!kube-aggregator.kubernetes.io/automanaged";
 
-/// Names of the APIServices that lead to other servers; `None`: nobody tells us.
+/// Names of the APIServices of aggregated servers; `None`: they cannot be listed.
 ///
 /// # Errors
 /// When the API server itself is gone.
@@ -24,11 +25,11 @@ pub async fn aggregated(
     let is_of_services =
         |kind: &ResourceType| kind.group == "apiregistration.k8s.io" && kind.resource == "apiservices";
     if !types.iter().any(is_of_services) {
-        // Without an aggregator there are no others.
+        // Without the aggregation layer there are none.
         return Ok(Some(HashSet::new()));
     }
     let api: Api<APIService> = Api::all(client.clone());
-    // From whatever its cache has: nobody adds servers from one second to the next.
+    // From the cache, because nobody adds servers from one second to the next.
     let params = ListParams::default().match_any().labels(OF_OTHERS);
     match lister.patiently("apiservices", || api.list_metadata(&params)).await {
         Ok(list) => Ok(Some(list.items.into_iter().filter_map(|service| service.metadata.name).collect())),

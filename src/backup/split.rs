@@ -6,14 +6,14 @@ use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 use serde::Deserialize;
 
-/// What a list says about itself.
+/// The metadata of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListHead {
-    /// Where the next page begins; empty at the end.
+    /// Continue token of the next page; empty at the end.
     pub continue_token: String,
-    /// Objects behind this page, where the server knows.
+    /// Objects behind this page, if the server says so.
     pub remaining: Option<u64>,
-    /// As of when it is.
+    /// The revision of the list.
     pub resource_version: String,
 }
 
@@ -21,7 +21,7 @@ pub struct ListHead {
 pub enum SplitError {
     #[error("the list is not JSON: expected {expected} at byte {at}")]
     Syntax { expected: &'static str, at: usize },
-    #[error("the list ended in the middle of byte {0}")]
+    #[error("the list ended early at byte {0}")]
     Truncated(usize),
     #[error("the list's metadata cannot be read")]
     Metadata(#[source] serde_json::Error),
@@ -52,7 +52,7 @@ enum At {
     End,
 }
 
-/// Where a scan through one value stands, so that it can go on with the next bytes.
+/// How far a scan through one value has come, so that it can continue with the next bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scan {
     offset: usize,
@@ -60,7 +60,8 @@ struct Scan {
     string: bool,
 }
 
-/// Feed it with [`Splitter::push`], take items with [`Splitter::next_item`], then [`Splitter::finish`].
+/// Splits a list: feed it with [`Splitter::push`], take items with [`Splitter::next_item`], then
+/// call [`Splitter::finish`].
 #[derive(Debug)]
 pub struct Splitter {
     buffer: BytesMut,
@@ -88,7 +89,7 @@ impl Splitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole item; `None` when more bytes are needed, or none are left.
+    /// The next complete item; `None` when more bytes are needed, or none are left.
     ///
     /// # Errors
     /// When this is no list.
@@ -149,7 +150,7 @@ impl Splitter {
         }
     }
 
-    /// Reads `"key":` and what tells what follows. `false`: more bytes are needed.
+    /// Reads `"key":` and the first byte of the value. `false`: more bytes are needed.
     fn key(&mut self) -> Result<bool, SplitError> {
         match self.peek() {
             None => return Ok(false),
@@ -164,7 +165,8 @@ impl Splitter {
             }
             Some(byte) => self.expect(byte == b'"', "a key")?,
         }
-        // Keys of a list are short and plain: look for the closing quote, a colon and the value's first byte.
+        // Keys of a list are short and plain: find the closing quote, a colon and the value's first
+        // byte.
         let Some(end) = self.buffer.get(1..).and_then(|rest| memchr::memchr(b'"', rest)) else {
             return Ok(false);
         };
@@ -187,7 +189,7 @@ impl Splitter {
         Ok(true)
     }
 
-    /// The value that begins at the start of the buffer, once it is whole.
+    /// The value at the start of the buffer, once it is complete.
     fn value(&mut self) -> Option<Bytes> {
         let end = self.scan.find_end(&self.buffer)?;
         self.scan = Scan::default();
@@ -224,7 +226,7 @@ impl Splitter {
 }
 
 impl Scan {
-    /// Offset just behind the value; `None` when it is not whole yet.
+    /// Offset just behind the value; `None` when it is not complete yet.
     fn find_end(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             if self.string {
@@ -235,7 +237,8 @@ impl Scan {
                 };
                 let at = self.offset + found;
                 if bytes.get(at) == Some(&b'\\') {
-                    // The escaped byte must have arrived, or we come back to the backslash.
+                    // The escaped byte must have arrived; otherwise the next scan starts at the
+                    // backslash.
                     if at + 1 >= bytes.len() {
                         self.offset = at;
                         return None;
@@ -253,7 +256,7 @@ impl Scan {
             match bytes.get(self.offset)? {
                 b'"' => self.string = true,
                 b'{' | b'[' => self.depth += 1,
-                // At depth 0 this closes what is around a number, true, false or null.
+                // At depth 0 this closes what surrounds a number, true, false or null.
                 b'}' | b']' | b',' if self.depth == 0 => return Some(self.offset),
                 b'}' | b']' => {
                     self.depth -= 1;

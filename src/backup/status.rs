@@ -1,6 +1,7 @@
-//! Writes to the Backup that runs: each on the version last seen, repeated until it stands or the object is
-//! not ours any more. An annotation names the run that has it: whoever takes up what a dead leader left takes it over by that,
-//! and the dead one, should it wake, writes nothing more.
+//! Writes to a Backup that runs. Each write is based on the version last seen and is repeated until
+//! it succeeds or the Backup is not this run's any more. An annotation names the run that has the
+//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader wakes
+//! up it writes nothing more.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub enum WriteError {
 }
 
 /// The Backup as it stands on the API server, fields unknown to us included.
-pub struct Record {
+pub struct BackupWriter {
     api: Api<DynamicObject>,
     object: DynamicObject,
     uid: String,
@@ -53,15 +54,15 @@ pub struct Record {
     run: Option<String>,
 }
 
-/// Of this run, and of no other one.
+/// A new ID of a run, which no other run has.
 pub(super) fn run_id() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{:x}-{random:016x}", Timestamp::now().as_microsecond())
 }
 
-impl Record {
+impl BackupWriter {
     /// # Errors
-    /// When it is gone, or another one than `uid`.
+    /// When the Backup is gone, or another object has its name.
     pub async fn read(client: Client, namespace: &str, name: &str, uid: &str) -> Result<Self, WriteError> {
         let api = Api::namespaced_with(client, namespace, &ApiResource::erase::<Backup>(&()));
         let object = match timeout(CALL, api.get_opt(name)).await {
@@ -96,46 +97,48 @@ impl Record {
         self.object.annotations().get(key).map(String::as_str)
     }
 
-    /// Do people want it to end?
+    /// Whether an annotation asks for the backup to be canceled.
     pub fn is_canceled(&self) -> bool {
         is_set(self.object.annotations(), keys::CANCEL)
     }
 
-    /// Has some run of it had leave to publish? An API server without policies lets anybody write the annotation who may patch Backups; the
-    /// status that comes with it is berth's to write as well.
+    /// Whether a run had the permission to publish. On an API server without policies, anybody who
+    /// may patch Backups can write the annotation; but `status.completionTimestamp`, which comes
+    /// with it, only berth may write.
     pub fn is_publishing(&self) -> bool {
         self.annotation(keys::PUBLISHING).is_some()
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
     }
 
-    /// The pods in which its run has begun hooks, as they stand on record.
+    /// The pods in which a run has begun hooks, as recorded on the Backup.
     pub fn frozen(&self) -> Option<&str> {
         self.annotation(keys::FROZEN)
     }
 
-    /// Digest of what it takes, as the run that froze it wrote it.
+    /// Digest of the scope, as the run that began the backup recorded it.
     pub fn scope(&self) -> Option<&str> {
         self.annotation(keys::SCOPE)
     }
 
-    /// Has a run of this engine begun it?
+    /// Whether a run of this engine has begun the backup.
     pub fn is_begun(&self) -> bool {
         self.annotation(keys::RUN).is_some()
     }
 
-    /// How often it was run so far. By this ends what kills each controller that runs it, so nobody but berth may write the annotation.
+    /// How often the backup was run so far. This count ends a backup that kills each controller
+    /// that runs it, so only berth may write the annotation.
     pub fn runs(&self) -> Runs {
         self.annotation(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default()
     }
 
-    /// Objects that it was said to have, and of these the ones that were said to be stored.
+    /// The recorded progress: objects in total, and objects stored.
     pub fn progress(&self) -> (u64, u64) {
         let progress = |key: &str| self.object.data["status"]["progress"][key].as_u64().unwrap_or(0);
         (progress("totalItems"), progress("itemsBackedUp"))
     }
 
-    /// Begins it, by a patch that makes it InProgress: `run` has it then. `scope`: digest of what it takes, where checkpoints will say
-    /// that.
+    /// Begins the backup with a patch that sets phase InProgress and makes `run` its owner. `scope`
+    /// is the digest of the scope, if the run writes checkpoints.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -147,7 +150,7 @@ impl Record {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let mut patch = patch.clone();
-        // What its maker wrote there while nobody looked is not ours.
+        // The creator of the Backup may have set these annotations before any policy was installed.
         let marks = json!({
             keys::RUN: run, keys::RUNS: "1", keys::SCOPE: scope, keys::PUBLISHING: null, keys::FROZEN: null,
         });
@@ -157,7 +160,7 @@ impl Record {
         self.merge(&patch, BackupPhase::ReadyToStart, patience).await
     }
 
-    /// From here on whoever ran it can neither publish nor end it.
+    /// Takes the backup over: from here on the run that had it can neither publish nor end it.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -169,8 +172,10 @@ impl Record {
         Ok(())
     }
 
-    /// Counts the run that is about to go on or to begin anew: nothing but this, because whoever has taken it over meanwhile would find
-    /// its claim replaced. What an earlier run said of its end goes, and what it had frozen was thawed.
+    /// Counts the run that is about to continue or restart the backup. The patch changes little
+    /// else, because a leader that has taken the backup over meanwhile would find its claim
+    /// replaced. It clears what an earlier run recorded of its end, and its frozen pods, which have
+    /// been thawed.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -183,7 +188,8 @@ impl Record {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Freezes what it takes, for a run that begins anew: from here on its checkpoints are believed, and those of earlier runs are not.
+    /// Records the scope of a run that restarts the backup: from here on its checkpoints are
+    /// believed, and those of earlier runs are not.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -192,8 +198,8 @@ impl Record {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Leaves it to whoever leads next. A run that ends so says nothing against another one, and does not count. Hooks of all pods on
-    /// record were tried.
+    /// Hands the backup over to the next leader. A run that ends like this does not count. The
+    /// hooks of all recorded pods were tried.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -203,7 +209,7 @@ impl Record {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Hooks of all pods on record were tried.
+    /// Clears the recorded pods, because their hooks were tried.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -212,22 +218,23 @@ impl Record {
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }
 
-    /// Asks for leave to publish, with the status that it will have but for its phase: once this stands, the backup is whole, and
-    /// whoever finds it publishes it.
+    /// Asks for the permission to publish, with the final status except its phase. Once this write
+    /// stands, the backup is complete, and whichever leader finds it publishes it.
     ///
     /// # Errors
-    /// See [`WriteError`]. Only after [`WriteError::Time`] it may stand nonetheless.
+    /// See [`WriteError`]. After [`WriteError::Time`], and only then, the write may stand
+    /// nonetheless.
     pub async fn may_publish(&mut self, status: &Value, patience: Duration) -> Result<(), WriteError> {
         let marks = json!({keys::PUBLISHING: self.run, keys::FROZEN: null});
         let patch = json!({"metadata": {"annotations": marks}, "status": status});
         match self.merge(&patch, BackupPhase::InProgress, patience).await {
-            // An answer that was lost may have been a yes.
+            // The write may have succeeded although its answer was lost.
             Err(_) if self.is_ours() && self.annotation(keys::PUBLISHING) == self.run.as_deref() => Ok(()),
             done => done,
         }
     }
 
-    /// Merges `patch` into the object while it is in `from`, trying for as long as `patience`.
+    /// Merges `patch` into the object while its phase is `from`; retries for at most `patience`.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -240,7 +247,7 @@ impl Record {
         let begun = Instant::now();
         let mut pauses = Pauses::default();
         loop {
-            // The answer to a write of ours may have been lost.
+            // The answer to an earlier attempt may have been lost.
             if self.stands(patch, from) {
                 return Ok(());
             }
@@ -259,7 +266,7 @@ impl Record {
                 Answer::Gone(_) => return Err(WriteError::Gone),
                 Answer::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
                 Answer::Conflict(_) => {
-                    self.look_again().await?;
+                    self.read_again().await?;
                     None
                 }
                 Answer::Refused(error) => Some(error),
@@ -267,7 +274,7 @@ impl Record {
             };
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.look_again().await?;
+                self.read_again().await?;
                 return if self.stands(patch, from) { Ok(()) } else { Err(WriteError::Time(error)) };
             }
             if let Some(error) = error {
@@ -281,15 +288,16 @@ impl Record {
         self.run.is_some() && self.annotation(keys::RUN) == self.run.as_deref()
     }
 
-    /// Is it in the phase to which `patch` moves it, and was it this run that moved it?
+    /// Whether the object is in the phase that `patch` sets, and this run set it.
     fn stands(&self, patch: &Value, from: BackupPhase) -> bool {
         self.is_ours() && self.phase() != from.as_str() && patch["status"]["phase"] == self.phase()
     }
 
-    /// Ends the Backup, by a patch with its last status; hooks of all pods on record were tried. Where that is too large, or a failure
-    /// that the API server refuses, with its phase alone, by a write that leaves the object smaller than it was: a Backup that nobody
-    /// can end keeps its slot. What else is refused of a backup that is stored is tried again by whoever takes it up, with all that is
-    /// known of it.
+    /// Ends the Backup with a patch of its final status; the hooks of all recorded pods were tried.
+    /// If the API server refuses that patch because it is too large, or refuses a failure, only the
+    /// phase is written, by a patch that makes the object smaller, because a Backup that cannot end
+    /// keeps its slot. Any other refusal of a stored backup is left to the leader that takes it up,
+    /// which tries again with everything that is known.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -319,7 +327,7 @@ impl Record {
         self.merge(&patch, from, patience).await
     }
 
-    async fn look_again(&mut self) -> Result<(), WriteError> {
+    async fn read_again(&mut self) -> Result<(), WriteError> {
         match timeout(CALL, self.api.get_opt(&self.object.name_any())).await {
             Ok(Ok(Some(object))) if object.meta().uid.as_ref() == Some(&self.uid) => self.object = object,
             Ok(Ok(_)) => return Err(WriteError::Gone),

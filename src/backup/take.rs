@@ -1,4 +1,4 @@
-//! What a backup takes, from the first list to an archive that is stored.
+//! What a backup stores, from the first list to a stored archive.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use super::collect::{Collector, Counters};
 use super::engine::{Engine, Failure, LAST_PART, Signals, schedule};
 use super::frozen::Frozen;
 use super::hold::Holder;
-use super::hooks::Runner;
+use super::hooks::HookRunner;
+use super::inputs::Cluster;
 use super::interruption::untaken;
 use super::keeper::{Keeper, Known};
 use super::ledger::Ledger;
@@ -32,20 +33,21 @@ use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
 use super::revision::Revision;
-use super::status::Record;
-use super::survey::Cluster;
+use super::status::BackupWriter;
 use super::upload::{Upload, UploadError};
 
 /// Gzip members between the workers and the store.
 const PARTS: usize = 4;
-/// What the upload has told and nobody has heard: some 500 MiB of it, if a checkpoint takes that long.
+/// Messages of the upload that may wait for the keeper: some 500 MiB of parts, if a checkpoint
+/// takes that long.
 const TOLD: usize = 64;
 
 impl Engine {
-    /// Lists, packs and stores everything that is not stored yet. When this returns nothing of it is on its way to the store any more.
+    /// Lists, packs and stores everything that is not stored yet. When this returns nothing is on
+    /// its way to the store any more.
     pub(super) async fn take(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         site: &mut Site,
         cluster: &Cluster,
         prepared: &Prepared,
@@ -69,7 +71,7 @@ impl Engine {
             done: Arc::new(AtomicU64::new(stored)),
             asked: Asked::by(prepared.policies.volumes.clone()),
         };
-        // The write by which it began, or was taken up, is a moment that the API server's store knows.
+        // The write that began the backup, or took it up, is a revision that the API server keeps.
         let version = record.object().resource_version();
         let revision = Revision::new(version, cluster.aggregated.clone());
         let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
@@ -98,15 +100,15 @@ impl Engine {
             staged: Arc::clone(&staged),
             claimed: Some((layout.clone(), site.claim.clone())),
         };
-        // Whoever does not lead any more stores nothing either.
+        // A process that leads no more must store nothing either, so the task is aborted on drop.
         let uploading = AbortOnDropHandle::new(tokio::spawn(upload.run(taken_parts)));
         let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
         let (frozen, ending) = (Frozen::default(), CancellationToken::new());
         let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
-            runner: Runner { exec: self.exec.as_ref(), log, tally: &tally },
-            lister: self.looker(),
+            runner: HookRunner { exec: self.exec.as_ref(), log, tally: &tally },
+            lister: self.pod_lister(),
             frozen: &frozen,
             counters: &counters,
             batches: batches.clone(),
@@ -126,7 +128,7 @@ impl Engine {
                     tokio::task::spawn_blocking(move || archive::work(&waiting, &parts, mtime, &done))
                 })
                 .collect();
-            // Only the workers hold it from here on: if they end, so does the collecting.
+            // Only the workers hold it from here on, so if they end, collecting ends too.
             drop(waiting);
             let collector = Collector {
                 lister: self.lister().as_of(revision.clone()),
@@ -152,7 +154,7 @@ impl Engine {
             }
             let mut list = collected.map_err(Failure::List)?;
             tally.correct(&mut list);
-            // Before the archive is whole: from then on nobody looks at the objects again.
+            // Before the archive is complete, because from then on nothing reads the objects again.
             Revision::tell(revision.as_deref(), log);
             let decided = counters.asked.tell(&spec, log);
             tell_claims_without_data(&spec, &list, decided, log);
@@ -167,12 +169,12 @@ impl Engine {
                 lost = keep_record(record, &counters, &ledger, &frozen) => Err(lost),
                 ended = signals.raise() => Err(ended),
             };
-            // Whatever became of the backup: what was begun in a pod is undone in it.
+            // Whatever became of the backup, undo what was begun in pods.
             ending.cancel();
             blocks.as_mut().await;
-            // Whoever sent it anything has ended by now: so does the upload, whole or given up.
+            // All senders have ended by now, so the upload ends too, complete or given up.
             let uploaded = match &packed {
-                // It may be in the middle of a part, and as patient with its store as ever.
+                // The upload may be in the middle of a part, and would wait long for its store.
                 Err(failure) if failure.is_from_outside() => {
                     let given_up = Ok(Err(UploadError::GivenUp));
                     tokio::time::timeout(LAST_PART, uploading).await.unwrap_or(given_up)
@@ -182,7 +184,7 @@ impl Engine {
             (packed, uploaded)
         };
         let keeping = async {
-            // Whoever waits to be heard learns that nobody listens any more.
+            // Drop the receiver when this ends, so that the upload does not wait for it.
             let mut told = told;
             let Some(keeper) = &mut keeper else { return };
             let hurry = async {
@@ -208,7 +210,7 @@ impl Engine {
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
             (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
-            // The upload knows why, unless it ended because the packing did.
+            // The upload's error is the cause, unless it ended because the packing did.
             (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Failure::Upload(error),
             (Err(failure), _) => failure,
             (Ok(_), Err(error)) => Failure::Upload(error),
@@ -218,8 +220,9 @@ impl Engine {
     }
 }
 
-/// A claim without its data is a hole, unless the backup says that this is meant. Where it asks for the data, that is an error already.
-/// `decided`: of how many a policy has said what is meant.
+/// Warns of claims that are stored without the data of their volumes, unless the backup says that
+/// this is intended, or has asked for the data, which is an error already. `decided`: for how many
+/// claims a policy has decided.
 fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, decided: usize, log: &BackupLog) {
     let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len).saturating_sub(decided);
     if claims > 0 && spec.snapshot_volumes.is_none() {

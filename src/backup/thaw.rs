@@ -1,5 +1,5 @@
-//! Pods that a run which is no more left between their hooks, as they stand on record (see [`super::frozen`]): what was begun in them is
-//! undone.
+//! Undoes what a dead run has begun in pods that are recorded as maybe frozen (see
+//! [`super::frozen`]).
 
 use std::time::Duration;
 
@@ -17,27 +17,28 @@ use tracing::{info, warn};
 
 use super::engine::{Engine, OPENING};
 use super::exec::HookError;
-use super::hooks::{Runner, Tally, look};
+use super::hooks::{HookRunner, Tally, read_pod};
 use super::list::Lister;
 use super::log::{About, BackupLog};
-use super::status::{Record, WriteError};
+use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
-/// How long a command that a dead run began before a pod is thought to go on in its container, at most.
+/// How long a command that a dead run began before a pod may go on in its container, at most.
 const GOES_ON: Duration = Duration::from_secs(120);
-/// How long after its start a leader tries to reach pods that a dead run left. The backup keeps its slot for so long.
+/// How long after its start a leader tries to reach pods that a dead run left. The backup keeps its
+/// slot for that time.
 const THAWING: Duration = Duration::from_secs(600);
 
 impl Engine {
-    /// Runs the hooks after those pods that a run which is no more left between its hooks, all at once: nobody waits for another one's.
-    /// What was tried is on record no more.
+    /// Runs the hooks after the pods that a dead run left between their hooks, all concurrently, so
+    /// that none waits for another's. Then removes the pods that were tried from the record.
     ///
     /// # Errors
-    /// When the Backup is not ours any more, or pods are left on record, to be tried again: they could not be reached, or `stop` came
-    /// first.
+    /// When the Backup is not ours any more, or pods stay recorded to be tried again, because they
+    /// could not be reached or `stop` came first.
     pub(super) async fn thaw(
         &self,
-        record: &mut Record,
+        record: &mut BackupWriter,
         log: &BackupLog,
         tally: &Tally,
         stop: &CancellationToken,
@@ -45,11 +46,11 @@ impl Engine {
         let Some(frozen) = record.frozen() else { return Ok(()) };
         let pods = read_frozen(frozen);
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
-        // It was read when the backup began.
+        // The hooks were validated when the backup began.
         let at = Field::root("spec").child("hooks");
         let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
-        let (lister, left) = (self.looker(), Mutex::new(pods.clone()));
-        let runner = Runner { exec: self.exec.as_ref(), log, tally };
+        let (lister, left) = (self.pod_lister(), Mutex::new(pods.clone()));
+        let runner = HookRunner { exec: self.exec.as_ref(), log, tally };
         let (still, lister, runner, entries) = (&left, &lister, &runner, entries.as_slice());
         let thaw = |pod: PodId| async move {
             if thaw_pod(runner, lister, &pod, entries).await {
@@ -74,9 +75,9 @@ impl Engine {
         let frozen = if left.is_empty() { Value::Null } else { write_frozen(&left).into() };
         let patch = json!({"metadata": {"annotations": {keys::FROZEN: frozen}}});
         match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
-            // Its end takes it off as well.
+            // The write that ends the backup removes them as well.
             Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
-                warn!(error = chain(&error), "what was frozen could not be taken off the record");
+                warn!(error = chain(&error), "could not remove thawed pods from the record");
             }
             done => done?,
         }
@@ -84,11 +85,12 @@ impl Engine {
     }
 }
 
-/// Runs the hooks after a pod that a dead run left, as they are now. `false`: it could not be reached, which may pass.
-async fn thaw_pod(runner: &Runner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
+/// Runs the hooks after a pod that a dead run left, as the pod is now. `false`: the pod could not
+/// be reached, which may pass.
+async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
     runner.log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
-    let found = look(lister, pod).await.and_then(|found| {
+    let found = read_pod(lister, pod).await.and_then(|found| {
         let hooks = found.hooks(entries).map_err(|faults| HookError::Failed(faults.to_string()))?;
         Ok((hooks, found.first_container()))
     });
@@ -106,7 +108,7 @@ async fn thaw_pod(runner: &Runner<'_>, lister: &Lister, pod: &PodId, entries: &[
             return !error.passes();
         }
     };
-    // What ran before it when its run died goes on in its container.
+    // A command that ran before the pod when its run died may go on in its container.
     let again = hooks.pre.iter().map(|hook| hook.timeout.min(GOES_ON)).max();
     let run = runner.run_after(&hooks.post, pod, container.as_deref(), again);
     timeout(limits::LAST_HOOKS, run).await.unwrap_or_else(|_| {

@@ -1,7 +1,9 @@
-//! When whoever takes up a dead run's backup looks at its location and reads what is stored there: one backup of a location at a time, so
-//! that a store which hangs holds up its own backups alone. It may have been written by anybody who may write to a store, and be what
-//! kills us. So what is not bounded is read for one backup at a time, wherever it lies: then it kills nobody in the middle of a recovery
-//! of his own, and no two of them together are too large.
+//! Orders how recoveries read locations. One backup of a location at a time is inspected, so that a
+//! store that hangs holds up only its own backups. A checkpoint may have been written by anybody
+//! who may write to the store, and reading it may kill the process, because its size is not
+//! bounded. So one checkpoint at a time is read, whatever its location: then it does not kill the
+//! process in the middle of another backup's recovery, and no two of them together take too much
+//! memory.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -11,28 +13,30 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long a turn is at most: a store that is away holds up nobody else for longer.
+/// Longest turn: a store that hangs holds up others no longer.
 const LONGEST: Duration = Duration::from_secs(120);
-/// How long others of a location wait where the turn before it failed, or was too short: whoever is next there is likely to wait in vain, too.
+/// Longest turn after one that failed or took too long, because the next attempt is likely to fail,
+/// too.
 const SHORT: Duration = Duration::from_secs(5);
-/// Locations that have a row of their own at one time; all others share one. What is looked at of each is bounded, and so it is in all.
+/// Most locations with a row of their own; all others share one. What is read while inspecting one
+/// is bounded, so it is bounded for all.
 const ROWS: usize = 16;
-/// Bytes of a name that an object may have.
+/// Most bytes of an object's name.
 const NAME: usize = 253;
 
-/// Those that wait for one location. `true`: the last turn there failed.
+/// The queue for one location. `true`: the last turn there failed.
 type Row = Arc<Mutex<bool>>;
 
-/// Of one process.
+/// The turns of one process.
 #[derive(Clone, Default)]
 pub struct Turns(Arc<Rows>);
 
 #[derive(Default)]
 struct Rows {
-    /// Two, because whoever reads waits for those of other locations, and whoever looks does not.
+    /// Two, because a reader waits for readers of other locations, and an inspector does not.
     looks: Named,
     reads: Named,
-    /// Of all locations.
+    /// Held by the one reader of all locations.
     reading: Arc<Mutex<()>>,
 }
 
@@ -40,12 +44,14 @@ struct Rows {
 type Named = parking_lot::Mutex<HashMap<String, Row>>;
 
 impl Turns {
-    /// To look at what lies in a location, of which nothing but a bounded part is read. In the order in which they are asked for there.
-    pub async fn look(&self, location: &str) -> Turn {
+    /// Waits for a turn to inspect a location, which reads a bounded amount. First come, first
+    /// served.
+    pub async fn inspect(&self, location: &str) -> Turn {
         Turn { row: row(&self.0.looks, location).lock_owned().await, reading: None }
     }
 
-    /// To read all of a checkpoint. One of a location is in the line of all, however many wait there.
+    /// Waits for a turn to read a whole checkpoint. Of each location only one waits in the queue of
+    /// all locations.
     pub async fn read(&self, location: &str) -> Turn {
         let row = row(&self.0.reads, location).lock_owned().await;
         let reading = Arc::clone(&self.0.reading).lock_owned().await;
@@ -53,7 +59,7 @@ impl Turns {
     }
 }
 
-/// Names come from users: they take no more room than there are rows.
+/// Names come from users, so the number of rows is bounded.
 fn row(rows: &Named, location: &str) -> Row {
     let rows = &mut *rows.lock();
     if let Some(row) = rows.get(location) {
@@ -72,10 +78,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Over when `work` is done, which may go on after a turn that was the longest.
+    /// Spends the turn on `work`, which may continue after the longest turn has ended.
     ///
     /// # Errors
-    /// As `work`: then the next turn at that location is a short one.
+    /// Those of `work`; then the next turn at that location is a short one.
     pub async fn spend<T, E>(mut self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let (longest, begun) = (if *self.row { SHORT } else { LONGEST }, Instant::now());
         let mut work = pin!(work);
@@ -89,7 +95,8 @@ impl Turn {
         }
         let Self { row, reading } = self;
         drop(row);
-        // What is read is not bounded, however its location is: it is one at a time all the same.
+        // The checkpoint is not bounded, whatever its location's state, so it keeps the turn of all
+        // readers.
         tokio::select! {
             biased;
             done = &mut work => return done,
@@ -125,7 +132,7 @@ mod tests {
     async fn a_location_that_hangs_holds_up_its_own_backups_alone_and_for_a_short_time_once_that_is_known() {
         let (turns, begun) = (Turns::default(), Instant::now());
         let look = async |location: &str, seconds: u64, well: bool| {
-            let _ = turns.look(location).await.spend(work(seconds, well)).await;
+            let _ = turns.inspect(location).await.spend(work(seconds, well)).await;
             begun.elapsed().as_secs()
         };
         let hanging = async {
@@ -161,28 +168,28 @@ mod tests {
         assert_eq!(ended, (1, 106, 6, 107));
         // Whoever only looks does not wait for those who read.
         let reading = turns.read("bad").await;
-        tokio::time::timeout(Duration::from_secs(1), turns.look("bad")).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(1), turns.inspect("bad")).await.unwrap();
         drop(reading);
     }
 
     #[tokio::test(start_paused = true)]
     async fn whatever_locations_are_called_there_are_so_many_rows_and_those_in_use_stay() {
         let turns = Turns::default();
-        let held = turns.look("held").await;
+        let held = turns.inspect("held").await;
         for i in 0..10 * ROWS {
-            turns.look(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
+            turns.inspect(&format!("location-{i}")).await.spend(work(0, false)).await.unwrap_err();
             assert!(turns.0.looks.lock().len() <= ROWS + 1);
         }
         assert!(turns.0.looks.lock().contains_key("held"));
         let mut all = Vec::new();
         for i in 0..ROWS {
-            all.push(turns.look(&format!("other-{i}")).await);
+            all.push(turns.inspect(&format!("other-{i}")).await);
         }
         // No row is left, so this one waits for whoever is in the row of all others.
-        let next = tokio::time::timeout(LONGEST, turns.look(&"n".repeat(1 << 20))).await;
+        let next = tokio::time::timeout(LONGEST, turns.inspect(&"n".repeat(1 << 20))).await;
         assert!(next.is_err());
         assert_eq!(turns.0.looks.lock().len(), ROWS + 1);
         drop((held, all));
-        assert!(tokio::time::timeout(LONGEST, turns.look("next")).await.is_ok());
+        assert!(tokio::time::timeout(LONGEST, turns.inspect("next")).await.is_ok());
     }
 }

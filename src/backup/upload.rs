@@ -1,5 +1,6 @@
-//! The archive on its way to the store: one request if it is small, parts if it is not. Nothing is visible
-//! under its key until all of it is there. What is stored of it is told as it goes on, so that another process can go on with it.
+//! Sends the archive to the store: in one request if it is small, otherwise in parts. Nothing is
+//! visible under its key until all of it is there. The upload reports what is stored, so that
+//! another process can continue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +18,11 @@ use super::ledger::Contents;
 use super::messages::{Part, Progress};
 use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
 
-/// Size of every part but the last. S3 wants 5 MiB or more, and Cloudflare's R2 wants all of one size: a part ends where it is
-/// full, be that in the middle of a gzip member.
+/// Size of every part but the last. S3 needs 5 MiB or more, and Cloudflare's R2 needs all of one
+/// size: a part ends where it is full, even in the middle of a gzip member.
 pub const PART: usize = 8 * 1024 * 1024;
-/// S3 takes 10,000 parts. Behind this one (39 GiB) they are larger, so that an archive may have 350 GiB, though not in R2.
+/// S3 takes 10,000 parts. Behind this one (39 GiB) they are larger, so that an archive may have 350
+/// GiB, though not in R2.
 const LARGE_AFTER: usize = 5000;
 const LARGER: usize = 8;
 const PARTS_AT_ONCE: usize = 2;
@@ -34,11 +36,11 @@ pub enum UploadError {
     Task(#[source] tokio::task::JoinError),
     #[error("the archive was given up")]
     GivenUp,
-    #[error("the folder of the archive could not be looked at once more")]
+    #[error("could not check the claim on the archive's folder")]
     Claim(#[source] ClaimError),
 }
 
-/// Where the archive goes, and from where on.
+/// Where the archive goes, and from where it continues.
 pub struct Upload {
     pub store: Arc<DynObjectStore>,
     pub parts: Parts,
@@ -47,15 +49,17 @@ pub struct Upload {
     pub part_size: usize,
     /// What another process has stored of it, and the bytes behind that.
     pub begun: Option<(Staged, Uploaded, Bytes)>,
-    /// Who wants to know what is stored.
+    /// Receives what is stored.
     pub progress: Option<mpsc::Sender<Progress>>,
-    /// Where it stands as soon as it is begun in parts, whatever becomes of this: to be aborted, or to be gone on with.
+    /// Set when a multipart upload begins, whatever becomes of it, so that it can be aborted or
+    /// continued.
     pub staged: Arc<OnceLock<Staged>>,
-    /// Under which claim the archive is stored: looked at before that is to be seen. Tests do without.
+    /// The claim under which the archive is stored, checked before the archive becomes visible.
+    /// Tests do without.
     pub claimed: Option<(Layout, Claim)>,
 }
 
-/// What has to be known to put it together.
+/// What completing the archive needs.
 struct Target {
     store: Arc<DynObjectStore>,
     path: Path,
@@ -63,7 +67,8 @@ struct Target {
 }
 
 impl Target {
-    /// A run that was paused for long would put its archive in place of that of the run which has its folder now.
+    /// Checks the claim, because a run that was paused for long would replace the archive of the
+    /// run that has the folder now.
     async fn confirm(&self) -> Result<(), UploadError> {
         match &self.claimed {
             Some((layout, claim)) => layout.confirm(claim).await.map_err(UploadError::Claim),
@@ -76,7 +81,8 @@ impl Upload {
     /// Returns the archive's size once it is stored.
     ///
     /// # Errors
-    /// When the store refuses, or the archive ends without [`Part::End`]. Nothing of it is on its way then.
+    /// When the store refuses, or the archive ends without [`Part::End`]. Then nothing is on its
+    /// way any more.
     pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, UploadError> {
         let Self { store, parts, path, part_size, begun, progress, staged: told, claimed } = self;
         let teller = Teller { progress, staged: told };
@@ -89,7 +95,7 @@ impl Upload {
         }
         let received = receive(&parts, &path, &mut members, &mut waiting, &mut staged, &teller, part_size);
         let received = received.await;
-        // Whoever still makes members learns that nobody takes them.
+        // Workers that still send members learn that the upload has ended.
         drop(members);
         let target = Target { store, path, claimed };
         match (received, &mut staged) {
@@ -110,11 +116,11 @@ impl Upload {
     }
 }
 
-/// Makes one of all parts, which have so many `bytes`. Where the store does not do it, it may have done it: the answer to an earlier attempt may
-/// have been lost.
+/// Completes the upload of all parts, which have `bytes` bytes. If that fails it may already be
+/// complete, because the answer to an earlier attempt may have been lost.
 ///
 /// # Errors
-/// When the archive does not stand there whole.
+/// When the archive is not in the store as a whole.
 pub async fn put_together(
     store: &DynObjectStore,
     path: &Path,
@@ -129,12 +135,12 @@ pub async fn put_together(
     }
 }
 
-/// Not for as long as a store is tried otherwise, because it may be what failed.
+/// Aborts an upload. Tries less long than other requests, because the store may be what failed.
 pub async fn abort(begun: &Staged) {
     let _ = tokio::time::timeout(ABORT, begun.abort()).await;
 }
 
-/// Until the archive is whole, with every part on its way that is full.
+/// Receives members until the archive is complete, and sends every full part.
 async fn receive(
     parts: &Parts,
     path: &Path,
@@ -146,7 +152,7 @@ async fn receive(
 ) -> Result<(), UploadError> {
     loop {
         let received = match staged {
-            // What is stored is told as soon as it is, however long the next member takes.
+            // Report a stored part at once, however long the next member takes.
             Some(open) if !open.under_way.is_empty() => {
                 let settled = tokio::select! {
                     received = members.recv() => Err(received),
@@ -184,7 +190,7 @@ async fn receive(
     }
 }
 
-/// What no part holds yet.
+/// Bytes that are in no part yet.
 #[derive(Default)]
 struct Waiting {
     rest: VecDeque<Member>,
@@ -193,17 +199,17 @@ struct Waiting {
 
 struct Member {
     bytes: Bytes,
-    /// Taken along by the part in which it begins.
+    /// Goes into the part in which the member begins.
     contents: Vec<Contents>,
 }
 
-/// A part.
+/// A full part.
 #[derive(Default)]
 struct Full {
     bytes: PutPayload,
-    /// Of the members that begin in it.
+    /// Contents of the members that begin in it.
     contents: Vec<Contents>,
-    /// The rest of the one that ends behind it.
+    /// The rest of the member that ends behind it.
     tail: Bytes,
 }
 
@@ -215,7 +221,7 @@ impl Waiting {
         }
     }
 
-    /// Exactly so many bytes, once they are there.
+    /// Takes exactly `size` bytes, once they are there.
     fn take(&mut self, size: usize) -> Option<Full> {
         if self.size < size || size == 0 {
             return None;
@@ -236,7 +242,7 @@ impl Waiting {
         Some(full)
     }
 
-    /// All that is there.
+    /// Takes everything.
     fn take_rest(self) -> Full {
         let mut full = Full::default();
         let take = |mut member: Member| {
@@ -260,7 +266,7 @@ impl Teller {
 
     async fn tell(&self, progress: Progress) {
         if let Some(teller) = &self.progress {
-            // Whoever wanted to know may be gone.
+            // The receiver may be gone.
             let _ = teller.send(progress).await;
         }
     }
@@ -316,13 +322,15 @@ impl Multipart {
         self.note(settled, teller).await
     }
 
-    /// Waits for the oldest part on its way, if there is one. Whoever waits may give up and wait again.
+    /// Waits for the oldest part under way, if there is one. The future may be dropped and the wait
+    /// repeated.
     async fn oldest(&mut self) -> Result<Receipt, UploadError> {
         let Some(oldest) = self.under_way.front_mut() else { return Err(UploadError::GivenUp) };
         (&mut oldest.task).await.map_err(UploadError::Task)?.map_err(UploadError::Store)
     }
 
-    /// What became of that one. Not to be given up: somebody counts on being told.
+    /// Notes the result of that part. Must not be dropped, because the receiver counts on the
+    /// report.
     async fn note(
         &mut self,
         settled: Result<Receipt, UploadError>,
@@ -337,7 +345,8 @@ impl Multipart {
         Ok(())
     }
 
-    /// What is behind the parts becomes the last one. It holds the end of the archive, so nobody may go on behind it.
+    /// Sends the rest as the last part. It holds the end of the archive, so no run may continue
+    /// behind it.
     async fn complete(
         &mut self,
         waiting: Waiting,
@@ -354,7 +363,7 @@ impl Multipart {
         self.receipts.push(last.clone());
         let (kept, is_kept) = oneshot::channel();
         teller.tell(Progress::Whole { receipts: vec![last], contents: full.contents, kept }).await;
-        // An error says that nobody keeps anything.
+        // An error says that no keeper is there.
         let _ = is_kept.await;
         target.confirm().await?;
         let Target { store, path, .. } = target;
@@ -362,12 +371,13 @@ impl Multipart {
         done.map(|()| self.offset).map_err(UploadError::Store)
     }
 
-    /// Until no part is on its way any more: one that comes after the end of its upload may be kept, and nobody sees it. Not for as
-    /// long as the store is tried otherwise, because it may be what failed.
+    /// Waits until no part is under way, because a store may keep a part that arrives after the end
+    /// of its upload, invisibly. Waits less long than other requests, because the store may be what
+    /// failed.
     async fn come_to_rest(&mut self, teller: &Teller) {
         let all = async {
             while !self.under_way.is_empty() {
-                // Behind one that failed none counts.
+                // Parts behind a failed one do not count.
                 if self.settle(teller).await.is_err() {
                     break;
                 }

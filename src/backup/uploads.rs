@@ -1,4 +1,5 @@
-//! Uploads that no run completes any more. Why nobody aborts what another run goes on with is said in [`berth_core::upload`].
+//! Aborts uploads that no run will complete. [`berth_core::upload`] says why this never aborts an
+//! upload that another run continues.
 
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use super::noted::Noted;
 use super::upload::abort;
 use crate::storage::{ClaimError, Layout, Parts, Staged};
 
-/// For all of it: the store may be what failed.
+/// Time-out of everything, because the store may be what failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than any claim is being written: the next run writes its own before anything says that the folder is not ours any more.
+/// Longer than writing a claim takes: the next run writes its own claim before anything says that
+/// the folder is not ours any more.
 const AT_REST: Duration = Duration::from_secs(600);
 
 /// Where an archive goes.
@@ -27,7 +29,7 @@ pub(super) struct Place<'a> {
     pub location: &'a BackupStorageLocation,
     pub layout: &'a Layout,
     pub parts: &'a Parts,
-    /// By whoever takes it over: what an earlier run was once writing as its claim goes, too.
+    /// The folder was taken over, so what an earlier run was writing as its claim is aborted, too.
     pub is_taken_over: bool,
 }
 
@@ -43,8 +45,10 @@ impl Site {
 }
 
 impl Engine {
-    /// Aborts everything that was begun of the archive and is not complete, by whichever run, as long as the folder is claimed by `claim`;
-    /// nobody goes on from its checkpoint any more. `own`: what the run that ends was at. It is paid for where that fails.
+    /// Aborts every upload of the archive that is begun and not complete, of whichever run, as long
+    /// as the folder has the claim `claim`; no run can continue from its checkpoint afterwards.
+    /// `own`: the upload of the run that ends. If this fails, the bucket keeps parts that cost
+    /// money.
     pub(super) async fn clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) {
         let name = place.layout.backup();
         let cleared = timeout(PATIENCE, self.try_clear(place, claim, own)).await;
@@ -52,23 +56,23 @@ impl Engine {
             return;
         };
         if let Some(ClaimError::Taken { .. } | ClaimError::Lost(_)) = error.downcast_ref::<ClaimError>() {
-            info!(%name, "another run has the folder: what it may go on with is left to it");
+            info!(%name, "another run has the folder: leaving its uploads to it");
             if let Some(own) = own {
                 self.let_go(place.layout, own).await;
             }
             return;
         }
-        warn!(%name, error = format!("{error:#}"), "uploads that a run has begun could not be aborted: the bucket may keep their parts");
+        warn!(%name, error = format!("{error:#}"), "could not abort the uploads of a run: the bucket may keep their parts");
     }
 
     async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {
         let Place { layout, parts, .. } = place;
         let start = layout.void_checkpoint(claim, HEAD).await?;
-        // Be it one of an older berth, from which nobody goes on.
+        // Also one of an older berth, from which no run continues.
         let named = start.as_deref().and_then(Head::upload_of);
         let is_hidden = named.is_none() && start.is_some_and(|start| Head::read(start).is_err());
         let named = named.and_then(|upload| parts.known(&layout.archive(), &upload).ok());
-        // By their ids, because many a key may not list uploads.
+        // By their IDs, because many keys may not list uploads.
         let own = own.filter(|own| named.as_ref().is_none_or(|named| named.id() != own.id()));
         for upload in named.iter().chain(own) {
             abort(upload).await;
@@ -77,10 +81,10 @@ impl Engine {
         if is_hidden { swept.context("the checkpoint there does not say which it began") } else { swept }
     }
 
-    /// Aborts what is begun and named by nobody.
+    /// Aborts the uploads that are begun and that no checkpoint names.
     ///
     /// # Errors
-    /// When the folder is somebody else's by now, or the store does not let us look, or does not do it.
+    /// When another run has the folder by now, or the store refuses.
     pub(super) async fn sweep(&self, place: Place<'_>, claim: &Claim) -> anyhow::Result<()> {
         let Place { location, layout, .. } = place;
         let mut keys = vec![(layout.archive(), None), (layout.checkpoint_path(), None)];
@@ -93,14 +97,15 @@ impl Engine {
                 Some(least) => found.at_rest(least),
                 None => found,
             };
-            // What a later run begins is not in that list, if none has claimed the folder yet.
+            // An upload that a later run begins is not in that list, unless that run has claimed
+            // the folder already.
             layout.confirm(claim).await?;
             found.abort().await?;
         }
         Ok(())
     }
 
-    /// Aborts an upload that this run alone knows, whoever has the folder by now.
+    /// Aborts an upload that only this run knows, whichever run has the folder by now.
     pub(super) async fn let_go(&self, layout: &Layout, upload: &Staged) {
         let Ok(Ok(found)) = timeout(PATIENCE, layout.read_checkpoint_start(HEAD)).await else { return };
         let noted = Noted::of(found.map(|(start, _)| start));

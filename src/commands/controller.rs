@@ -246,7 +246,7 @@ async fn execute(
         cluster: Arc::default(),
         turns: Turns::default(),
     };
-    let executor = backup::executor::Executor {
+    let runner = backup::runner::Runner {
         engine,
         store: Arc::clone(store),
         events,
@@ -254,7 +254,7 @@ async fn execute(
         drain: args.drain_timeout.unwrap_or_default(),
     };
     tokio::select! {
-        () = executor.run() => {}
+        () = runner.run() => {}
         () = checker.run() => {}
         () = metrics.keep(&clients.call, namespace) => {}
     }

@@ -1,5 +1,5 @@
-//! The watch cache of Backups: those that wait or run, and how long the others took. It is rebuilt from one list
-//! whenever the watch starts; nothing else is remembered.
+//! The watch cache of Backups: those that wait or run, and how long the others took. It is rebuilt
+//! from one list whenever the watch starts; nothing else is remembered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl BackupCache {
         });
     }
 
-    /// What a Backup says is read before the lock is taken, because its creator decides how long that takes.
+    /// Parse the Backup before taking the lock, because its creator decides how long that takes.
     fn observe_seen(&self, event: WatchEvent<Seen>) {
         self.state.write(|state| match event {
             WatchEvent::Replaced(all) => state.relist(all),
@@ -187,7 +187,8 @@ impl BackupCache {
         view
     }
 
-    /// Frozen for one newcomer: if there are more than `few`, without those on which what it is told does not depend.
+    /// A view for the answer to one newcomer: if there are more than `few` Backups, without those
+    /// that do not change the answer.
     pub fn view_facing(&self, newcomer: &Entry, now: Timestamp, few: usize) -> View {
         let mut view = self.frame(None, now);
         {
@@ -223,8 +224,8 @@ impl BackupCache {
         }
     }
 
-    /// What is expected of the backups of this view, where runs like them are known. Nothing, if there are more than
-    /// `most`: somebody waits for the answer.
+    /// Estimates for the backups of this view, where similar runs are known. Empty if there are
+    /// more than `most`, because the caller waits for the answer.
     pub fn expectations(&self, view: &View, now: Timestamp, most: usize) -> Vec<Expectation> {
         if view.backups.len() + view.others > most {
             return Vec::new();
@@ -333,7 +334,8 @@ impl State {
         weight.saturating_sub(self.backups.get(name).map_or(0, large))
     }
 
-    /// Keeps what outlives a Backup in the cache. A run is kept only once the cache has let its Backup go.
+    /// Keeps what outlives a Backup in the cache. A run is kept only once its Backup has left the
+    /// cache.
     fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<Run>) {
         if let Some(mark) = mark {
             self.marks.note(mark);

@@ -1,4 +1,4 @@
-//! One cycle: freeze, decide, act. Runs only while this process leads.
+//! One cycle of the queue: freeze a view, decide, act. Runs only while this process leads.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,28 +20,30 @@ use super::writer::Writer;
 use crate::events::What;
 use crate::health::Pulse;
 
-/// Looks again at least this often, whatever the watch shows.
+/// A cycle runs at least this often, even if the watch shows no change.
 const PERIOD: Duration = Duration::from_secs(5);
-/// What can start is started at once. Reasons and places of all the others are worked out this often at most.
+/// Backups that can start are started at once. Reasons and places of all others are worked out at
+/// most this often.
 const WHOLE: Duration = Duration::from_millis(200);
-/// Looks again this soon while there is more to do.
+/// Pause while there is more to do.
 const SOON: Duration = Duration::from_millis(500);
-/// Without a start for so long, positions may be corrected faster.
+/// After this long without a start, positions may be corrected faster.
 const CALM: Duration = Duration::from_secs(2);
 const STARTS_AT_ONCE: usize = 8;
-/// Those that failed are tried at once, so that all of them together take no longer than one does.
+/// Failed ends are tried concurrently, so that all of them take no longer than one.
 const ENDS: Room = Room { ends: 32, again: ENDS_AT_ONCE };
 const ENDS_AT_ONCE: usize = 8;
-/// Nobody waits for positions, and whoever waits for a slot would wait behind them.
+/// Few, because nothing waits for positions, and starts would wait behind them.
 const PLACES_AT_ONCE: usize = 2;
-/// Something could start, and nothing moved for so long: what we know of the cluster must be wrong.
+/// If a backup could start and nothing has moved for this long, the cached state of the cluster
+/// must be wrong.
 const WATCHDOG: Duration = Duration::from_secs(15);
-/// A decision takes milliseconds. One that takes so long hangs.
+/// A decision takes milliseconds; one that takes this long hangs.
 const DECISION: Duration = Duration::from_secs(10);
-/// As does a cycle, whose every write has a time-out.
+/// A cycle that takes this long hangs, because each of its writes has a time-out.
 const CYCLE: Duration = Duration::from_secs(300);
 
-/// Failure reason of what people canceled.
+/// Failure reason of a canceled Backup.
 pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
 
 pub struct Cycle {
@@ -51,11 +53,11 @@ pub struct Cycle {
     budget: RenumberBudget,
     teller: Teller,
     pulse: Pulse,
-    /// When something was started last.
+    /// When a backup was started last.
     started: Option<Instant>,
-    /// Since when something should have started.
+    /// Since when a backup should have started.
     overdue: Option<Instant>,
-    /// Positions on their way: nobody waits for them.
+    /// Writes of positions under way, which nothing waits for.
     placing: JoinSet<()>,
 }
 
@@ -81,7 +83,7 @@ impl Cycle {
         }
     }
 
-    /// Until `stop`; what is being written then is written to its end, so that whoever leads next sees it.
+    /// Runs until `stop`. A write under way is completed, so that the next leader sees it.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut changed = self.store.changed();
         let mut looked: Option<Instant> = None;
@@ -100,7 +102,7 @@ impl Cycle {
             }
             drop(beat);
             self.teller.metrics.cycle.observe(begun.elapsed().as_secs_f64());
-            // Both senders live as long as we do.
+            // Both senders live as long as this cycle.
             tokio::select! {
                 _ = timeout(pace, changed.changed()) => {}
                 _ = self.stopped.changed() => {}
@@ -115,14 +117,14 @@ impl Cycle {
         self.store.view(why, Timestamp::now())
     }
 
-    /// Starts what can be started, in order, a few writes at a time: what starts together meets nobody, and each has
-    /// its slot.
+    /// Starts the backups that can start, in order, a few writes at a time: backups that start
+    /// together are in no conflict, and each has a slot.
     async fn start(&mut self) -> Duration {
         let view = self.view();
         let deciding = self.pulse.within(DECISION);
         let Plan { start: runnable, end, .. } = starts(&view);
         drop(deciding);
-        // First of all: the one that takes the place of another may end before anybody looks again, and waits for that.
+        // First, because a backup that supersedes another waits for that one's end.
         let left = self.end(&view, &end).await;
         let (writer, teller) = (&self.writer, &self.teller);
         let entries = runnable.iter().filter(|i| !left.contains(i)).filter_map(|i| view.backups.get(*i));
@@ -142,7 +144,8 @@ impl Cycle {
         if started == runnable.len() { PERIOD } else { SOON }
     }
 
-    /// Ends what is to end, tells why the others wait, and writes as many places as the budget allows.
+    /// Ends the backups that must end, reports why the others wait, and writes as many positions as
+    /// the budget allows.
     async fn look_at_all(&mut self) -> Duration {
         let view = self.view();
         let known: HashSet<&str> = view.backups.iter().map(|entry| entry.uid.as_str()).collect();
@@ -159,7 +162,7 @@ impl Cycle {
         if more || !decided.end.is_empty() { SOON } else { PERIOD }
     }
 
-    /// Gives those that take the place of one that could not be ended yet.
+    /// Ends backups. Returns those that supersede one which could not be ended yet.
     async fn end(&self, view: &View, ends: &[End]) -> HashSet<usize> {
         let (writer, teller, refusals) = (&self.writer, &self.teller, &self.store.refusals);
         let end = async |end: &End| {
@@ -188,7 +191,7 @@ impl Cycle {
                 _ => None,
             }
         };
-        // Not all at once: somebody may wait for a slot.
+        // Not all at once, because a start may wait for a write.
         let (now, later) = turns(view, ends, ENDS);
         let left = later.iter().filter_map(|end| match &end.cause {
             Cause::Superseded { by } => Some(*by),
@@ -198,7 +201,7 @@ impl Cycle {
         failed.filter_map(async |by| by).chain(futures::stream::iter(left)).collect().await
     }
 
-    /// Are there more places to be written than the budget allows?
+    /// Writes positions. Returns whether more are wrong than the budget allows.
     fn renumber(&mut self, view: &View, decided: &Plan) -> bool {
         while self.placing.try_join_next().is_some() {}
         if !self.placing.is_empty() {
@@ -206,8 +209,9 @@ impl Cycle {
         }
         let now = Timestamp::now();
         let calm = self.started.is_none_or(|at| at.elapsed() >= CALM);
-        // Each that ends moves all behind it, so what is only wrong waits for that, but not for one whose end has failed: there may
-        // always be such a one. What others wait for does not wait at all.
+        // Each end moves everything behind it, so wrong positions wait for the ends, but not for an
+        // end that has failed before, because there may always be one. Places that other decisions
+        // wait for do not wait at all.
         let is_fresh = |end: &End| {
             view.backups.get(end.backup).is_some_and(|entry| !view.failures.contains_key(&entry.uid))
         };
@@ -235,7 +239,8 @@ impl Cycle {
         left
     }
 
-    /// Slots free, something runnable, nothing moved: says so, and lists everything anew.
+    /// If slots are free and a backup could start, but nothing moved: logs that, and has everything
+    /// listed again.
     fn watch_over(&mut self, runnable: usize, started: usize) {
         if runnable == 0 || started > 0 {
             self.overdue = None;
@@ -243,7 +248,7 @@ impl Cycle {
         }
         let since = *self.overdue.get_or_insert_with(Instant::now);
         if since.elapsed() >= WATCHDOG {
-            warn!(runnable, "backups could start, and nothing moves: listing everything anew");
+            warn!(runnable, "backups could start, and nothing moves: listing everything again");
             self.teller.metrics.watchdog_trips.inc();
             self.store.ask_for_relist();
             self.overdue = None;

@@ -1,4 +1,5 @@
-//! Does the cluster know the phases of the queue? Definitions from before Velero 1.18 do not.
+//! Whether the cluster's definition of Backups has the phases of the queue. Definitions from before
+//! Velero 1.18 do not.
 
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use crate::text::chain;
 
 pub const DEFINITION: &str = "backups.velero.io";
 const READ: Duration = Duration::from_secs(10);
-/// Definitions change when somebody upgrades.
+/// Definitions change only with an upgrade.
 pub const PERIOD: Duration = Duration::from_secs(30);
 
 /// # Errors
-/// What is wrong with the definition of Backups, and the way out. One that cannot be read is taken to be fine.
+/// What is wrong with the definition of Backups, and the way out. A definition that cannot be read
+/// counts as valid.
 pub async fn check(client: &Client) -> Result<(), String> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = match timeout(READ, api.get_opt(DEFINITION)).await {
@@ -26,7 +28,7 @@ pub async fn check(client: &Client) -> Result<(), String> {
             return Err(format!("the definition {DEFINITION} is missing: apply what `berth crd` prints"));
         }
         Ok(Err(error)) => {
-            warn!(error = chain(&error), "failed to look at the definition of Backups");
+            warn!(error = chain(&error), "could not read the definition of Backups");
             return Ok(());
         }
         Err(_) => return Ok(()),

@@ -1,5 +1,5 @@
-//! Whether anything may be started at all: does the cluster know the phases of the queue, and is whoever runs
-//! backups there? While not, everything keeps its place, and says what it waits for.
+//! Whether anything may be started: the cluster must know the phases of the queue, and the executor
+//! must be there. If not, every Backup keeps its place and its message says what it waits for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,24 +28,24 @@ use crate::settings::Executor;
 use crate::text::chain;
 use crate::write::{self, Answer, Write};
 
-/// While all is well.
+/// Pause between checks while all is well.
 const PERIOD: Duration = Duration::from_secs(60);
-/// While something is missing.
+/// Pause between checks while something is missing.
 const RETRY: Duration = Duration::from_secs(5);
-/// A Velero that is there answers within a second or two.
+/// How long to wait for Velero's answer; a running Velero answers within a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(250);
 /// The first Velero that has a queue.
 const LEAST_VERSION: (u64, u64) = (1, 18);
-/// How long Velero may let a backup lie in ReadyToStart: one that was there when Velero started is not seen by it
-/// until somebody touches it.
+/// How long Velero may leave a backup in ReadyToStart before it is touched: Velero does not see one
+/// that was there when it started.
 const NUDGE: Duration = Duration::from_secs(30);
 
 /// Why nothing can start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped {
     pub why: String,
-    /// Can Backups be given places meanwhile?
+    /// Whether Backups can be queued meanwhile.
     pub can_queue: bool,
 }
 
@@ -62,13 +62,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// For ever.
+    /// Checks for ever.
     pub async fn keep(self) {
         let mut ready_since: HashMap<String, Instant> = HashMap::new();
         let mut checked: Option<Instant> = None;
         loop {
             let is_open = self.stopped.borrow().is_none();
-            // Two queues must not run for a minute; everything else may be found out later.
+            // Two queues must not run even for a minute; everything else may be noticed later.
             let is_alone = self.check_alone().await;
             if !is_open || is_alone.is_err() || checked.is_none_or(|at| at.elapsed() >= paced(PERIOD)) {
                 let stopped = |why| Stopped { why, can_queue: false };
@@ -111,7 +111,8 @@ impl Gate {
         }
     }
 
-    /// The webhooks call one berth. If that is another one, two queues would run, and this one gives way.
+    /// Checks which berth the webhooks call. If it is another one, two queues would run, and this
+    /// one gives way.
     async fn check_alone(&self) -> Result<(), String> {
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let called = match timeout(PATIENCE, api.get_opt(&self.configuration)).await {
@@ -122,7 +123,7 @@ impl Gate {
                     status.message
                 ));
             }
-            // The API server has other troubles.
+            // Any other error says nothing about the webhooks.
             Ok(Err(_)) | Err(_) => None,
         };
         match called {
@@ -179,7 +180,7 @@ impl Gate {
             }
         };
         let version = timeout(paced(PATIENCE), answered).await;
-        // Velero removes it after a minute, if it is there.
+        // If this fails, a running Velero removes the request after a minute.
         let _ = write::delete(&api, Write::to(&name)).await;
         let Ok(version) = version else {
             return Err(format!(
@@ -215,7 +216,8 @@ impl Gate {
                 }
                 Answer::TimedOut => {
                     warn!(name = %item.entry.name, "failed to wake Velero: the API server takes too long");
-                    // The others would wait as long, one after another, and whether we are alone is to be seen first.
+                    // The others would time out one after another, and checking that this queue is
+                    // alone comes first.
                     return;
                 }
             }

@@ -1,6 +1,7 @@
-//! Backups whose writes the API server refuses, again and again: one that fills all that the store takes, one that a
-//! policy of somebody else's forbids. It must not hold a slot that it can never use. And which writes failed last, whatever the
-//! reason: those are tried again after the others.
+//! Counts writes to Backups that the API server refuses again and again, for example because the
+//! object is as large as etcd takes, or because an admission policy forbids the write. Such a
+//! Backup must not hold a slot that it can never use. Also keeps which writes failed last, for
+//! whatever reason: these are tried again after the others.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -11,18 +12,18 @@ use tokio::time::Instant;
 
 use crate::client::{is_denied, is_too_large};
 
-/// So many refused writes one after the other put a Backup out of the line.
+/// After this many refused writes in a row a Backup is out of the line.
 const ENOUGH: u32 = 3;
-/// It is tried again after this, and after twice as long each time.
+/// Pause before the next attempt; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 struct Failed {
-    /// Refusals.
+    /// Number of refusals.
     count: u32,
-    /// When it was refused last.
+    /// When the last write was refused.
     last: Instant,
-    /// The number of its last failure.
+    /// Number of its last failure.
     failure: u64,
 }
 
@@ -40,7 +41,7 @@ pub struct Refusals(Mutex<Noted>);
 struct Noted {
     /// By UID.
     failed: HashMap<String, Failed>,
-    /// How many there have ever been.
+    /// Number of failures so far.
     failures: u64,
 }
 
@@ -54,7 +55,7 @@ impl Noted {
     }
 }
 
-/// Is this the API server's answer about this object, and not one that any other would have got?
+/// Whether the answer is about this object, and any other object might be written.
 pub fn is_refusal(error: &Error) -> bool {
     match error {
         Error::Api(status) => {
@@ -65,14 +66,14 @@ pub fn is_refusal(error: &Error) -> bool {
     }
 }
 
-/// Will the same write be refused again in a moment, too? An error of the API server's own may pass.
+/// Whether the same write will be refused again. An internal error of the API server may pass.
 pub fn is_lasting(error: &Error) -> bool {
     let is_own = matches!(error, Error::Api(status) if status.code == 500);
     is_too_large(error) || (is_refusal(error) && !is_own)
 }
 
 impl Refusals {
-    /// `true`: this one puts it out of the line.
+    /// Counts a refusal. `true`: it puts the Backup out of the line.
     pub fn refused(&self, uid: &str) -> bool {
         let mut noted = self.0.lock();
         let refused = noted.fails(uid);
@@ -81,7 +82,7 @@ impl Refusals {
         refused.count == ENOUGH
     }
 
-    /// It was not written, whatever the reason.
+    /// Counts a failed write, whatever the reason.
     pub fn failed(&self, uid: &str) {
         self.0.lock().fails(uid);
     }
@@ -90,19 +91,19 @@ impl Refusals {
         self.0.lock().failed.remove(uid);
     }
 
-    /// UIDs of those whose last write failed, each with the number of that failure.
+    /// UIDs of the Backups whose last write failed, each with the number of that failure.
     pub fn failures(&self) -> HashMap<String, u64> {
         self.0.lock().failed.iter().map(|(uid, failed)| (uid.clone(), failed.failure)).collect()
     }
 
-    /// UIDs of those that are out of the line just now.
+    /// UIDs of the Backups that are out of the line now.
     pub fn out_of_line(&self) -> HashSet<String> {
         let noted = self.0.lock();
         let is_out = |refused: &Failed| refused.count >= ENOUGH && refused.last.elapsed() < refused.pause();
         noted.failed.iter().filter(|(_, refused)| is_out(refused)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// UIDs of those that were refused often enough, and not written since.
+    /// UIDs of the Backups that were refused often enough and not written since.
     pub fn lasting(&self) -> BTreeSet<String> {
         let noted = self.0.lock();
         noted
@@ -134,7 +135,8 @@ mod tests {
             (500, "", true, false),
             (500, "etcdserver: request is too large", true, true),
             (503, "", false, false),
-            // Whoever asks is not known, or asks too much: any other object would fare the same.
+            // The client is unknown or sends too many requests: any other object would fare the
+            // same.
             (401, "", false, false),
             (404, "", false, false),
             (408, "", false, false),

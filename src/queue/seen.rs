@@ -55,7 +55,7 @@ fn mark(backup: &Backup) -> Option<Timestamp> {
     backup.annotations().get(keys::ENQUEUED_AT).and_then(|text| text.parse().ok())
 }
 
-/// What the queue sees of a Backup. `None` when it neither waits nor runs.
+/// What the queue sees of a Backup. `None` if it neither waits nor runs.
 pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let phase = match backup.phase() {
         BackupPhase::New => Phase::New,
@@ -72,7 +72,7 @@ pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
     let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
     Some(Entry {
-        // Nobody arrives before or after the API server creates him, or is moved in the future.
+        // Ignore time marks far from the creationTimestamp, or in the future: they were forged.
         enqueued_at: read.enqueued_at.filter(|mark| is_likely(*mark, created_at)),
         // Written with its place.
         waits_since: read.waits_since.filter(|_| phase != Phase::New),

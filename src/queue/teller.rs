@@ -1,4 +1,4 @@
-//! What people see of the queue: log lines, Events and metrics. Tells changes only.
+//! What users see of the queue: log lines, Events and metrics. Reports changes only.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,14 +13,15 @@ use crate::metrics::{ByReason, QueueMetrics};
 
 /// Places whose turn may come soon.
 const NEAR: u32 = 10;
-/// UIDs that stand on the Lease: more are counted by the metric.
+/// Most UIDs that are written to the Lease; the metric counts all.
 const NOTED: usize = 50;
 
 pub struct Teller {
     pub metrics: QueueMetrics,
     events: Events,
     notes: Notes,
-    /// Reason last told per UID. `None` before the first cycle: what a new leader finds is no news.
+    /// The reason reported last, by UID. `None` before the first cycle, because what a new leader
+    /// finds is no news.
     told: Option<HashMap<String, Reason>>,
 }
 
@@ -29,7 +30,8 @@ impl Teller {
         Self { metrics, events, notes, told: None }
     }
 
-    /// UIDs of Backups whose every write the API server refuses. On the objects themselves it cannot be told.
+    /// Reports the UIDs of Backups whose every write the API server refuses. It cannot be reported
+    /// on the objects themselves.
     pub fn tell_unwritable(&self, uids: &BTreeSet<String>) {
         self.metrics.unwritable.set(i64::try_from(uids.len()).unwrap_or(i64::MAX));
         let noted: Vec<&str> = uids.iter().take(NOTED).map(String::as_str).collect();
@@ -52,8 +54,8 @@ impl Teller {
                 Some(Some(before)) if before.word() != reason.word() => {
                     self.tell_passed_over(entry, place, reason);
                 }
-                // Somebody else is in its way now: of interest only where its turn may come soon, for each end
-                // changes that for all who wait behind.
+                // Another backup is in its way now. That is logged only if its turn may come soon,
+                // because each end changes it for all that wait behind.
                 Some(Some(before)) if before != reason && place.is_some_and(|place| place <= NEAR) => {
                     self.tell_passed_over(entry, place, reason);
                 }
@@ -61,7 +63,7 @@ impl Teller {
             }
             telling.insert(entry.uid.clone(), reason.clone());
         }
-        // Whoever cannot be ended waits again, and has not come anew.
+        // A backup that could not be ended waits again; it is not new.
         for entry in decided.end.iter().filter_map(|end| view.backups.get(end.backup)) {
             if let Some(before) = self.told.as_ref().and_then(|told| told.get(&entry.uid)) {
                 telling.insert(entry.uid.clone(), before.clone());
@@ -107,7 +109,7 @@ impl Teller {
         self.events.tell(What::Dequeued, &entry.name, &entry.uid, note);
     }
 
-    /// Without having run.
+    /// The backup ended without having run.
     pub fn ended(&self, entry: &Entry, what: What, reason: &str) {
         info!(name = %entry.name, %reason, "ended while it waited");
         if what == What::Superseded {
@@ -141,7 +143,7 @@ fn at(place: Option<u32>) -> String {
 }
 
 impl Drop for Teller {
-    /// Whoever does not lead knows nothing of the queue.
+    /// Clears the metrics: a process that does not lead knows nothing of the queue.
     fn drop(&mut self) {
         for gauge in [
             &self.metrics.depth,

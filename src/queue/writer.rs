@@ -1,4 +1,5 @@
-//! The only writer of positions and ReadyToStart. Each write is one merge patch on the version that was decided on.
+//! The only writer of positions and of phase ReadyToStart. Each write is one merge patch on the
+//! resourceVersion that was decided on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use crate::write::{Answer, Write, patch_to_fit};
 
 const READ: Duration = Duration::from_secs(10);
 
-/// What is written to Backups that end without having run.
+/// Writes what Backups get that end without having run.
 #[derive(Clone, Copy)]
 pub struct Keeping {
     pub default_ttl: Duration,
-    /// The controller runs backups itself, and so may write down what a spec amounts to.
+    /// The controller runs backups itself, so it may write the effective spec.
     pub writes_spec: bool,
 }
 
@@ -54,13 +55,13 @@ impl Writer {
         Self { api: Api::namespaced(client, namespace), keeping, store, metrics, events }
     }
 
-    /// To ReadyToStart. `false`: look again.
+    /// Sets phase ReadyToStart. `false`: the write failed, decide again.
     pub async fn start(&self, entry: &Entry) -> bool {
         let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
         self.write(entry, json!({"status": status})).await
     }
 
-    /// To its end, without having run.
+    /// Ends a Backup that has not run.
     pub async fn end(&self, entry: &Entry, reason: &str) -> bool {
         let status = json!({
             "phase": BackupPhase::Failed.as_str(),
@@ -71,7 +72,7 @@ impl Writer {
         self.finish(entry, status).await
     }
 
-    /// To its end, because what it asks for cannot be read.
+    /// Ends a Backup because its spec is invalid.
     pub async fn refuse(&self, entry: &Entry, why: &[String]) -> bool {
         let status = json!({
             "phase": BackupPhase::FailedValidation.as_str(),
@@ -81,7 +82,7 @@ impl Writer {
         self.finish(entry, status).await
     }
 
-    /// With what is known of every Backup that has ended.
+    /// Adds the fields that every ended Backup has.
     async fn finish(&self, entry: &Entry, status: Value) -> bool {
         let found = match timeout(READ, self.api.get_opt(&entry.name)).await {
             Ok(Ok(Some(found))) if found.uid().as_ref() == Some(&entry.uid) => found,
@@ -108,8 +109,8 @@ impl Writer {
         self.write(entry, patch).await
     }
 
-    /// Its exact place. What the webhook did not see gets its time mark here, and whatever takes the place of another that of
-    /// the other one.
+    /// Writes its exact position. A Backup that the webhook did not see gets its time mark here,
+    /// and one that supersedes another gets that one's time mark.
     pub async fn place(&self, entry: &Entry, place: u32, inherits: Option<Timestamp>) {
         let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
         let mut annotations = BTreeMap::new();
@@ -163,7 +164,7 @@ impl Writer {
     }
 }
 
-/// Says that a Backup is out of the line.
+/// Reports that a Backup is out of the line.
 pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
     let why = chain(error);
     warn!(%name, error = %why, "out of the line: the API server refuses every write to it");

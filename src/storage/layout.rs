@@ -14,7 +14,7 @@ const LARGEST_METADATA: u64 = 16 << 20;
 
 /// A small file beside the archive. All are gzip; the JSON files end with a line feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Artifact {
     Logs,
     Results,
     ResourceList,
@@ -24,7 +24,7 @@ pub enum Side {
     ItemOperations,
 }
 
-impl Side {
+impl Artifact {
     const ALL: [Self; 7] = [
         Self::Logs,
         Self::Results,
@@ -81,13 +81,13 @@ impl Layout {
         format!("{}.tar.gz", self.backup)
     }
 
-    fn side_name(&self, side: Side) -> String {
+    fn artifact_name(&self, artifact: Artifact) -> String {
         format!("{}{}", self.backup, side.suffix())
     }
 
     /// Names of the files that a run stores before it publishes the backup.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
-        std::iter::once(self.archive_name()).chain(Side::ALL.map(|side| self.side_name(side)))
+        std::iter::once(self.archive_name()).chain(Artifact::ALL.map(|artifact| self.artifact_name(artifact)))
     }
 
     pub fn archive(&self) -> Path {
@@ -116,8 +116,8 @@ impl Layout {
         Ok(Some(found.bytes().await?.to_vec()))
     }
 
-    pub async fn put_side(&self, side: Side, gzip: Vec<u8>) -> object_store::Result<()> {
-        let path = self.folder().join(self.side_name(side));
+    pub async fn put_artifact(&self, artifact: Artifact, gzip: Vec<u8>) -> object_store::Result<()> {
+        let path = self.folder().join(self.artifact_name(artifact));
         self.store.put(&path, PutPayload::from(gzip)).await.map(|_| ())
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::backup::list::{Found, ListError, Lister, Progress, Taker};
+use berth::backup::list::{ListError, ListedObject, Lister, ObjectSink, Progress};
 use berth::backup::log::BackupLog;
 use berth::backup::revision::Revision;
 use berth_core::selection::ResourceType;
@@ -16,8 +16,8 @@ use crate::support::ControlPlane;
 #[derive(Default)]
 struct Names(Vec<String>);
 
-impl Taker for Names {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Names {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         self.0.push(found.name);
         Ok(())
     }

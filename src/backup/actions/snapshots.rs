@@ -1,4 +1,5 @@
-//! What belongs to a snapshot of a volume: its class, its content, and the Secrets by which a driver lists and deletes snapshots.
+//! What belongs to a volume snapshot: its class, its content, and the Secrets with which a CSI
+//! driver lists and deletes snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::Related;
 
-/// Annotations of a class, and of a content (as Velero looks for it, and as the snapshot controller writes it): name and namespace of
-/// a Secret.
+/// Annotations of a class, and of a content (as Velero reads them, and as the snapshot controller
+/// writes them): name and namespace of a Secret.
 const OF_CLASS: [[&str; 2]; 1] = [[
     "csi.storage.k8s.io/snapshotter-list-secret-name",
     "csi.storage.k8s.io/snapshotter-list-secret-namespace",
@@ -24,7 +25,7 @@ const OF_CONTENT: [[&str; 2]; 2] = [
     ],
 ];
 
-/// Type, namespace and name of what an object names.
+/// Type, namespace and name of an object that another one names.
 pub type Named = (Related, Option<String>, String);
 
 #[derive(Deserialize)]
@@ -52,7 +53,7 @@ struct Status {
 }
 
 /// # Errors
-/// When the object is not what its type says.
+/// When the object is not of its type.
 pub fn named(of: Related, json: &[u8]) -> Result<Vec<Named>, serde_json::Error> {
     let object: Object = serde_json::from_slice(json)?;
     let secrets: &[[&str; 2]] = match of {
@@ -73,7 +74,8 @@ pub fn named(of: Related, json: &[u8]) -> Result<Vec<Named>, serde_json::Error> 
     Ok(secrets.iter().filter_map(secret).collect())
 }
 
-/// Notes on a snapshot what its content knows, so that a restore finds it again in its storage.
+/// Copies to a snapshot what its content knows, so that a restore finds the snapshot in its
+/// storage.
 pub fn annotate(snapshot: &mut Value, content: &Value) {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let status = &content["status"];
@@ -98,7 +100,7 @@ pub fn annotate(snapshot: &mut Value, content: &Value) {
     }
 }
 
-/// An amount as Kubernetes writes it in powers of two.
+/// A quantity as Kubernetes writes it with binary suffixes.
 fn binary(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut amount, mut unit) = (bytes, 0);
@@ -106,7 +108,7 @@ fn binary(bytes: u64) -> String {
         amount /= 1024;
         unit += 1;
     }
-    // What is less than the first of them is written in powers of ten.
+    // Kubernetes writes amounts below 1024 with decimal suffixes.
     if bytes == 1000 {
         "1k".to_owned()
     } else {

@@ -1,5 +1,5 @@
-//! What policies say of the volumes of a backup. `skip` is what this engine does with the data of all of them; what says anything
-//! else of a volume asks for data that it does not store.
+//! What volume policies say of the volumes of a backup. This engine treats all volumes as the
+//! action `skip` does; any other action asks for data that it does not store.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::VOLUMES;
-use crate::backup::list::Found;
+use crate::backup::list::ListedObject;
 use crate::backup::log::{About, BackupLog};
 use crate::backup::related::{Related, key};
 use crate::text::few;
 
-/// Claims, volumes and pods that are kept, of each, some hundred bytes.
+/// Most claims, most volumes and most pods that are kept, some hundred bytes each.
 const MOST: usize = 100_000;
-/// Volumes of one pod that are looked at.
+/// Most volumes of one pod that are considered.
 const MOST_OF_POD: usize = 1000;
-/// Nobody stores these with a pod.
+/// Kinds of volumes that no backup stores with a pod.
 const NEVER: [&str; 5] = ["hostPath", "secret", "configMap", "projected", "downwardAPI"];
-/// With the token of a service account, as it once was.
+/// Prefix of the volume with a service account's token, as older clusters named it.
 const TOKEN: &str = "default-token";
 
-/// Of one backup. Without policies nothing is kept.
+/// The claims, volumes and pods of one backup. Without policies nothing is kept.
 #[derive(Default)]
 pub struct Volumes {
     policies: Vec<VolumePolicy>,
@@ -35,20 +35,20 @@ pub struct Volumes {
 #[derive(Default)]
 struct Seen {
     claims: BTreeMap<String, Claim>,
-    /// By their names.
+    /// By the volume's name.
     volumes: BTreeMap<String, Volume>,
-    /// Pods that ask for the data of volumes of their own.
+    /// Pods that ask for the data of volumes which belong to no claim.
     pods: Vec<String>,
-    /// Pods, and a claim whose data they ask for unless a policy says otherwise.
+    /// Pods, each with a claim whose data it asks for unless a policy decides otherwise.
     wishes: Vec<(String, String)>,
-    /// Of which there were too many.
+    /// Objects for which there was no room.
     lost: usize,
 }
 
 struct Claim {
-    /// The volume that it is bound to.
+    /// The volume to which the claim is bound.
     bound: Option<String>,
-    /// What is known of that by the claim alone.
+    /// What the claim alone says of that volume.
     alone: Volume,
 }
 
@@ -57,19 +57,19 @@ impl Volumes {
         Self { policies, ..Self::default() }
     }
 
-    /// Is there any policy?
+    /// Whether there is any policy.
     pub fn decide(&self) -> bool {
         !self.policies.is_empty()
     }
 
-    /// Looks at an object that is taken.
-    pub fn note(&self, kind: &ResourceType, found: &Found) {
+    /// Notes an object that is taken.
+    pub fn note(&self, kind: &ResourceType, found: &ListedObject) {
         if !self.decide() {
             return;
         }
         let of = Related::of(kind).filter(|of| matches!(of, Related::Pod | Related::Claim | Related::Volume));
         let Some(of) = of else { return };
-        // What cannot be read is no volume that anybody could store.
+        // An unreadable object is no volume that could be stored.
         let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return };
         let name = key(found.namespace.as_deref(), &found.name);
         let mut seen = self.seen.lock();
@@ -88,7 +88,7 @@ impl Volumes {
     }
 
     fn note_pod(&self, pod: String, namespace: Option<&str>, object: &Value, seen: &mut Seen) {
-        // Velero does nothing to one that has ended.
+        // Velero does not back up the volumes of a pod that has ended.
         if matches!(text(&object["status"]["phase"]), "Succeeded" | "Failed") {
             return;
         }
@@ -117,7 +117,7 @@ impl Volumes {
         }
     }
 
-    /// An error for what asks for data. Gives how many claims a policy has decided on.
+    /// Logs an error for objects that ask for data. Returns for how many claims a policy decides.
     pub fn tell(&self, log: &BackupLog) -> usize {
         let seen = self.seen.lock();
         let decide = |claim: &Claim| {
@@ -153,7 +153,7 @@ impl Volumes {
         }
         if seen.lost > 0 {
             let message = format!(
-                "whether the volume policies ask for the data of {} pods, claims and volumes nobody knows: they are more than are looked at; use several Backups",
+                "it is not known whether the volume policies ask for the data of {} pods, claims and volumes: there are too many to check; use several Backups",
                 seen.lost
             );
             log.error(&About::Velero, "", &message);
@@ -168,7 +168,7 @@ impl Claim {
         let bound = object["spec"]["volumeName"].as_str().filter(|name| phase == "Bound" && !name.is_empty());
         let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
         let labels = labels.map(|(key, value)| (key.clone(), text(value).to_owned())).collect();
-        // As its volume says it, which may not be in the backup.
+        // As the volume would say it, which may not be in the backup.
         let mut alone = Volume { labels, phase: phase.to_owned(), ..Volume::default() };
         if bound.is_some() {
             alone.capacity = amount(&object["status"]["capacity"]["storage"]);
@@ -178,7 +178,7 @@ impl Claim {
     }
 }
 
-/// A PersistentVolume.
+/// Reads a PersistentVolume.
 fn of_volume(object: &Value) -> Volume {
     let spec = &object["spec"];
     Volume {
@@ -188,7 +188,7 @@ fn of_volume(object: &Value) -> Volume {
     }
 }
 
-/// Where a volume comes from.
+/// Reads the source of a volume.
 fn of_source(source: &Value) -> Volume {
     let nfs = source["nfs"].as_object().map(|_| Nfs {
         server: text(&source["nfs"]["server"]).to_owned(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn note(volumes: &Volumes, resource: &str, object: Value) {
-        let found = Found::parse(object.to_string().into()).unwrap();
+        let found = ListedObject::parse(object.to_string().into()).unwrap();
         volumes.note(&kind(resource), &found);
     }
 

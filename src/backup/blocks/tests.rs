@@ -109,7 +109,7 @@ impl Site {
     async fn run_blocks(&self, pods: Vec<Vec<Held>>, workers: usize, batches: mpsc::Sender<Batch>) {
         let requests = Arc::new(Semaphore::new(4));
         let blocks = Blocks {
-            runner: Runner { exec: &self.played, log: &self.log, tally: &self.tally },
+            runner: HookRunner { exec: &self.played, log: &self.log, tally: &self.tally },
             lister: Lister::new(self.api.client("velero"), 500, Duration::ZERO, requests),
             frozen: &self.frozen,
             counters: &self.counters,

@@ -1,9 +1,9 @@
-//! What pods that have hooks take along: the claims that they use, and the volumes of these, so that all of it is stored between the hooks
-//! of its pod.
+//! What pods with hooks take along: the claims that they use and the volumes of these claims, so
+//! that all of it is stored between the hooks before and after the pod.
 //!
-//! Each object is stored once, so none of it may come by the list of its type before a pod asks for it. Those lists are asked for with all
-//! others, and each has its first page in its hands when it waits: what was taken of its type is lent to the pods, and given back when
-//! their lists are through.
+//! Each object is stored once, so the lists of claims and volumes must not take an object before a
+//! pod asks for it. These lists start with all others and wait when they have read their first
+//! page: what they have taken is lent to the list of pods, and given back when that is complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::pending::Pending;
 use super::taken::{Borrowed, Taken};
 use crate::backup::archive::Batch;
 use crate::backup::hold::Used;
-use crate::backup::list::{Found, ListError};
+use crate::backup::list::{ListError, ListedObject};
 use crate::backup::log::About;
 use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
 use crate::text::chain;
 
-/// In this order: claims name volumes.
+/// In this order, because claims name volumes.
 const ALONG: [Related; 2] = [Related::Claim, Related::Volume];
-/// Objects that are asked for at one time.
+/// Objects that are requested at one time.
 const AHEAD: usize = 8;
-/// Bytes that go along with one pod.
+/// Most bytes that are stored together with one pod.
 const ROOM: usize = 4 * 1024 * 1024;
 
-/// What the list of a type has to do with those of others.
+/// What the list of a type lends to, or borrows from, other lists.
 pub(super) enum Loan {
     None,
     Lends(Lender),
@@ -48,7 +48,7 @@ pub(super) struct Borrower {
 }
 
 impl Loan {
-    /// One for each of the types that are listed.
+    /// One loan for each listed type.
     pub fn of(types: &[Arc<ResourceType>]) -> Vec<Self> {
         let pods = types.iter().position(|kind| Related::Pod.is(kind));
         let mut borrowers = Vec::new();
@@ -71,7 +71,7 @@ impl Loan {
 }
 
 impl Lender {
-    /// What stands in for it until it is given back.
+    /// Lends `taken` and returns its placeholder.
     pub fn lend(self, taken: Taken) -> Taken {
         let kind = Arc::clone(&taken.kind);
         if let Err(taken) = self.lent.send(taken) {
@@ -84,11 +84,11 @@ impl Lender {
 }
 
 impl Collector<'_> {
-    /// All that may go along with pods.
+    /// Receives everything that may be stored together with pods.
     pub(super) async fn borrow(&self, borrowers: Vec<Borrower>) -> Vec<Borrowed> {
         let mut lent = Vec::new();
         for Borrower { lent: taken, back } in borrowers {
-            // It is not lent only where the backup ends early.
+            // It is not lent only if the backup ends early.
             if let Ok(taken) = taken.await {
                 lent.push((taken, Some(back)));
             }
@@ -110,14 +110,14 @@ impl Collector<'_> {
         along
     }
 
-    /// Takes what a pod uses and nobody has taken. `needs`: why, as the pod says.
+    /// Takes what a pod uses and was not taken yet. `needs`: why, according to the pod.
     pub(super) async fn take_along(
         &self,
-        found: &Found,
+        found: &ListedObject,
         needs: Origin,
         along: &mut [Borrowed],
     ) -> Result<Used, ListError> {
-        // What is no pod is told already.
+        // An unreadable pod has been logged already.
         let Ok(pod) = Pod::parse(&found.json) else { return Ok(Used::default()) };
         let claims = pod.claims.iter().take(limits::BLOCK_CLAIMS).cloned();
         let mut used = Used { claims: claims.collect(), with: Vec::new() };
@@ -146,8 +146,9 @@ impl Collector<'_> {
         Ok(used)
     }
 
-    /// `leads`: the volumes of these, if they are claims. What is not there is told by whoever looks for what others need, and what does
-    /// not go along is taken where all others of its type are.
+    /// `leads`: receives the volumes of these objects, if they are claims. A missing object is
+    /// reported when references are followed; an object that does not fit is taken with the others
+    /// of its type.
     async fn take_of_type(
         &self,
         one: &mut Borrowed,
@@ -190,18 +191,18 @@ impl Collector<'_> {
                         error.way_out(&kind)
                     );
                     self.log.warning(&About::Cluster, &kind.qualified(), &message);
-                    // Each of them might be waited for as long, in vain.
+                    // Each further read might take as long and fail.
                     one.is_off = true;
                     break;
                 }
                 Err(error) => return Err(error),
             };
-            // As it is before an action changes it.
+            // Before an item action changes it.
             let claim = Claim::parse(&found.json).ok().filter(|_| Related::Claim.is(&kind));
             let size = found.json.len();
             pending.origin = origin;
             let let_in = pending.let_in(found);
-            // Be it that an earlier run has stored it.
+            // Also if an earlier run has stored it.
             if let Some(volume) =
                 claim.and_then(|claim| claim.volume).filter(|_| pending.taken.names.contains(&name))
             {

@@ -1,7 +1,8 @@
-//! What was taken needs others: a claim its volume and those of its group, a pod its claims and its priority class, a service
-//! account its cluster roles, a snapshot its class and its content, these their Secrets, a custom object its definition,
-//! everything its namespace. They come along unless the backup excludes them, or whatever it excludes where the object that
-//! needs them says so, and each is taken once, be it listed, needed, or both.
+//! What the taken objects need: a claim needs its volume and the claims of its group, a pod its
+//! claims and its priority class, a service account its cluster roles, a snapshot its class and its
+//! content, these their Secrets, a custom object its definition, every object its namespace. These
+//! are taken unless the backup excludes them; if the object that needs them requires it, whatever
+//! the backup excludes. Each object is taken once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,16 +16,17 @@ use super::pending::Pending;
 use super::taken::Taken;
 use super::{Collector, FEW_NAMESPACES};
 use crate::backup::ledger::{Earlier, tells_of_others};
-use crate::backup::list::{Found, ListError, Lister, Progress, REQUESTS_AT_ONCE, Taker};
+use crate::backup::list::{ListError, ListedObject, Lister, ObjectSink, Progress, REQUESTS_AT_ONCE};
 use crate::backup::log::About;
 use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, is_name, key};
 use crate::text::{chain, few};
 
-/// Up to so many objects are got one by one: for more the whole type is listed.
+/// Up to this many objects are got one by one; for more the whole type is listed.
 const FEW_NAMES: usize = 64;
-/// How often pods may lead to claims, and these to other pods. Few pods share claims at all.
+/// How often pods may lead to claims and these to other pods. Few pods share claims at all.
 const ROUNDS: usize = 16;
-/// Groups with a dot in their names that the API server serves itself: their types have no definition.
+/// Groups with a dot in their names that the API server serves itself: their types have no
+/// definition.
 const BUILT_IN: [&str; 17] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -44,17 +46,17 @@ const BUILT_IN: [&str; 17] = [
     "scheduling.k8s.io",
     "storage.k8s.io",
 ];
-/// What may stand in a path as it is.
+/// Bytes that need no escape in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
-/// Takes those of a list that somebody wants, and why.
+/// Takes the objects of a list for which `wants` gives a reason.
 struct Wanting<'c, 'a, F> {
     pending: Pending<'c, 'a>,
     wants: F,
 }
 
-impl<F: FnMut(&Found) -> Option<Origin> + Send> Taker for Wanting<'_, '_, F> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl<F: FnMut(&ListedObject) -> Option<Origin> + Send> ObjectSink for Wanting<'_, '_, F> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         let Some(origin) = (self.wants)(&found) else { return Ok(()) };
         self.pending.origin = origin;
         self.pending.add(found).await
@@ -66,7 +68,8 @@ impl<F: FnMut(&Found) -> Option<Origin> + Send> Taker for Wanting<'_, '_, F> {
 }
 
 impl Collector<'_> {
-    /// Nothing of a type yet, but what an earlier run has stored: what tells of others is looked at once more.
+    /// What is taken of a type at its beginning: what an earlier run has stored. Objects that name
+    /// others are read once more.
     pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
         let named = Related::of(kind).map_or(&[] as &[Related], Related::names).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
@@ -102,7 +105,7 @@ impl Collector<'_> {
         self.types.iter().find(|kind| related.is(kind)).map(|kind| Arc::new(kind.clone()))
     }
 
-    /// The type, if it has objects that the backup may take and that no list of it brings.
+    /// The type, if the backup may take objects of it that no list brings.
     pub(super) fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
         let kind = self.served(related)?;
         let is_open = match self.selection.fate(&kind) {
@@ -113,8 +116,8 @@ impl Collector<'_> {
         is_open.then_some(kind)
     }
 
-    /// With a selector: a pod that matches needs its claims whatever their labels are, and a claim those of its group and the
-    /// running pods that write to it.
+    /// Takes claims and pods in turn. With a selector, a pod that matches needs its claims whatever
+    /// their labels are, and a claim needs those of its group and the running pods that use it.
     async fn take_pods_and_claims(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let mut claims = 0;
         for _ in 0..ROUNDS {
@@ -138,8 +141,8 @@ impl Collector<'_> {
             let label = self.wanted.group_key.as_str();
             let namespaces = groups.iter().filter_map(|group| group.split_once('/'));
             let namespaces = namespaces.map(|(namespace, _)| namespace.to_owned()).collect();
-            let wants = |found: &Found| {
-                // What is no claim is told when it is listed.
+            let wants = |found: &ListedObject| {
+                // An unreadable claim is reported when it is listed.
                 let claim = Claim::parse(&found.json).ok()?;
                 let group = key(found.namespace.as_deref(), claim.labels.get(label)?);
                 groups.contains(&group).then_some(Origin::Needed)
@@ -158,9 +161,9 @@ impl Collector<'_> {
     ) -> Result<(), ListError> {
         let mut pods = self.take_out(kind, taken);
         if let Some(claims) = taken.iter().find(|one| Related::Claim.is(&one.kind)) {
-            let uses = |found: &Found| {
+            let uses = |found: &ListedObject| {
                 let claim = |name: &String| claims.holds(&key(found.namespace.as_deref(), name));
-                // What is no pod is told when it is listed.
+                // An unreadable pod is reported when it is listed.
                 let pod = Pod::parse(&found.json).ok()?;
                 (pod.is_running && pod.claims.iter().any(claim)).then_some(Origin::Needed)
             };
@@ -173,7 +176,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// What the objects that were taken name of a type.
+    /// Takes the objects of a type that the taken objects name.
     async fn take_named(&self, related: Related, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.served(related) else { return Ok(()) };
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
@@ -186,7 +189,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Bindings name accounts, so all of them are looked at.
+    /// Takes cluster roles by their bindings. Bindings name accounts, so all bindings are read.
     async fn take_cluster_roles(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let (bindings, roles) = (self.open(Related::Binding), self.open(Related::ClusterRole));
         let required: BTreeMap<String, Origin> =
@@ -197,7 +200,7 @@ impl Collector<'_> {
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
         if let Some(accounts) = accounts.filter(|one| !one.is_empty()) {
-            let wants = |found: &Found| match Binding::parse(&found.json) {
+            let wants = |found: &ListedObject| match Binding::parse(&found.json) {
                 Ok(binding) => {
                     let of = binding.accounts.iter().filter(|account| accounts.holds(account));
                     let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
@@ -225,7 +228,8 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// The definition of each custom type of which something was taken: a restore needs it first.
+    /// Takes the definition of each custom type of which an object was taken, because a restore
+    /// needs it first.
     async fn take_definitions(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.served(Related::Definition) else { return Ok(()) };
         let are_all_listed =
@@ -235,18 +239,18 @@ impl Collector<'_> {
         }
         let is_custom = |one: &&Taken| {
             let group = one.kind.group.as_str();
-            // The group of a definition has a dot.
+            // The group of a custom type has a dot.
             !one.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
         };
         let names =
             taken.iter().filter(is_custom).map(|one| (one.kind.qualified(), Origin::Needed)).collect();
-        // Those that are not there are types of the API server itself, or of one behind it.
+        // A missing definition belongs to a type of the API server or of an aggregated server.
         self.take_by_name(&kind, names, taken).await?;
         Ok(())
     }
 
-    /// Namespace objects: those of the backup, and, where it takes all namespaces and has selectors, only those that match
-    /// one or hold something that was taken.
+    /// Takes Namespace objects: those of the backup, or, if it takes all namespaces and has
+    /// selectors, only those that match a selector or contain an object that was taken.
     async fn take_namespaces(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
         if self.selection.fate(kind) != Fate::Listed {
@@ -265,7 +269,7 @@ impl Collector<'_> {
                 || selectors.is_empty()
                 || selectors.iter().any(|selector| selector.matches(&namespace.labels));
             if is_chosen || holding.contains(&namespace.name) {
-                let found = Found {
+                let found = ListedObject {
                     json: namespace.json.clone(),
                     namespace: None,
                     name: namespace.name.clone(),
@@ -287,7 +291,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// What was taken of a type so far; the caller puts it back.
+    /// Removes what was taken of a type so far from `taken`; the caller puts it back.
     fn take_out(&self, kind: &Arc<ResourceType>, taken: &mut Vec<Taken>) -> Taken {
         match taken.iter().position(|one| one.kind == *kind) {
             Some(at) => taken.swap_remove(at),
@@ -295,7 +299,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Objects by their keys, but those that were taken before. Returns the keys that no object has.
+    /// Takes objects by their keys, except those taken before. Returns the keys that no object has.
     async fn take_by_name(
         &self,
         kind: &Arc<ResourceType>,
@@ -304,7 +308,7 @@ impl Collector<'_> {
     ) -> Result<Vec<String>, ListError> {
         let mut held = self.take_out(kind, taken);
         names.retain(|name, _| !held.names.contains(name));
-        // Few Secrets are named, and all of a namespace are many.
+        // Few Secrets are named, and a namespace may have many.
         let are_many = names.len() > FEW_NAMES || (kind.namespaced && !Related::Secret.is(kind));
         let mut gone = if names.is_empty() {
             Vec::new()
@@ -313,7 +317,7 @@ impl Collector<'_> {
         } else {
             self.take_one_by_one(kind, names, &mut held).await?
         };
-        // An earlier run has stored it before it went.
+        // An earlier run has stored these before they were deleted.
         gone.retain(|name| !held.stored.contains(name));
         taken.push(held);
         Ok(gone)
@@ -338,7 +342,7 @@ impl Collector<'_> {
                     pending.origin = origin;
                     pending.add(found).await?;
                 }
-                // What is being deleted is not stored, and nobody else tells of it.
+                // An object that is being deleted is not stored, and only this warns of it.
                 Ok(_) => gone.push(name),
                 Err(error) if error.is_about_type() => {
                     let message = format!(
@@ -356,8 +360,12 @@ impl Collector<'_> {
         Ok(gone)
     }
 
-    /// One object by its key; `None` when there is none, or none can be called so.
-    pub(super) async fn get(&self, kind: &ResourceType, wanted: &str) -> Result<Option<Found>, ListError> {
+    /// Gets one object by its key; `None` if there is none, or no object can have that key.
+    pub(super) async fn get(
+        &self,
+        kind: &ResourceType,
+        wanted: &str,
+    ) -> Result<Option<ListedObject>, ListError> {
         self.get_by(&self.lister, kind, wanted).await
     }
 
@@ -366,7 +374,7 @@ impl Collector<'_> {
         lister: &Lister,
         kind: &ResourceType,
         wanted: &str,
-    ) -> Result<Option<Found>, ListError> {
+    ) -> Result<Option<ListedObject>, ListError> {
         let (namespace, name) = match wanted.split_once('/') {
             Some((namespace, name)) if kind.namespaced => (Some(namespace), name),
             None if !kind.namespaced => (None, wanted),
@@ -389,22 +397,23 @@ impl Collector<'_> {
         let in_namespaces = names.keys().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
         let namespaces: HashSet<String> =
             if kind.namespaced { in_namespaces.collect() } else { HashSet::new() };
-        let wants = |found: &Found| names.remove(&key(found.namespace.as_deref(), &found.name));
+        let wants = |found: &ListedObject| names.remove(&key(found.namespace.as_deref(), &found.name));
         let read = self.take_wanted(kind, &namespaces, "", held, wants).await;
         let is_whole = read.is_ok();
         self.tell(kind, read)?;
-        // Otherwise nobody knows.
+        // If the list failed it is not known which keys have no object.
         Ok(if is_whole { names.into_keys().collect() } else { Vec::new() })
     }
 
-    /// Those of a type that `wants` says; from a few namespaces, or else from the whole cluster. `selector`: what all of them match.
+    /// Takes the objects of a type for which `wants` gives a reason, from a few namespaces or from
+    /// the whole cluster. `selector`: a label selector that all of them match.
     async fn take_wanted(
         &self,
         kind: &Arc<ResourceType>,
         namespaces: &HashSet<String>,
         selector: &str,
         held: &mut Taken,
-        wants: impl FnMut(&Found) -> Option<Origin> + Send,
+        wants: impl FnMut(&ListedObject) -> Option<Origin> + Send,
     ) -> Result<(), ListError> {
         let mut wanting = Wanting { pending: Pending::new(self, held, Origin::Needed), wants };
         let places: Vec<Option<&str>> = match namespaces.len() {
@@ -418,13 +427,13 @@ impl Collector<'_> {
                 read = self.lister.page(kind, namespace, selector, &mut progress, &mut wanting).await;
             }
         }
-        // What came before something failed is taken.
+        // Objects that came before a failure are taken.
         wanting.pending.flush().await?;
         self.tell_missing(held);
         read
     }
 
-    /// What others need and nobody can read is an error of the backup; what concerns all ends it.
+    /// Logs an error of this type as an error of the backup; returns one of the whole API server.
     fn tell(&self, kind: &ResourceType, read: Result<(), ListError>) -> Result<(), ListError> {
         match read {
             Err(error) if error.is_about_type() => {

@@ -1,5 +1,5 @@
-//! What goes first: objects that `spec.orderedResources` names are got one by one, and stand in the archive, in their order, before
-//! anything else of their type is asked for.
+//! Objects that `spec.orderedResources` names: they are got one by one and go into the archive, in
+//! their order, before anything else of their type is listed.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use crate::backup::log::About;
 use crate::backup::related::{Origin, Related, labels};
 use crate::text::{chain, few};
 
-/// Objects that are asked for at one time.
+/// Objects that are requested at one time.
 const AHEAD: usize = 8;
 
 impl Collector<'_> {
-    /// Takes those that the backup chooses, as a list of them would; the others are warned of.
+    /// Takes the named objects that the backup chooses, as a list of them would; warns of the
+    /// others.
     pub(super) async fn take_ordered(&self, taken: &mut Taken) -> Result<(), ListError> {
         let kind = Arc::clone(&taken.kind);
         let ordered = &self.wanted.ordered;
@@ -31,18 +32,20 @@ impl Collector<'_> {
                 (name, answer)
             }
         };
-        // While the hooks of one pod are waited for, requests for others would stand still, and be in the way of everybody.
+        // While the hooks of a pod are awaited, other requests would stand still and keep permits
+        // from everybody.
         let ahead = if Related::Pod.is(&kind) { 1 } else { AHEAD };
         let mut answers = futures::stream::iter(names.clone()).map(get).buffered(ahead);
         let mut pending = Pending::new(self, taken, Origin::Listed);
         pending.in_order = true;
-        // The lists of the type bring these once more, and pass them over: it is this page that says when they are stored.
+        // The lists of the type bring these objects once more and skip them; this page says when
+        // they are stored.
         pending.page = self.ledger.open(&kind);
         let mut gone = Vec::new();
         while let Some((name, answer)) = answers.next().await {
             match answer {
                 Ok(Some(found)) => {
-                    // Of a list the API server itself would have asked that.
+                    // In a list the API server applies the selectors; in a get nobody does.
                     let selectors = &self.wanted.selectors;
                     let is_chosen = pending.filter.is_some()
                         || selectors.is_empty()
@@ -54,7 +57,7 @@ impl Collector<'_> {
                         gone.push(name);
                     }
                 }
-                // What an earlier run has stored stands first, too.
+                // An object that an earlier run has stored comes first in the archive, too.
                 Ok(None) if pending.taken.holds(&name) => {}
                 Ok(None) => gone.push(name),
                 Err(error) if error.is_about_type() => {

@@ -1,4 +1,4 @@
-//! Objects on their way into the archive: which of them are let in, and in which batches they go.
+//! Objects on their way into the archive: which are admitted, and how they are batched.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,49 +11,50 @@ use super::taken::Taken;
 use crate::backup::actions;
 use crate::backup::archive::{Batch, Item};
 use crate::backup::ledger::PageId;
-use crate::backup::list::{Found, ListError, Taker};
+use crate::backup::list::{ListError, ListedObject, ObjectSink};
 use crate::backup::log::About;
 use crate::backup::related::{Origin, key, labels};
 use crate::text::chain;
 
-/// Objects on their way to a worker at one time, in bytes.
+/// Most bytes of objects in one batch to a worker.
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
-/// Velero's restore writes each object to a file `NAME.json`, and gives everything up where it cannot: file systems take 255 bytes.
+/// Velero's restore writes each object to a file `NAME.json` and fails as a whole if it cannot:
+/// file systems allow 255 bytes.
 pub(super) const LONGEST_NAME: usize = 250;
 
-impl From<Found> for Item {
-    fn from(found: Found) -> Self {
-        let Found { json, namespace, name, lacks_type, .. } = found;
+impl From<ListedObject> for Item {
+    fn from(found: ListedObject) -> Self {
+        let ListedObject { json, namespace, name, lacks_type, .. } = found;
         Self { namespace, name, json, lacks_type }
     }
 }
 
-/// Objects gathered for the next batch: the one door into the archive.
+/// Collects objects for the next batch. Every object enters the archive through here.
 pub(super) struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
     pub(super) taken: &'c mut Taken,
     pub(super) page: PageId,
-    /// Why those are taken that come now.
+    /// Why the objects that come now are taken.
     pub(super) origin: Origin,
-    /// What a policy says of objects of this type.
+    /// The resource policy's filter for objects of this type.
     pub(super) filter: Option<OfType<'a>>,
-    /// Each batch is in the archive before the next one is.
+    /// Each batch must be in the archive before the next one.
     pub(super) in_order: bool,
     items: Vec<Item>,
     size: usize,
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
-    /// Of what no list of the type brings.
+    /// For objects that no list of the type brings.
     pub(super) fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
         let filter = collector.filters.of(&taken.kind);
         let page = collector.ledger.beside(&taken.kind);
         Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
     }
 
-    /// Is it one that the backup takes? (Contract 4.3, "Items".)
-    fn admits(&mut self, found: &Found) -> bool {
+    /// Whether the backup takes this object (contract 4.3, "Items").
+    fn admits(&mut self, found: &ListedObject) -> bool {
         if found.deleting || self.origin == Origin::Required {
             return !found.deleting;
         }
@@ -76,7 +77,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         }
     }
 
-    fn tell_odd(&mut self, found: &Found, what: &str, error: &serde_json::Error) {
+    fn tell_odd(&mut self, found: &ListedObject, what: &str, error: &serde_json::Error) {
         self.taken.is_odd = true;
         if !self.taken.is_news(found, what) {
             return;
@@ -86,8 +87,9 @@ impl<'c, 'a> Pending<'c, 'a> {
         self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
     }
 
-    /// Lets the action of its type look at an object. `None`: it is left out. Else, why what it needs is taken.
-    fn act(&mut self, found: &mut Found) -> Option<Origin> {
+    /// Runs the item action of the object's type. `None`: the object is left out. Else why the
+    /// objects that it needs are taken.
+    fn act(&mut self, found: &mut ListedObject) -> Option<Origin> {
         let Some(of) = self.taken.action else { return Some(Origin::Needed) };
         let acted = match actions::act(of, &found.json, self.collector.backup) {
             Ok(acted) => acted,
@@ -106,8 +108,9 @@ impl<'c, 'a> Pending<'c, 'a> {
         Some(if acted.requires { Origin::Required } else { Origin::Needed })
     }
 
-    /// What is to be stored, and why what it needs is taken. `None`: the backup does not take it, or it is stored, or on its way there.
-    pub(super) fn let_in(&mut self, mut found: Found) -> Option<(Found, Origin)> {
+    /// The object to store, and why the objects that it needs are taken. `None`: the backup does
+    /// not take it, or it is stored or on its way.
+    pub(super) fn let_in(&mut self, mut found: ListedObject) -> Option<(ListedObject, Origin)> {
         if !self.admits(&found) {
             return None;
         }
@@ -118,7 +121,8 @@ impl<'c, 'a> Pending<'c, 'a> {
             return None;
         }
         let needs = self.act(&mut found)?;
-        // Another selector, a page that was cut off, or another object that needs it may have brought it already.
+        // Another selector, an interrupted page, or another object that needs it may have brought
+        // it already.
         let key = key(found.namespace.as_deref(), &found.name);
         let is_stored = self.taken.stored.contains(&key);
         let is_left_out = self.collector.holder.has_left_out(&self.taken.kind, &key);
@@ -129,7 +133,7 @@ impl<'c, 'a> Pending<'c, 'a> {
             self.tell_odd(&found, "what it refers to cannot be read", &error);
         }
         self.collector.counters.asked.note(&self.taken.kind, &found);
-        // A verdict on its hooks stands, too.
+        // The decision of its hooks in an earlier run stands, too.
         if is_stored || is_left_out {
             return None;
         }
@@ -137,12 +141,12 @@ impl<'c, 'a> Pending<'c, 'a> {
         Some((found, needs))
     }
 
-    pub(super) async fn add(&mut self, found: Found) -> Result<(), ListError> {
+    pub(super) async fn add(&mut self, found: ListedObject) -> Result<(), ListError> {
         let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
         let collector = self.collector;
         if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
             if self.in_order {
-                // What came before it is to be in the archive before it is.
+                // Objects before the pod must be in the archive first.
                 self.flush().await?;
             }
             let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
@@ -178,8 +182,8 @@ impl<'c, 'a> Pending<'c, 'a> {
     }
 }
 
-impl Taker for Pending<'_, '_> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Pending<'_, '_> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         self.add(found).await
     }
 

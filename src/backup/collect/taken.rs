@@ -1,4 +1,4 @@
-//! What one type brought, as it comes.
+//! What was taken of one type.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher as _;
@@ -9,52 +9,54 @@ use tokio::sync::oneshot;
 
 use crate::backup::actions;
 use crate::backup::ledger::Position;
-use crate::backup::list::{Found, ListError};
+use crate::backup::list::{ListError, ListedObject};
 use crate::backup::names::Names;
 use crate::backup::related::{Origin, References, Related};
 
-/// What was taken of a type that goes along with pods.
+/// What was taken of a type whose objects are stored together with pods.
 pub(super) struct Borrowed {
     pub(super) taken: Taken,
     /// `None`: no list of the type waits for it.
     pub(super) back: Option<oneshot::Sender<Taken>>,
-    /// Why its objects are taken that a pod uses; `None`: the backup leaves them out.
+    /// Why objects that a pod uses are taken; `None`: the backup leaves them out.
     pub(super) origin: Option<Origin>,
-    /// They cannot be read.
+    /// A read of this type has failed, so no more are tried.
     pub(super) is_off: bool,
 }
 
-/// What one type brought.
+/// What was taken of one type.
 pub(super) struct Taken {
     pub(super) kind: Arc<ResourceType>,
     pub(super) names: Names,
-    /// What an earlier run has stored. Where that has to be looked at again, none of it is among `names` until it has been.
+    /// What an earlier run has stored. If the type must be listed again, an object is added to
+    /// `names` when it has been read again.
     pub(super) stored: Names,
-    /// Where the lists of that run have come to.
+    /// Where the lists of the earlier run ended.
     pub(super) position: Option<Position>,
-    /// Its lists were through.
+    /// The lists of the earlier run were complete.
     pub(super) is_through: bool,
-    /// Which of the backup's selectors is being listed.
+    /// Index of the backup's selector that is being listed.
     pub(super) selector: usize,
-    /// What these need that no list brings.
+    /// References to objects that no list brings.
     pub(super) references: References,
-    /// It may not be read.
+    /// The API server refused to list the type (403).
     pub(super) forbidden: bool,
-    /// Something was told of one of its objects.
+    /// An error of one of its objects was logged.
     pub(super) is_odd: bool,
-    /// Of which of them, and what: several pods may bring the same claim, and then its list does.
+    /// Hashes of object and error, because several pods and the list of the type may bring the same
+    /// claim.
     told: HashSet<u64>,
-    /// How many objects could not be read, and why not the first of them.
+    /// Number of objects that could not be read, and the first error.
     pub(super) unreadable: Option<(u64, serde_json::Error)>,
-    /// How many objects have names that no file can have, and the first of these.
+    /// Number of objects whose names no file can have, and the first such name.
     pub(super) unstorable: Option<(u64, String)>,
-    /// How many objects say of themselves, to the action that looks at them, that they are left out.
+    /// Number of objects whose annotation leaves them out.
     pub(super) skipped: u64,
-    /// The action that looks at objects of this type, if there is one.
+    /// The item action for objects of this type, if there is one.
     pub(super) action: Option<Related>,
-    /// All of this stands in for what pods have: it comes back this way.
+    /// Set in the placeholder for what is lent to the list of pods: receives it back.
     pub(super) lent: Option<oneshot::Receiver<Self>>,
-    /// Of pods: what goes along with those that have hooks.
+    /// Only for pods: what is stored together with pods that have hooks.
     pub(super) along: Vec<Borrowed>,
 }
 
@@ -82,7 +84,7 @@ impl Taken {
         }
     }
 
-    /// Is it stored, or on its way there?
+    /// Whether the object is stored or on its way.
     pub(super) fn holds(&self, key: &str) -> bool {
         self.names.contains(key) || self.stored.contains(key)
     }
@@ -91,9 +93,9 @@ impl Taken {
         self.names.is_empty() && self.stored.is_empty()
     }
 
-    /// Is this said of the object for the first time?
-    pub(super) fn is_news(&mut self, found: &Found, what: &str) -> bool {
-        // A name that no file can have may be as long as an address.
+    /// Whether this is said of the object for the first time.
+    pub(super) fn is_news(&mut self, found: &ListedObject, what: &str) -> bool {
+        // Hash the name, because a name that no file can have may be very long.
         let mark = self.told.hasher().hash_one((&found.namespace, &found.name, what));
         self.told.insert(mark)
     }
@@ -104,10 +106,10 @@ impl Taken {
         namespaces
     }
 
-    /// Waits until it is given back.
+    /// Waits until what was lent is given back.
     ///
     /// # Errors
-    /// When it never is.
+    /// When it is never given back.
     pub(super) async fn regain(&mut self) -> Result<(), ListError> {
         let Some(back) = self.lent.take() else { return Ok(()) };
         let whole = back.await.map_err(|_| ListError::NobodyTakes)?;
@@ -115,11 +117,11 @@ impl Taken {
         Ok(())
     }
 
-    /// Gives back what was borrowed. What no list waits for stays.
+    /// Gives back what was borrowed. What no list waits for stays here.
     pub(super) fn give_back(&mut self) {
         for one in std::mem::take(&mut self.along) {
             match one.back {
-                // Should nobody wait for it any more, the backup ends early.
+                // If no receiver is left, the backup ends early.
                 Some(back) => drop(back.send(one.taken)),
                 None => self.along.push(one),
             }

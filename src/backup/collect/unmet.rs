@@ -1,4 +1,5 @@
-//! What a run that goes on does not meet again, though the one before it knew of it: that is told, because nobody can read it any more.
+//! Objects that an earlier run knew and a run that continues no longer finds: these are logged,
+//! because nobody can read them any more.
 
 use std::collections::HashSet;
 
@@ -10,8 +11,8 @@ use crate::backup::log::About;
 use crate::text::few;
 
 impl Collector<'_> {
-    /// So many objects of a type are stored that were not found when all of their type were looked at again. What such objects name and
-    /// ask for is known of those alone that are there.
+    /// Warns that `count` stored objects of a type were not found when the type was listed again.
+    /// What objects name and ask for is known only of those that still exist.
     pub(super) fn tell_unmet(&self, kind: &ResourceType, count: usize) {
         if count == 0 {
             return;
@@ -23,8 +24,8 @@ impl Collector<'_> {
         self.log.warning(&About::Cluster, &name, &message);
     }
 
-    /// Namespaces with which the backup began, and which were deleted before they were stored. A run that nobody took up has read them
-    /// at its beginning.
+    /// Warns of namespaces that the backup began with and that were deleted before they were
+    /// stored. A run that was not interrupted has read them at its beginning.
     pub(super) fn tell_gone_namespaces(&self, held: &Taken, is_wanted: impl Fn(&str) -> bool) {
         let there: HashSet<&str> = self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
         let resolved = self.resolved.iter().map(String::as_str);

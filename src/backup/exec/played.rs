@@ -35,8 +35,8 @@ impl Played {
     }
 }
 
-/// Commands are `fail`, `wait MILLISECONDS`, and whatever else goes well at once. So often the same one, `fail TIMES` fails first, and
-/// `busy TIMES` cannot be started.
+/// Commands are `fail`, `wait MILLISECONDS`, or anything else, which succeeds at once. `fail TIMES`
+/// fails the first times that it runs, and `busy TIMES` cannot be started the first times.
 impl Exec for Played {
     fn exec<'a>(
         &'a self,

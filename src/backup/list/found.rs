@@ -1,4 +1,4 @@
-//! An object that a list or a get has brought, and who takes it.
+//! An object that a list or a get has brought, and the trait that receives objects.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use serde::de::IgnoredAny;
 
 use super::ListError;
 
-/// An object on its way: its bytes, and what a rule may ask about it.
-pub struct Found {
+/// An object of a list: its raw bytes, and what filters ask about it.
+pub struct ListedObject {
     pub json: Bytes,
     pub namespace: Option<String>,
     pub name: String,
     pub lacks_type: bool,
-    /// It says of itself that it stays out of backups.
+    /// It has the label that keeps it out of backups.
     pub excluded: bool,
-    /// It is being deleted.
+    /// It has a deletionTimestamp.
     pub deleting: bool,
 }
 
@@ -44,12 +44,12 @@ struct Metadata<'a> {
 
 #[derive(Deserialize)]
 struct Labels<'a> {
-    // The key as berth_api::keys::EXCLUDE_FROM_BACKUP has it; serde wants it spelled out.
+    // The same key as berth_api::keys::EXCLUDE_FROM_BACKUP; serde needs a literal.
     #[serde(rename = "velero.io/exclude-from-backup", borrow, default)]
     exclude: Option<Cow<'a, str>>,
 }
 
-impl Found {
+impl ListedObject {
     /// # Errors
     /// When this is no Kubernetes object.
     pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
@@ -64,11 +64,11 @@ impl Found {
     }
 }
 
-/// Who takes the objects of a list, one after the other.
-pub trait Taker: Send {
-    fn take(&mut self, found: Found) -> impl Future<Output = Result<(), ListError>> + Send;
+/// Receives the objects of a list, one after the other.
+pub trait ObjectSink: Send {
+    fn take(&mut self, found: ListedObject) -> impl Future<Output = Result<(), ListError>> + Send;
 
-    /// Waited for before objects come, while no request is under way.
+    /// Waits until the sink accepts objects. Called while no request is under way.
     ///
     /// # Errors
     /// What ends the list.
@@ -76,12 +76,12 @@ pub trait Taker: Send {
         std::future::ready(Ok(()))
     }
 
-    /// Need that not be waited for any more?
+    /// Whether [`ObjectSink::ready`] would return at once.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// One of the objects is none. Ends the list, unless its taker can do without.
+    /// Receives an object that cannot be read. The default ends the list.
     ///
     /// # Errors
     /// What ends it.

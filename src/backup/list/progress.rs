@@ -1,32 +1,32 @@
-//! How far a list is.
+//! How far a list has been read.
 
-use super::{Found, ListError, PAGE};
+use super::{ListError, ListedObject, PAGE};
 use crate::backup::split::ListHead;
 
-/// So often one list goes on by another token, or begins anew, because the one that it had has expired.
+/// How often one list may continue by a new token, or restart, because its token has expired.
 const EXPIRIES: u32 = 100;
 
-/// A list under way: where it stands after a page.
+/// A list in progress, between two pages.
 #[derive(Default)]
 pub struct Progress {
     begun: bool,
     pub(super) continue_token: String,
-    /// Objects behind what was taken, where the server knows.
+    /// Objects behind this page, if the server says so.
     pub remaining: u64,
-    /// Objects to ask for, where they are so large that it is fewer than usual.
+    /// The number of objects to ask for, if objects are so large that it is below the usual number.
     pub(super) limit: Option<u32>,
-    /// Bytes that its pages take, as far as that is known.
+    /// Bytes that a page takes, as far as known.
     pub(super) size: usize,
     expired: u32,
 }
 
 impl Progress {
-    /// Of a list that another process has read so far.
+    /// A list that another process has read up to this token.
     pub fn behind(token: &str) -> Self {
         Self { begun: true, continue_token: token.to_owned(), ..Self::default() }
     }
 
-    /// For going on. Empty at the end.
+    /// The continue token; empty at the end.
     pub fn token(&self) -> &str {
         &self.continue_token
     }
@@ -35,7 +35,7 @@ impl Progress {
         self.begun && self.continue_token.is_empty()
     }
 
-    /// On to the next page.
+    /// Moves on to the next page.
     pub(super) fn turn(&mut self, head: ListHead) -> Result<(), ListError> {
         if !head.continue_token.is_empty() && head.continue_token == self.continue_token {
             return Err(ListError::Astray);
@@ -46,8 +46,8 @@ impl Progress {
         Ok(())
     }
 
-    /// After a page that was small: the large objects that made pages short may be behind it.
-    pub(super) fn widen(&mut self, items: &[Result<Found, serde_json::Error>], page_size: u32) {
+    /// Raises the limit again after a small page, because the large objects may have been passed.
+    pub(super) fn widen(&mut self, items: &[Result<ListedObject, serde_json::Error>], page_size: u32) {
         let read: usize = items.iter().flatten().map(|found| found.json.len()).sum();
         if read < PAGE / 4 {
             self.limit = self.limit.map(|limit| limit.saturating_mul(2)).filter(|limit| *limit < page_size);
@@ -55,7 +55,8 @@ impl Progress {
         }
     }
 
-    /// The page's snapshot is gone: the server gives a token for going on with today's objects, or the list begins anew.
+    /// The token has expired: the server may give a token that continues with today's objects;
+    /// otherwise the list restarts.
     pub(super) fn expire(&mut self, token: Option<String>) -> Result<(), ListError> {
         self.continue_token = token.unwrap_or_default();
         self.expired += 1;

@@ -44,8 +44,8 @@ struct Names {
     hold: Option<Hold>,
 }
 
-impl Taker for Names {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Names {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         if let Some(hold) = self.hold.take() {
             hold.pass().await;
         }
@@ -128,8 +128,8 @@ struct Late {
     names: Vec<String>,
 }
 
-impl Taker for Late {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Late {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         self.names.push(found.name);
         Ok(())
     }
@@ -288,8 +288,8 @@ async fn a_server_that_fails_at_a_revision_is_asked_for_what_it_has_before_it_is
     assert_eq!(warnings(&revision), 1);
 }
 
-fn found(json: &'static str) -> Found {
-    Found::parse(Bytes::from_static(json.as_bytes())).unwrap_or_else(|e| unreachable!("{e}"))
+fn found(json: &'static str) -> ListedObject {
+    ListedObject::parse(Bytes::from_static(json.as_bytes())).unwrap_or_else(|e| unreachable!("{e}"))
 }
 
 #[test]

@@ -3,8 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn found(object: &Value) -> Found {
-    Found::parse(Bytes::from(object.to_string())).unwrap()
+fn found(object: &Value) -> ListedObject {
+    ListedObject::parse(Bytes::from(object.to_string())).unwrap()
 }
 
 fn kind(group: &str, resource: &str) -> ResourceType {

@@ -14,12 +14,12 @@ fn backup(uid: &str, version: &str, phase: &str) -> Value {
 }
 
 /// InProgress at version 7. Adds the answers to what it asks for.
-async fn record(api: &Scripted) -> Record {
+async fn record(api: &Scripted) -> BackupWriter {
     let api = api.always(get(ONE).answers(backup("u", "7", "InProgress")));
-    Record::read(api.client("velero"), "velero", "one", "u").await.unwrap()
+    BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap()
 }
 
-async fn ends(record: &mut Record) -> Result<(), WriteError> {
+async fn ends(record: &mut BackupWriter) -> Result<(), WriteError> {
     record.merge(&json!({"status": {"phase": "Completed"}}), BackupPhase::InProgress, PATIENCE).await
 }
 
@@ -33,7 +33,7 @@ async fn another_object_of_the_name_is_not_ours() {
         .next(get(ONE).answers(backup("of a later one", "7", "ReadyToStart")))
         .next(get(ONE).refuses(404));
     for _ in 0..2 {
-        let read = Record::read(api.client("velero"), "velero", "one", "u").await;
+        let read = BackupWriter::read(api.client("velero"), "velero", "one", "u").await;
         assert!(matches!(read, Err(WriteError::Gone)));
     }
 }
@@ -41,7 +41,7 @@ async fn another_object_of_the_name_is_not_ours() {
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_it_is_written_on_the_version_that_stands_now() {
     let api = Scripted::new().next(get(ONE).answers(backup("u", "7", "InProgress")));
-    let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+    let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
     api.next(patch(ONE).refuses(409))
         .next(get(ONE).answers(backup("u", "8", "InProgress")))
         .next(patch(ONE).answers(backup("u", "9", "Completed")));
@@ -57,7 +57,7 @@ async fn what_somebody_else_has_ended_or_made_anew_meanwhile_is_not_written() {
         [(backup("u", "8", "Deleting"), false), (backup("of a later one", "8", "InProgress"), true)]
     {
         let api = Scripted::new().next(get(ONE).answers(backup("u", "7", "InProgress")));
-        let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+        let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
         api.next(patch(ONE).refuses(409)).next(get(ONE).answers(meanwhile));
         let refused = ends(&mut record).await.unwrap_err();
         assert_eq!(matches!(refused, WriteError::Gone), gone, "{refused}");
@@ -146,9 +146,9 @@ impl Server {
         }
     }
 
-    async fn record(&self, api: &Scripted) -> Record {
+    async fn record(&self, api: &Scripted) -> BackupWriter {
         let api = api.always(get(ONE).answers_with(self.read()));
-        Record::read(api.client("velero"), "velero", "one", "u").await.unwrap()
+        BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap()
     }
 }
 

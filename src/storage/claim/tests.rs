@@ -6,7 +6,7 @@ use object_store::memory::InMemory;
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::Side;
+use crate::storage::Artifact;
 
 fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
     let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
@@ -22,7 +22,7 @@ fn stores() -> (TempDir, [Arc<DynObjectStore>; 2]) {
 
 async fn store_all(layout: &Layout, content: &'static str) {
     layout.store().put(&layout.archive(), PutPayload::from(content)).await.unwrap();
-    layout.put_side(Side::Logs, content.into()).await.unwrap();
+    layout.put_artifact(Artifact::Logs, content.into()).await.unwrap();
 }
 
 #[tokio::test]

@@ -12,10 +12,10 @@ use super::*;
 use crate::backup::asked::Asked;
 use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
-use crate::backup::executor::Executor;
 use crate::backup::frozen::Frozen;
 use crate::backup::ledger::Ledger;
 use crate::backup::progress::{PROGRESS, keep_record};
+use crate::backup::runner::Runner;
 use crate::events::Events;
 use crate::queue::{BackupCache, Settings};
 use crate::watch::WatchEvent;
@@ -222,7 +222,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
     };
     store.observe(WatchEvent::Replaced(vec![ready("one")]));
     let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
-    let executor = Executor {
+    let runner = Runner {
         engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder, AfterInterruption::Fail) },
         store: Arc::clone(&store),
         events: Events::new(hooked.site.api.client("velero"), "velero", Counter::default()).0,
@@ -240,7 +240,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
     };
     let both = async {
         tokio::select! {
-            () = executor.run() => {}
+            () = runner.run() => {}
             () = story => {}
         }
     };
@@ -350,7 +350,7 @@ async fn a_pod_whose_hook_takes_long_holds_up_no_other_one_and_stop_waits_for_no
 async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_written_without_it() {
     let api = Scripted::new().next(get(ONE).answers(backup("7", "InProgress"))).next(patch(ONE).refuses(422));
     api.next(patch(ONE).answers(backup("8", "InProgress")));
-    let mut record = Record::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+    let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
     let counters =
         Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)), asked: Asked::default() };
     let ledger = Ledger::new(&[]);

@@ -39,7 +39,7 @@ fn group(name: &str, is_there: bool) -> Value {
     json!({"metadata": {"name": name}, "versions": [version]})
 }
 
-/// The next survey finds these.
+/// The next run gathers these.
 fn serves(site: &Site, groups: &[Value]) {
     site.api.once(get("/apis").answers(json!({"items": groups})));
 }

@@ -37,7 +37,7 @@ async fn nothing_is_read_and_no_run_counted_while_another_backup_is_taken_up() {
     let engine = site.engine_of_small_parts();
     let mut recovering = pin!(engine.recover("one", "u", Signals::default(), |_| {}));
     tokio::time::pause();
-    let another = engine.turns.look("default").await;
+    let another = engine.turns.inspect("default").await;
     assert!(timeout(WHILE, &mut recovering).await.is_err(), "it waits before it looks");
     assert_eq!(looked(&site), before);
     drop(another);
@@ -59,7 +59,7 @@ async fn a_location_at_which_another_backup_waits_for_its_store_holds_up_nobody_
     let (site, standing) = killed().await;
     site.api.once(third().answers(list("5", &[large("c")])));
     let engine = site.engine_of_small_parts();
-    let _away = engine.turns.look("away").await;
+    let _away = engine.turns.inspect("away").await;
     let recovering = engine.recover("one", "u", Signals::default(), |_| {});
     let ended = timeout(LONG, recovering).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase(), BackupPhase::Completed, "{:?}", ended.status);
@@ -76,7 +76,7 @@ async fn a_cancel_is_heard_while_a_recovery_waits_for_its_turn() {
         let _another = if has_looked {
             engine.turns.read("elsewhere").await
         } else {
-            engine.turns.look("default").await
+            engine.turns.inspect("default").await
         };
         let mut recovering = pin!(engine.recover("one", "u", signals.clone(), |_| {}));
         tokio::time::pause();
@@ -107,7 +107,7 @@ async fn one_that_is_stored_waits_for_its_turn_and_is_published_though_it_is_can
     });
     dead.api.next(get(ONE).answers(stands)).next(taken).next(ends_in("Completed"));
     let (engine, signals) = (engine(&dead.api, &dead.folder, AfterInterruption::Resume), Signals::default());
-    let another = engine.turns.look("default").await;
+    let another = engine.turns.inspect("default").await;
     let mut recovering = pin!(engine.recover("one", "u", signals.clone(), |_| {}));
     signals.canceled.cancel();
     assert!(timeout(WHILE, &mut recovering).await.is_err(), "it waits for its turn");

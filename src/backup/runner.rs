@@ -1,5 +1,5 @@
-//! Starts a run for each ReadyToStart Backup, takes up what is InProgress and nobody runs, and cancels the runs of those that are
-//! deleted. Runs only while this process leads.
+//! Starts a run for each ReadyToStart Backup, takes up InProgress Backups that no process runs, and
+//! cancels the runs of deleted Backups. Runs only while this process leads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,25 +20,26 @@ use crate::queue::refusals::is_refusal;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
-/// Looks again at least this often, whatever the watch shows.
+/// Checks all Backups at least this often, even if the watch shows no change.
 const PERIOD: Duration = Duration::from_secs(5);
 
-pub struct Executor {
+pub struct Runner {
     pub engine: Engine,
     pub store: Arc<BackupCache>,
     pub events: Events,
-    /// The process is to end.
+    /// Cancelled when the process must end.
     pub stop: CancellationToken,
-    /// How long runs may go on after that, before they are handed over.
+    /// How long runs may continue after that before they are handed over.
     pub drain: Duration,
 }
 
-impl Executor {
-    fn tally(&self) -> Tally {
-        Tally { store: Arc::clone(&self.store), events: self.events.clone() }
+impl Runner {
+    fn failures(&self) -> FailureReporter {
+        FailureReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
-    /// What stands, and what runs here still though its Backup is gone: its hooks may be running in pods that another one would take.
+    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
+    /// be running in pods that another backup would take.
     fn view(&self, running: &HashMap<String, Run>) -> View {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.is_there(uid, run));
@@ -50,13 +51,14 @@ impl Executor {
         self.store.get(&run.name).is_some_and(|item| item.entry.uid == uid)
     }
 
-    /// Until `stop`, and then until every run has ended. Dropping the future ends all runs at once.
+    /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
+    /// once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
         let mut runs: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<String, Run> = HashMap::new();
         let mut look_for_orphans = true;
-        // What ends the runs: some time after `stop`.
+        // Ends the runs, `drain` after `stop`.
         let hurry = CancellationToken::new();
         let mut draining = std::pin::pin!(async {
             self.stop.cancelled().await;
@@ -65,10 +67,11 @@ impl Executor {
         let mut ticks = tokio::time::interval(PERIOD);
         loop {
             changed.mark_unchanged();
-            // Whoever is to end has handed over what it ran.
+            // A process that must end has handed over its runs; it takes up none.
             if std::mem::take(&mut look_for_orphans) && !self.stop.is_cancelled() {
-                // What runs while nobody runs it was left behind: by a leader that is gone, by a run whose store failed, or by one
-                // that ended abnormally. It keeps its slot and its namespaces, and is run again or ended.
+                // A Backup that is InProgress and has no run here was left by a leader that is
+                // gone, by a run whose store failed, or by a run that panicked. It keeps its slot
+                // and its namespaces, and is run again or ended.
                 for item in self.store.in_phase(Phase::InProgress) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
@@ -76,21 +79,22 @@ impl Executor {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, tally) = (Arc::clone(&self.store), self.tally());
+                    let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Arc::clone(&item.entry),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
-                                let tell = |note: &str| tally.events.tell(What::Resumed, &name, &uid, note);
+                                let tell =
+                                    |note: &str| failures.events.tell(What::Resumed, &name, &uid, note);
                                 match engine.recover(&name, &uid, signals, tell).await {
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
                                         store.observe_write(&backup);
                                     }
                                     Ok(None) => {}
-                                    Err(error) => tally.failed(&name, &uid, &error),
+                                    Err(error) => failures.failed(&name, &uid, &error),
                                 }
                             })
                             .id(),
@@ -109,7 +113,7 @@ impl Executor {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, tally) = (Arc::clone(&self.store), self.tally());
+                    let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Arc::clone(&item.entry),
@@ -118,16 +122,18 @@ impl Executor {
                             .spawn(async move {
                                 let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
                                 match engine.run(&name, &uid, signals).await {
-                                    // Sooner than by the watch: somebody waits for the slot.
+                                    // Do not wait for the watch: another backup may wait for the
+                                    // slot.
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
                                         store.observe_write(&backup);
                                         return;
                                     }
                                     Ok(None) => {}
-                                    Err(error) => tally.failed(&name, &uid, &error),
+                                    Err(error) => failures.failed(&name, &uid, &error),
                                 }
-                                // Not at once again, whatever it was, unless that cannot be.
+                                // Wait before the next attempt, whatever the error was, unless
+                                // there can be none.
                                 tokio::select! {
                                     _ = timeout(PERIOD, stop.cancelled()) => {}
                                     () = deleted.cancelled() => {}
@@ -151,7 +157,7 @@ impl Executor {
                 _ = changed.changed() => {}
                 _ = ticks.tick() => look_for_orphans = true,
                 () = self.stop.cancelled(), if !self.stop.is_cancelled() => {
-                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may go on for that long");
+                    info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may continue for that long");
                 }
                 () = &mut draining, if !hurry.is_cancelled() => {
                     info!(running = running.len(), "handing over the running backups");
@@ -172,19 +178,21 @@ impl Executor {
     }
 }
 
-/// Counts the writes that are refused.
-struct Tally {
+/// Reports failed writes, and counts refused ones.
+struct FailureReporter {
     store: Arc<BackupCache>,
     events: Events,
 }
 
-impl Tally {
+impl FailureReporter {
     fn failed(&self, name: &str, uid: &str, error: &WriteError) {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
-            WriteError::NotBegun(why) => warn!(%name, %why, "the backup has not begun: trying again"),
-            WriteError::Frozen(_) => warn!(%name, %error, "the backup is not settled: trying again"),
-            error => warn!(%name, error = chain(error), "the Backup could not be written"),
+            WriteError::NotBegun(why) => warn!(%name, %why, "could not begin the backup: trying again"),
+            WriteError::Frozen(_) => {
+                warn!(%name, %error, "pods of a dead run may still be frozen: trying again")
+            }
+            error => warn!(%name, error = chain(error), "could not write the Backup"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
         if is_refusal(error) && self.store.refusals.refused(uid) {
@@ -193,15 +201,16 @@ impl Tally {
     }
 }
 
-/// Does a run of that name go on, be it of a Backup that was deleted meanwhile? It has not left the folder yet.
+/// Whether a run of that name goes on, even of a Backup that was deleted meanwhile, because it
+/// still uses the folder.
 fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
     running.values().any(|run| run.name == name)
 }
 
-/// A run, or the settling of one.
+/// A run, or a recovery.
 struct Run {
     name: String,
-    /// As it stood when the run began.
+    /// The entry as it was when the run began.
     entry: Arc<Entry>,
     signals: Signals,
     task: tokio::task::Id,

@@ -17,28 +17,28 @@ use super::checkpoint::{Packed, Scope};
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
 use super::engine::{Engine, Failure};
-use super::list::{Found, ListError, Lister, Progress, Taker};
+use super::list::{ListError, ListedObject, Lister, ObjectSink, Progress};
 use super::log::{About, BackupLog};
 use super::prepare::{Prepared, Situation, prepare};
 use super::reading::Patience;
 use super::servers::aggregated;
-use super::status::Record;
+use super::status::BackupWriter;
 use crate::client::list;
 use crate::storage::{OpenError, Opened};
 
-/// As it was when the backup began.
+/// The cluster as it was when the backup began.
 pub struct Cluster {
     pub types: Vec<ResourceType>,
     pub namespaces: Vec<Namespace>,
-    /// APIServices that lead to other servers, where that is known.
+    /// APIServices of aggregated servers, if they are known.
     pub aggregated: Option<HashSet<String>>,
 }
 
 impl Engine {
-    /// Asks everything at once. The inner error: what makes the backup FailedValidation.
-    pub(super) async fn survey(
+    /// Reads everything concurrently. The inner error makes the backup FailedValidation.
+    pub(super) async fn gather_inputs(
         &self,
-        record: &Record,
+        record: &BackupWriter,
         log: &BackupLog,
     ) -> Result<Result<(Cluster, Prepared), Violations>, Failure> {
         let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
@@ -78,17 +78,17 @@ impl Engine {
         Ok(Ok((Cluster { types: served.types, namespaces, aggregated }, prepared)))
     }
 
-    /// What a backup takes, for its checkpoints, if there will be any.
+    /// The scope of a backup, if the run writes checkpoints.
     pub(super) fn scope_of(&self, cluster: &Cluster, prepared: &Prepared) -> Option<Packed> {
         if self.after_interruption != AfterInterruption::Resume {
             return None;
         }
         let scope = Scope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);
-        // Memory does not refuse writes.
+        // Writing to memory does not fail.
         Packed::new(&scope).ok()
     }
 
-    /// Opens a location. As patient as any other read with that of its Secret.
+    /// Opens a location. Reads its Secret as patiently as everything else.
     pub(super) async fn open(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
         let mut patience = Patience::new(self.list_retry);
         let opener = self.opener.patient();
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// The one that the backup names, or else all: one of them may be the default.
+    /// The location that the backup names, or else all, because one of them may be the default.
     async fn locations(
         &self,
         backup: &Backup,
@@ -122,7 +122,7 @@ impl Engine {
         Ok(all.items)
     }
 
-    /// Those that the backup may take: the few that it names, or else every one of the cluster.
+    /// The namespaces that the backup may take: the few that it names, or else all of the cluster.
     async fn namespaces(&self, backup: &Backup, lister: &Lister) -> Result<Vec<Namespace>, ListError> {
         let kind = ResourceType {
             group: String::new(),
@@ -146,17 +146,18 @@ impl Engine {
         while !progress.is_done() {
             lister.page(&kind, None, "", &mut progress, &mut namespaces).await?;
         }
-        // A page that was asked for twice brings a name twice.
+        // A page that was requested twice brings a name twice.
         namespaces.sort_by(|a, b| a.name.cmp(&b.name));
         namespaces.dedup_by(|a, b| a.name == b.name);
         Ok(namespaces)
     }
 }
 
-/// What may be missing is an error, unless the backup takes other types only.
+/// Logs a group whose types are unknown: an error, because objects may be missing, or a warning if
+/// the backup takes only other types.
 fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
     let Unknown { group, version, why } = unknown;
-    // Nobody knows the types; one by whatever name says whether all of them were asked for.
+    // The types are unknown, so a made-up type tells whether the backup takes all types.
     let any = |namespaced| ResourceType {
         group: group.clone(),
         version: version.clone(),
@@ -182,8 +183,8 @@ fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
     }
 }
 
-impl Taker for Vec<Namespace> {
-    async fn take(&mut self, found: Found) -> Result<(), ListError> {
+impl ObjectSink for Vec<Namespace> {
+    async fn take(&mut self, found: ListedObject) -> Result<(), ListError> {
         let read: KubernetesNamespace = serde_json::from_slice(&found.json).map_err(ListError::Object)?;
         self.push(Namespace {
             name: found.name,
