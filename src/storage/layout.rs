@@ -82,7 +82,7 @@ impl Layout {
     }
 
     fn artifact_name(&self, artifact: Artifact) -> String {
-        format!("{}{}", self.backup, side.suffix())
+        format!("{}{}", self.backup, artifact.suffix())
     }
 
     /// Names of the files that a run stores before it publishes the backup.
