@@ -28,7 +28,7 @@ fn a_bucket_and_an_entry_live_and_go_as_a_gardenlet_wants_it() {
     assert!(finalizers(&site.secret("keys")).contains(&BUCKET_FINALIZER));
     // versitygw knows none of these calls; that is said, and is no fault.
     let said = bucket["status"]["lastOperation"]["description"].as_str().unwrap();
-    assert!(said.contains("bucket life was made") && said.contains("does not know"), "{said}");
+    assert!(said.contains("bucket life was made") && said.contains("does not support"), "{said}");
 
     site.make_entry("shoot--dev--a--12", "life");
     let entry = site.becomes(ENTRIES, "shoot--dev--a--12", "Succeeded");

@@ -139,5 +139,5 @@ fn a_kubeconfig_that_cannot_work_is_refused_before_anything_is_asked() {
     std::fs::write(&path, "apiVersion: v1\nkind: Config\n").unwrap();
     refused(&nowhere, "no current context");
     write_kubeconfig(&path, "a-token-of-the-hub");
-    refused(&["--garden-member=false", nowhere[0]], "leave one of the two out");
+    refused(&["--garden-member=false", nowhere[0]], "use only one of the two");
 }
