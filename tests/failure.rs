@@ -397,7 +397,7 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
     let missing = wait_for("the folder to be missed", PATIENCE, || {
         let status = location_becomes(&berth, "no-folder", "Unavailable");
         let message = status["message"].as_str().unwrap_or_default().to_owned();
-        Ok(message.contains("is not there").then_some(message))
+        Ok(message.contains("does not exist").then_some(message))
     });
     assert!(missing.unwrap().contains("mount its volume"));
     std::fs::create_dir_all(folder.join("file/b")).unwrap();
