@@ -5,7 +5,7 @@
 //! answer and takes in whatever the watch shows last, so a list that is older than an answer would undo that answer.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -95,17 +95,22 @@ impl<V> Indexer<V> for () {
     fn remove(&mut self, _: &V) {}
 }
 
+/// Many more objects than can end while the answer to one write is on its way.
+const MAX_GONE: usize = 1000;
+
 /// What is kept of the objects of one kind, by key. A value is replaced as a whole, and no event costs more than a
 /// look-up, but for a list.
 pub struct Cache<I, V, X = ()> {
     values: BTreeMap<I, V>,
+    /// UIDs of the objects that the watch has shown to be gone, the last ones.
+    gone: VecDeque<String>,
     index: X,
     is_synced: bool,
 }
 
 impl<I, V, X: Default> Default for Cache<I, V, X> {
     fn default() -> Self {
-        Self { values: BTreeMap::new(), index: X::default(), is_synced: false }
+        Self { values: BTreeMap::new(), gone: VecDeque::new(), index: X::default(), is_synced: false }
     }
 }
 
@@ -159,6 +164,9 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
                 None => self.put(key, seen),
             }
         }
+        for (_, known) in before {
+            self.bury(&known);
+        }
         self.is_synced = true;
     }
 
@@ -171,9 +179,14 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
     }
 
     /// Takes in the answer to a write of our own, which the watch will show only later. If it was the last write to
-    /// that object, nothing is left of it.
+    /// that object, nothing is left of it. An object whose end the watch has shown meanwhile stays gone, because no
+    /// event would ever say so again.
     pub fn assume(&mut self, key: I, answer: impl Into<Observed<V>>) {
         let answer = answer.into();
+        let is_here = self.values.get(&key).is_some_and(|known| known.uid() == answer.uid());
+        if !is_here && self.gone.iter().any(|uid| uid == answer.uid()) {
+            return;
+        }
         if answer.is_gone() {
             self.forget(&key, answer.uid());
         } else {
@@ -207,13 +220,32 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
     where
         I: Borrow<Q>,
     {
-        if let Some(known) = self.values.remove(key) {
-            self.index.remove(&known);
+        if let Some(known) = self.take_out(key) {
+            self.bury(&known);
         }
     }
 
+    fn take_out<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        I: Borrow<Q>,
+    {
+        let known = self.values.remove(key)?;
+        self.index.remove(&known);
+        Some(known)
+    }
+
+    fn bury(&mut self, known: &V) {
+        if known.uid().is_empty() {
+            return;
+        }
+        if self.gone.len() >= MAX_GONE {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(known.uid().to_owned());
+    }
+
     fn put(&mut self, key: I, seen: Observed<V>) {
-        self.remove(&key);
+        self.take_out(&key);
         if let Observed::Kept(value) = seen {
             self.index.insert(&value);
             self.values.insert(key, value);

@@ -126,6 +126,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
+/// Was a create refused because an object of that name is there already?
+pub fn already_exists(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}
+
 /// Did a webhook refuse the request? It may use any status code, including 409.
 pub fn is_denied(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("denied the request"))
@@ -134,6 +139,11 @@ pub fn is_denied(error: &kube::Error) -> bool {
 /// Does the user lack the right?
 pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Does a field lack the value that the write tests, or would the object be invalid?
+pub fn is_unprocessable(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 422)
 }
 
 /// Is the object too large for the store, or the request for the API server?

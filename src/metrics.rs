@@ -36,6 +36,7 @@ pub struct QueueMetrics {
     pub superseded: Counter,
     pub piled_up: Counter,
     pub unwritable: Gauge,
+    pub counted_as_all: Gauge,
     pub executor_available: Gauge,
     pub ca_bundles_missing: Gauge,
     pub events_dropped: Counter,
@@ -158,6 +159,7 @@ impl QueueMetrics {
             superseded: Counter::default(),
             piled_up: Counter::default(),
             unwritable: Gauge::default(),
+            counted_as_all: Gauge::default(),
             executor_available: Gauge::default(),
             ca_bundles_missing: Gauge::default(),
             events_dropped: Counter::default(),
@@ -179,7 +181,7 @@ impl QueueMetrics {
         queue.register("positions_written", "Positions written", metrics.positions_written.clone());
         queue.register(
             "conflicts",
-            "Writes given up because the object had changed",
+            "Writes to Backups that had changed since the decision",
             metrics.conflicts.clone(),
         );
         queue.register(
@@ -201,6 +203,11 @@ impl QueueMetrics {
             "unwritable",
             "Backups that are skipped because the API server refuses every write to them",
             metrics.unwritable.clone(),
+        );
+        queue.register(
+            "counted_as_all",
+            "Backups that count as all namespaces, because the queue has no room for their names",
+            metrics.counted_as_all.clone(),
         );
         queue.register(
             "executor_available",

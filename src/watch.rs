@@ -96,7 +96,7 @@ pub async fn reflect<K, T>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    reflect_by(api, config, DeserializeGuard::name_any, keep, observe).await;
+    reflect_by(api, config, DeserializeGuard::name_any, || (), keep, observe).await;
 }
 
 /// [`reflect`] for objects that are told apart by namespace and name.
@@ -109,14 +109,16 @@ pub async fn reflect_everywhere<K, T>(
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let key = |object: &DeserializeGuard<K>| (object.namespace().unwrap_or_default(), object.name_any());
-    reflect_by(api, config, key, keep, observe).await;
+    reflect_by(api, config, key, || (), keep, observe).await;
 }
 
-/// [`reflect`] for objects that are told apart by what `key` makes of them.
+/// [`reflect`] for objects that are told apart by what `key` makes of them. `begin` is called before each list, for a
+/// `keep` that bounds what the objects of one list take together: the list reaches `observe` only when it is whole.
 pub async fn reflect_by<K, T, I>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     key: impl Fn(&DeserializeGuard<K>) -> I,
+    begin: impl Fn(),
     keep: impl Fn(K) -> T,
     mut observe: impl FnMut(WatchEvent<T, I>),
 ) where
@@ -138,7 +140,10 @@ pub async fn reflect_by<K, T, I>(
             pauses.reset();
         }
         match event {
-            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::Init) => {
+                listed.clear();
+                begin();
+            }
             Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
             Ok(watcher::Event::InitDone) => observe(WatchEvent::Replaced(std::mem::take(&mut listed))),
             Ok(watcher::Event::Apply(object)) => {

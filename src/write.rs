@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use berth_api::keys::FIELD_MANAGER;
 use berth_core::limits;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{PatchOperation, TestOperation, diff};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Error, Resource};
@@ -19,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::client::{is_conflict, is_denied, is_not_found, is_too_large};
+use crate::client::{already_exists, is_conflict, is_denied, is_not_found, is_too_large};
 use crate::patch::merge_into;
 
 /// What became of a write.
@@ -164,6 +166,32 @@ where
     write.merge(api, &change).await
 }
 
+/// Merges `change` into the object on the condition that all `fields` (JSON pointers) have the values that they have in `read`, whatever
+/// else of it has changed. The API server applies the patch to the object as it stands then, and tries again by itself. So the write lands
+/// however often somebody else writes other fields, where a write on a resourceVersion would meet a conflict each time.
+///
+/// [`Answer::Refused`] with code 422: a field has another value, or the object would be invalid. A field that `read` lacks is tested to be
+/// absent, for which the object that it is a member of has to exist.
+pub async fn patch_where<K>(
+    api: &Api<K>,
+    write: Write<'_>,
+    fields: &[PointerBuf],
+    read: &Value,
+    change: &Value,
+) -> Answer<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let tests = fields.iter().map(|field| {
+        let value = read.pointer(field.as_str()).cloned().unwrap_or_default();
+        PatchOperation::Test(TestOperation { path: field.clone(), value })
+    });
+    let mut changed = read.clone();
+    json_patch::merge(&mut changed, change);
+    let operations = json_patch::Patch(tests.chain(diff(read, &changed).0).collect());
+    write.answer(api.patch(write.name, &params(), &Patch::<()>::Json(operations))).await
+}
+
 /// As [`patch`], for a kind whose status is a resource of its own.
 pub async fn patch_status<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
 where
@@ -206,7 +234,11 @@ pub async fn create<K>(api: &Api<K>, object: &K) -> Answer<K>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
-    Write::to("").answer(api.create(&PostParams::default(), object)).await
+    match Write::to("").answer(api.create(&PostParams::default(), object)).await {
+        // The API server uses the code for other reasons, too, and then nothing stands.
+        Answer::Conflict(error) if !already_exists(&error) => Answer::Refused(error),
+        answer => answer,
+    }
 }
 
 /// [`Answer::Written`]: the API server deletes the object, as soon as its finalizers are gone.

@@ -2,6 +2,10 @@
 //! it succeeds or the Backup is not this run's any more. An annotation names the run that has the
 //! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader wakes
 //! up it writes nothing more.
+//!
+//! Whoever may patch a Backup can change its version faster than it can be read and written. So
+//! after a few conflicts a write does not name the version any more, but the fields that the
+//! decision was based on: the UID, the phase, and the run.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -10,19 +14,24 @@ use berth_api::keys::{self, is_set};
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::run::Runs;
 use jiff::Timestamp;
+use json_patch::jsonptr::PointerBuf;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::client::is_too_large;
+use crate::client::{is_too_large, is_unprocessable};
 use crate::patch::merge_into;
 use crate::queue::refusals::is_lasting;
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch_to_fit};
+use crate::write::{Answer, Pauses, Write, patch_to_fit, patch_where};
 
 const CALL: Duration = Duration::from_secs(10);
+/// After so many conflicts of one write the version is not a condition of it any more.
+const CONFLICTS: u32 = 3;
+/// How often an object may refuse the conditions of a write although they hold when it is read.
+const UNPROCESSABLE: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -246,6 +255,7 @@ impl BackupWriter {
     ) -> Result<(), WriteError> {
         let begun = Instant::now();
         let mut pauses = Pauses::default();
+        let (mut conflicts, mut unprocessable) = (0, 0);
         loop {
             // The answer to an earlier attempt may have been lost.
             if self.stands(patch, from) {
@@ -257,16 +267,31 @@ impl BackupWriter {
             if from == BackupPhase::InProgress && self.run.is_some() && !self.is_ours() {
                 return Err(WriteError::Taken);
             }
-            let that_one = Write::on(&self.object).uid(Some(&self.uid));
-            let error = match patch_to_fit(&self.api, that_one, patch.clone()).await {
+            let is_on_version = conflicts < CONFLICTS;
+            let answer = if is_on_version {
+                let that_one = Write::on(&self.object).uid(Some(&self.uid));
+                patch_to_fit(&self.api, that_one, patch.clone()).await
+            } else {
+                self.write_where_ours(patch).await
+            };
+            let mut is_outdated = false;
+            let error = match answer {
                 Answer::Written(object) => {
                     self.object = object;
                     return Ok(());
                 }
                 Answer::Gone(_) => return Err(WriteError::Gone),
+                Answer::Refused(error)
+                    if !is_on_version && is_unprocessable(&error) && unprocessable < UNPROCESSABLE =>
+                {
+                    unprocessable += 1;
+                    is_outdated = true;
+                    None
+                }
                 Answer::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
                 Answer::Conflict(_) => {
-                    self.read_again().await?;
+                    conflicts += 1;
+                    is_outdated = true;
                     None
                 }
                 Answer::Refused(error) => Some(error),
@@ -281,7 +306,26 @@ impl BackupWriter {
                 warn!(name = %self.object.name_any(), error = chain(&error), "writing the Backup failed: trying again");
             }
             tokio::time::sleep(pauses.pause().min(left)).await;
+            if is_outdated {
+                // Behind the pause, because during a pause the version may change again.
+                self.read_again().await?;
+            }
         }
+    }
+
+    /// Writes whatever version the Backup has, if it still is this object, in this phase, and this
+    /// run's.
+    async fn write_where_ours(&self, patch: &Value) -> Answer<DynamicObject> {
+        let read = match serde_json::to_value(&self.object) {
+            Ok(read) => read,
+            Err(error) => return Answer::Refused(kube::Error::SerdeError(error)),
+        };
+        let mut fields =
+            vec![PointerBuf::from_tokens(["metadata", "uid"]), PointerBuf::from_tokens(["status", "phase"])];
+        if self.annotation(keys::RUN).is_some() {
+            fields.push(PointerBuf::from_tokens(["metadata", "annotations", keys::RUN]));
+        }
+        patch_where(&self.api, Write::on(&self.object), &fields, &read, patch).await
     }
 
     fn is_ours(&self) -> bool {

@@ -110,14 +110,21 @@ impl SharedBuckets {
         let keep =
             |object: K| (id((object.namespace().unwrap_or_default(), object.name_any())), V::from(&object));
         let mut is_listed = false;
-        reflect_by(Api::all(client.clone()), watcher::Config::default(), key, keep, |event| {
-            let is_list = matches!(event, WatchEvent::Replaced(_));
-            event.apply_to(part(Arc::make_mut(&mut self.view.write())));
-            if is_list && !std::mem::replace(&mut is_listed, true) {
-                self.listed.fetch_add(1, Ordering::AcqRel);
-            }
-            self.changed.notify_waiters();
-        })
+        reflect_by(
+            Api::all(client.clone()),
+            watcher::Config::default(),
+            key,
+            || (),
+            keep,
+            |event| {
+                let is_list = matches!(event, WatchEvent::Replaced(_));
+                event.apply_to(part(Arc::make_mut(&mut self.view.write())));
+                if is_list && !std::mem::replace(&mut is_listed, true) {
+                    self.listed.fetch_add(1, Ordering::AcqRel);
+                }
+                self.changed.notify_waiters();
+            },
+        )
         .await;
     }
 }

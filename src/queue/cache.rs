@@ -10,16 +10,16 @@ use berth_core::queue::{
     Entry, Expectation, History, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
 };
 use jiff::{SignedDuration, Timestamp};
-use kube::Client;
 use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
-use weight::{Known, bound, large};
+use weight::{Known, ListWeight, bound, large};
 
 use super::seen::{Item, Seen};
 use crate::cache::{Cache, Observed, Shared};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
-use crate::watch::{WatchEvent, of_namespace, reflect};
+use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
 #[derive(Default)]
 struct State {
@@ -260,8 +260,18 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
     let backups = async {
         loop {
             let backups = of_namespace(client, namespace);
-            let seen = |backup: Backup| Seen::of(&backup, order);
-            let watching = reflect(backups, everything(), seen, |event| cache.observe_seen(event));
+            let listed = ListWeight::default();
+            let seen = |backup: Backup| {
+                let mut seen = Seen::of(&backup, order);
+                listed.bound(&mut seen.observed);
+                seen
+            };
+            let observe = |event| {
+                listed.end();
+                cache.observe_seen(event);
+            };
+            let watching =
+                reflect_by(backups, everything(), ResourceExt::name_any, || listed.begin(), seen, observe);
             tokio::select! {
                 () = watching => {}
                 () = cache.relist_asked() => {}

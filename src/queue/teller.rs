@@ -124,6 +124,7 @@ impl Teller {
         self.metrics.running.set(gauge(running));
         self.metrics.depth.set(gauge(view.backups.len() - running));
         self.metrics.slots.set(gauge(view.slots));
+        self.metrics.counted_as_all.set(gauge(view.backups.iter().filter(|b| b.lacks_room()).count()));
         for word in Reason::WORDS {
             let waiting = decided.waiting.iter().filter(|waiting| waiting.reason.word() == word).count();
             self.metrics.waiting.get_or_create(&ByReason { reason: word }).set(gauge(waiting));
@@ -151,6 +152,7 @@ impl Drop for Teller {
             &self.metrics.slots,
             &self.metrics.leading,
             &self.metrics.unwritable,
+            &self.metrics.counted_as_all,
         ] {
             gauge.set(0);
         }

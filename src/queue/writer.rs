@@ -1,5 +1,7 @@
 //! The only writer of positions and of phase ReadyToStart. Each write is one merge patch on the
-//! resourceVersion that was decided on.
+//! resourceVersion that was decided on. After a conflict the Backup is read: if nothing of it has
+//! changed that the decision depended on, the write is sent once more, on these fields in place of
+//! the version. So nobody keeps a Backup in its place, or in a slot, by patching it without a pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::queue::{Entry, Phase};
 use jiff::Timestamp;
+use json_patch::jsonptr::PointerBuf;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
@@ -16,15 +19,18 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::BackupCache;
+use super::{BackupCache, seen};
+use crate::client::is_unprocessable;
 use crate::events::{Events, What};
 use crate::metrics::QueueMetrics;
 use crate::patch::{kept, merge_into};
 use crate::queue::refusals::is_refusal;
 use crate::text::chain;
-use crate::write::{Answer, Write, patch_to_fit};
+use crate::write::{Answer, Write, patch_to_fit, patch_where};
 
 const READ: Duration = Duration::from_secs(10);
+/// Annotations by which people steer the queue; a change of one may change the decision.
+const STEERING: [&str; 3] = [keys::HOLD, keys::CANCEL, keys::FIRST];
 
 /// Writes what Backups get that end without having run.
 #[derive(Clone, Copy)]
@@ -131,22 +137,27 @@ impl Writer {
     }
 
     async fn write(&self, entry: &Entry, patch: Value) -> bool {
-        let Some(item) =
-            self.store.get(&entry.name).filter(|item| Arc::as_ptr(&item.entry) == std::ptr::from_ref(entry))
-        else {
+        let Some(item) = self.store.get(&entry.name).filter(|item| item.entry.decides_as(entry)) else {
             return false;
         };
         let decided_on = Write::to(&entry.name).uid(Some(&entry.uid)).version(Some(&item.resource_version));
-        match patch_to_fit(&self.api, decided_on, patch).await {
+        let mut answer = patch_to_fit(&self.api, decided_on, patch.clone()).await;
+        let answered_again = matches!(answer, Answer::Conflict(_));
+        if answered_again {
+            self.metrics.conflicts.inc();
+            let Some(again) = self.write_again(entry, &patch).await else { return false };
+            answer = again;
+        }
+        match answer {
             Answer::Written(backup) => {
                 self.store.refusals.written(&entry.uid);
                 self.store.observe_write(&backup);
                 return true;
             }
             Answer::Gone(_) => self.store.forget(&entry.name, &entry.uid),
-            Answer::Conflict(_) => {
-                self.metrics.conflicts.inc();
-            }
+            // The next cycle decides on what stands there by then.
+            Answer::Conflict(_) => {}
+            Answer::Refused(error) if is_unprocessable(&error) && answered_again => {}
             Answer::Refused(error) => {
                 warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
                 self.count(entry, &error);
@@ -154,6 +165,23 @@ impl Writer {
             Answer::TimedOut => warn!(name = %entry.name, "writing the place in the queue took too long"),
         }
         false
+    }
+
+    /// Writes on the fields that the decision depended on. `None`: one of them has changed, or the
+    /// Backup cannot be read.
+    async fn write_again(&self, entry: &Entry, patch: &Value) -> Option<Answer<Backup>> {
+        let found = timeout(READ, self.api.get_opt(&entry.name)).await.ok()?.ok()??;
+        let now = seen::entry(&found, &self.store.settings().order)?;
+        if !now.decides_as(entry) {
+            return None;
+        }
+        let read = serde_json::to_value(&found).ok()?;
+        let uid = PointerBuf::from_tokens(["metadata", "uid"]);
+        let phase = read.pointer("/status/phase").map(|_| PointerBuf::from_tokens(["status", "phase"]));
+        let steering = read.pointer("/metadata/annotations").into_iter().flat_map(|_| STEERING);
+        let steering = steering.map(|key| PointerBuf::from_tokens(["metadata", "annotations", key]));
+        let fields: Vec<PointerBuf> = [uid].into_iter().chain(phase).chain(steering).collect();
+        Some(patch_where(&self.api, Write::to(&entry.name), &fields, &read, patch).await)
     }
 
     /// What cannot be read to be written is refused as well.

@@ -51,6 +51,50 @@ async fn after_a_conflict_it_is_written_on_the_version_that_stands_now() {
     assert_eq!((record.phase(), record.object().resource_version().as_deref()), ("Completed", Some("9")));
 }
 
+/// Somebody patches the Backup ten times a second. Its end was never written, so it kept its slot until the write was given up.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_patched_without_a_pause_is_written_nonetheless() {
+    let server = Server::new("InProgress");
+    server.write()(&json!({"metadata": {"annotations": {keys::RUN: "run"}}}));
+    let api = Scripted::new();
+    let mut record = server.record(&api).await;
+    for _ in 0..CONFLICTS {
+        api.next(patch(ONE).refuses(409));
+    }
+    // The run mark was changed between the read and the write, and then it was not.
+    api.next(patch(ONE).refuses(422)).next(patch(ONE).answers(backup("u", "99", "Completed")));
+    let begun = Instant::now();
+    ends(&mut record).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let writes = api.writes();
+    assert_eq!(
+        writes.last().unwrap().body,
+        json!([
+            {"op": "test", "path": "/metadata/uid", "value": "u"},
+            {"op": "test", "path": "/status/phase", "value": "InProgress"},
+            {"op": "test", "path": "/metadata/annotations/berth.dev~1run", "value": "run"},
+            {"op": "replace", "path": "/status/phase", "value": "Completed"},
+        ])
+    );
+    assert_eq!(writes.len(), CONFLICTS as usize + 2);
+}
+
+/// What is invalid does not become valid: it is told, and not tried for as long as a conflict is.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_would_be_invalid_is_refused_behind_conflicts_too() {
+    let server = Server::new("InProgress");
+    let api = Scripted::new();
+    let mut record = server.record(&api).await;
+    for _ in 0..CONFLICTS {
+        api.next(patch(ONE).refuses(409));
+    }
+    for _ in 0..=UNPROCESSABLE {
+        api.next(patch(ONE).refuses(422));
+    }
+    assert!(matches!(ends(&mut record).await, Err(WriteError::Refused(_))));
+    api.finish();
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_somebody_else_has_ended_or_made_anew_meanwhile_is_not_written() {
     for (meanwhile, gone) in

@@ -72,6 +72,26 @@ pub struct Entry {
     pub refused: Vec<String>,
 }
 
+impl Entry {
+    /// Whether the Backup counts as all namespaces although its spec names some. A Backup that is
+    /// held does not count, because its namespaces decide nothing.
+    pub fn lacks_room(&self) -> bool {
+        self.namespaces.takes_all() && self.includes != Includes::of([]) && !self.held
+    }
+
+    /// Whether a decision about `other`, an older state of this Backup, would be the same now. The
+    /// position is not compared, because no decision depends on the one that is written down.
+    pub fn decides_as(&self, other: &Self) -> bool {
+        (self.phase, self.held, self.canceled) == (other.phase, other.held, other.canceled)
+            && (self.first, self.supersedes) == (other.first, other.supersedes)
+            && (self.enqueued_at, self.waits_since) == (other.enqueued_at, other.waits_since)
+            && (self.started_at, self.includes) == (other.started_at, other.includes)
+            && (&self.uid, &self.location) == (&other.uid, &other.location)
+            && (&self.class, &self.tenant) == (&other.class, &other.tenant)
+            && (&self.schedule, &self.refused) == (&other.schedule, &other.refused)
+    }
+}
+
 /// Stands for the included namespaces of a Backup: equal lists, in any order, have equal stand-ins.
 /// Only its hash is kept, because one is kept of every Backup that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -60,9 +60,16 @@ where
             object.meta_mut().managed_fields = None;
             (key(&object), Arc::new(object))
         };
-        reflect_by(api, config, key, keep, |event| {
-            self.objects.write(|objects| objects.observe(event));
-        })
+        reflect_by(
+            api,
+            config,
+            key,
+            || (),
+            keep,
+            |event| {
+                self.objects.write(|objects| objects.observe(event));
+            },
+        )
         .await;
     }
 }

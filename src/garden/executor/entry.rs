@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use tracing::warn;
 
 use super::emptying::{empty, waits};
@@ -22,8 +22,8 @@ use super::owner::Claim;
 use super::purge::{Kept, Pick, Purge};
 use super::secret;
 use super::task::{Extension, Task};
-use crate::client::is_conflict;
 use crate::storage::bucket::{Bucket, StoreError, Version};
+use crate::write::{Answer, create};
 
 impl Extension for BackupEntry {
     const FINALIZER: &'static str = keys::EXTENSION_ENTRY_FINALIZER;
@@ -204,10 +204,10 @@ async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) ->
         ..ConfigMap::default()
     };
     let api: Api<ConfigMap> = Api::namespaced(task.client(), &spec.secret_ref.namespace);
-    match api.create(&PostParams::default(), &record).await {
-        Ok(_) => {}
-        Err(error) if is_conflict(&error) => {}
-        Err(error) => return Err(error.into()),
+    match create(&api, &record).await {
+        // An earlier attempt wrote it.
+        Answer::Conflict(_) => {}
+        answer => drop(answer.written()?),
     }
     warn!(%name, bucket = %spec.bucket_name, prefix = scope.prefix(), %why, "data is left in the store");
     let description =

@@ -2,7 +2,7 @@ use berth_api::keys;
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
 
-use super::weight::MAX_WEIGHT;
+use super::weight::{ListWeight, MAX_WEIGHT};
 use super::*;
 
 fn backup(version: u64, phase: &str) -> Backup {
@@ -131,4 +131,53 @@ fn however_many_backups_name_many_namespaces_only_so_many_names_are_kept() {
     store.observe(WatchEvent::Deleted("b0".to_owned()));
     store.observe(WatchEvent::Applied(many(count + 1)));
     assert!(!namespaces(count + 1).takes_all());
+}
+
+fn names_many(i: u64, version: u64, held: bool) -> Backup {
+    let mut backup = arrived(i, "Queued", "");
+    backup.spec.included_namespaces = Some((0..1000).map(|n| format!("ns-{i}-{n}")).collect());
+    backup.metadata.resource_version = Some(version.to_string());
+    if held {
+        backup.metadata.annotations.get_or_insert_default().insert(keys::HOLD.to_owned(), "true".to_owned());
+    }
+    backup
+}
+
+/// 400 Backups that were held for ever made everybody else's large ones run alone.
+#[test]
+fn what_is_held_takes_no_room_and_gets_it_when_it_is_let_go() {
+    let store = BackupCache::new(Settings::default());
+    let most = MAX_WEIGHT as u64 / 1000;
+    store.observe(WatchEvent::Replaced((0..most).map(|i| names_many(i, 1, true)).collect()));
+    store.observe(WatchEvent::Applied(names_many(most, 1, false)));
+    let entry = |i: u64| store.get(&format!("b{i}")).map(|item| item.entry).unwrap();
+    assert!(!entry(most).namespaces.takes_all());
+    assert!(entry(0).namespaces.takes_all() && !entry(0).lacks_room(), "it meets nobody");
+    store.observe(WatchEvent::Applied(names_many(0, 2, false)));
+    assert!(!entry(0).namespaces.takes_all());
+    for i in 1..most {
+        store.observe(WatchEvent::Applied(names_many(i, 2, false)));
+    }
+    assert!(entry(most - 1).lacks_room());
+}
+
+/// A list reaches the cache when it is whole. Until then all of its names were in memory.
+#[test]
+fn the_names_of_a_list_are_bound_as_they_come() {
+    let listed = ListWeight::default();
+    let kept = |from: u64| {
+        let seen = (from..from + 1000).map(|i| {
+            let mut seen = Seen::of(&names_many(i, 1, false), &Order::default());
+            listed.bound(&mut seen.observed);
+            let Observed::Kept(item) = seen.observed else { unreachable!() };
+            item.entry.namespaces.weight()
+        });
+        seen.sum::<usize>()
+    };
+    for _ in 0..2 {
+        listed.begin();
+        assert_eq!(kept(0), MAX_WEIGHT, "whatever was counted of a list that broke off");
+    }
+    listed.end();
+    assert_eq!(kept(0), 1_000_000, "what comes alone is bound by what the cache holds");
 }

@@ -1,9 +1,10 @@
 //! A limit on the memory that the namespaces of all Backups take together.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::Index;
+use berth_core::queue::{Index, Phase};
 
 use crate::cache::{Indexer, Observed};
 use crate::queue::seen::Item;
@@ -39,12 +40,42 @@ pub(super) fn large(item: &Item) -> usize {
 }
 
 /// A large set for which there is no room counts as all namespaces. That is the safe side: such a
-/// Backup meets every other one, so it runs alone, in its turn. The run itself takes what its spec says.
+/// Backup meets every other one, so it runs alone, in its turn. The run itself takes what its spec
+/// says. A Backup that is held while it waits gets no room, because it meets nobody: otherwise Backups
+/// that never start would take the room of those that do. It is seen anew when it is let go.
 pub(super) fn bound(observed: &mut Observed<Item>, weight: usize) {
     if let Observed::Kept(item) = observed
-        && weight + large(item) > MAX_WEIGHT
         && large(item) > 0
+        && (is_parked(item) || weight + large(item) > MAX_WEIGHT)
     {
         Arc::make_mut(&mut item.entry).namespaces = NamespaceSet::all();
+    }
+}
+
+fn is_parked(item: &Item) -> bool {
+    item.entry.held && matches!(item.entry.phase, Phase::New | Phase::Queued)
+}
+
+/// Bounds the sets of one list as its objects come, because a list reaches the cache only when it is
+/// whole.
+#[derive(Default)]
+pub(super) struct ListWeight(Cell<Option<usize>>);
+
+impl ListWeight {
+    pub(super) fn begin(&self) {
+        self.0.set(Some(0));
+    }
+
+    /// Objects that come from here on are bound by what the cache holds.
+    pub(super) fn end(&self) {
+        self.0.set(None);
+    }
+
+    pub(super) fn bound(&self, observed: &mut Observed<Item>) {
+        let Some(weight) = self.0.get() else { return };
+        bound(observed, weight);
+        if let Observed::Kept(item) = observed {
+            self.0.set(Some(weight + large(item)));
+        }
     }
 }

@@ -63,13 +63,56 @@ async fn a_start_is_written_on_the_version_it_was_decided_on_and_known_before_th
     api.finish();
 }
 
+/// A Backup that somebody patches without a pause has another version whenever it is written. It was never started.
 #[tokio::test(start_paused = true)]
-async fn after_a_conflict_nothing_is_assumed() {
-    let api = Scripted::new().next(patch(ONE).refuses(409));
+async fn after_a_conflict_about_something_else_the_decision_is_written_on_what_it_depended_on() {
+    let mut patched = backup("8", "Queued");
+    patched["metadata"]["annotations"] = json!({"somebody": "else"});
+    let api = Scripted::new()
+        .next(patch(ONE).refuses(409))
+        .next(get(ONE).answers(patched))
+        .next(patch(ONE).answers(backup("10", "ReadyToStart")));
+    let queue = Queue::new(&api, "Queued");
+    assert!(queue.writer.start(&queue.entry()).await);
+    let again = &api.writes()[1].body;
+    let absent = |key: &str| json!({"op": "test", "path": format!("/metadata/annotations/berth.dev~1{key}"), "value": null});
+    assert_eq!(
+        *again,
+        json!([
+            {"op": "test", "path": "/metadata/uid", "value": "u"},
+            {"op": "test", "path": "/status/phase", "value": "Queued"},
+            absent("hold"), absent("cancel"), absent("first"),
+            {"op": "replace", "path": "/status/phase", "value": "ReadyToStart"},
+        ])
+    );
+    assert_eq!(queue.known(), Some((Phase::ReadyToStart, "10".to_owned())));
+    assert_eq!(queue.metrics.conflicts.get(), 1);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_conflict_about_what_was_decided_on_nothing_is_written_or_assumed() {
+    let mut held = backup("8", "Queued");
+    held["metadata"]["annotations"] = json!({keys::HOLD: "true"});
+    let mut another = backup("8", "Queued");
+    another["metadata"]["uid"] = json!("of a later one");
+    for meanwhile in [held, another, backup("8", "Completed")] {
+        let api = Scripted::new().next(patch(ONE).refuses(409)).next(get(ONE).answers(meanwhile));
+        let queue = Queue::new(&api, "Queued");
+        assert!(!queue.writer.start(&queue.entry()).await);
+        assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+        api.finish();
+    }
+    // It changes between the read and the write.
+    let api = Scripted::new()
+        .next(patch(ONE).refuses(409))
+        .next(get(ONE).answers(backup("8", "Queued")))
+        .next(patch(ONE).refuses(422));
     let queue = Queue::new(&api, "Queued");
     assert!(!queue.writer.start(&queue.entry()).await);
     assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
-    assert_eq!(queue.metrics.conflicts.get(), 1);
+    assert!(queue.store.refusals.failures().is_empty(), "nobody refused this Backup");
+    api.finish();
 }
 
 #[tokio::test(start_paused = true)]
