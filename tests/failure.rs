@@ -3,9 +3,12 @@
 mod rounds;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase};
@@ -270,6 +273,39 @@ fn a_second_berth_starts_nothing_and_says_so() {
     call(json!({"url": url}));
     let done = ended(&berth, &["waits"]);
     assert_eq!(done["waits"].phase(), BackupPhase::Completed);
+}
+
+/// Each write met another version: such a Backup was neither begun nor ended, and kept its slot and its namespaces for as long.
+#[test]
+fn a_backup_that_is_patched_without_a_pause_begins_and_ends_and_the_next_one_runs() {
+    let berth = start("patched", 1);
+    let stop = AtomicBool::new(false);
+    let patch_for_ever = |patcher: usize| {
+        let (runtime, api) = client(&berth);
+        let mut written = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let annotations = json!({format!("patcher-{patcher}"): written.to_string()});
+            let mark = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+            // Until it is created, there is nothing to patch.
+            written +=
+                u32::from(runtime.block_on(api.patch("patched", &PatchParams::default(), &mark)).is_ok());
+        }
+        written
+    };
+    let patch_for_ever = &patch_for_ever;
+    let (done, written) = thread::scope(|scope| {
+        let patchers: Vec<_> = (0..4).map(|i| scope.spawn(move || patch_for_ever(i))).collect();
+        create(&berth, &[backup_of("patched", &["default"]), backup_of("behind", &["default"])]);
+        let done = catch_unwind(AssertUnwindSafe(|| ended(&berth, &["patched", "behind"])));
+        stop.store(true, Ordering::Relaxed);
+        let written: u32 = patchers.into_iter().map(|patcher| patcher.join().unwrap()).sum();
+        (done, written)
+    });
+    let done = done.unwrap_or_else(|failed| resume_unwind(failed));
+    for name in ["patched", "behind"] {
+        assert_eq!(done[name].phase(), BackupPhase::Completed);
+    }
+    assert!(written > 20, "it was patched {written} times");
 }
 
 #[test]

@@ -158,6 +158,27 @@ fn an_answer_does_not_bring_back_what_is_known_to_have_ended() {
     }
 }
 
+/// For objects that are created here, too: the answer to a write came behind the end that the watch had shown, and the object stood in the
+/// cache for ever.
+#[test]
+fn an_answer_does_not_bring_back_an_object_whose_end_was_seen() {
+    let removed: fn(&mut Versions) = |cache| cache.remove("one");
+    for end in [removed, |cache| cache.relist::<Version>([]), |cache| cache.forget("one", "u")] {
+        let mut cache = known();
+        end(&mut cache);
+        cache.assume("one".to_owned(), version("u", "6"));
+        assert_eq!(shown(&cache), "-");
+        cache.assume("one".to_owned(), version("v", "7"));
+        assert_eq!(shown(&cache), "v7", "the next object of that name");
+    }
+    // A list was older than the answer to its creation, and the watch has shown it since.
+    let mut cache = known();
+    cache.relist::<Version>([]);
+    cache.apply("one".to_owned(), version("u", "6"));
+    cache.assume("one".to_owned(), version("u", "7"));
+    assert_eq!(shown(&cache), "u7");
+}
+
 #[test]
 fn only_the_object_that_is_gone_is_forgotten() {
     for (uid, expected) in [("u", "-"), ("t", "u5")] {

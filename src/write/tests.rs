@@ -130,9 +130,14 @@ async fn an_object_is_applied_by_force_made_once_and_deleted_on_conditions() {
         ..ConfigMap::default()
     };
     let deleted = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let exists = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "AlreadyExists",
+        "message": "it is there already",
+    });
     let script = Scripted::new()
         .next(patching(ONE).answers(object("8")))
         .next(post(ALL).takes_as("1"))
+        .next(post(ALL).refuses_with(409, exists))
         .next(post(ALL).refuses(409))
         .next(deleting(ONE).answers(deleted.clone()))
         .next(deleting(ONE).answers(deleted))
@@ -142,14 +147,15 @@ async fn an_object_is_applied_by_force_made_once_and_deleted_on_conditions() {
     assert_eq!(word(&apply(&api, Write::to("one"), &made).await), "written");
     assert_eq!(word(&create(&api, &made).await), "written");
     assert_eq!(word(&create(&api, &made).await), "conflict");
+    assert_eq!(word(&create(&api, &made).await), "refused", "a conflict of another kind: nothing stands");
     assert_eq!(word(&delete(&api, Write::to("one")).await), "written");
     assert_eq!(word(&delete(&api, Write::on(&seen)).await), "written");
     assert_eq!(word(&delete(&api, Write::on(&seen)).await), "conflict");
     assert_eq!(word(&delete(&api, Write::on(&seen)).await), "gone");
     let sent = script.writes();
     assert!(sent[0].query.contains("force=true") && sent[0].query.contains("fieldManager="), "{sent:?}");
-    assert!(sent[3].body.get("preconditions").is_none(), "{}", sent[3].body);
-    assert_eq!(sent[4].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    assert!(sent[4].body.get("preconditions").is_none(), "{}", sent[4].body);
+    assert_eq!(sent[5].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,7 +77,12 @@ impl Queue {
 
 #[tokio::test(start_paused = true)]
 async fn where_something_could_start_and_nothing_moves_everything_is_listed_anew() {
-    let api = Scripted::new().always(patch(ONE).refuses(409));
+    // It runs, and the watch does not say so: each write is refused.
+    let api = Scripted::new().always(patch(ONE).refuses(409)).always(get(ONE).answers(backup(
+        "one",
+        "8",
+        "InProgress",
+    )));
     let queue = Queue::new(&api, 1).showing(&[backup("one", "7", "Queued")]);
     let trips = queue.metrics.watchdog_trips.clone();
     let asked = queue.relist_asked(Duration::from_secs(60)).await;
@@ -103,6 +108,7 @@ async fn after_a_list_anew_it_goes_on_with_what_that_shows() {
         // It says nothing, though the Backup has changed: each write is refused.
         .next(watching(BACKUPS).never_answers())
         .always(patch(ONE).refuses(409))
+        .always(get(ONE).answers(backup("one", "8", "InProgress")))
         .next(get(BACKUPS).answers(list("9", &[backup("one", "9", "Queued")])))
         .next(watching(BACKUPS).never_answers());
     let Queue { store, metrics, cycle, _stopped } = Queue::new(&api, 1);
