@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::garden::store::AWS;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, SecretReference, StoreConfig};
+use super::{Condition, LocationKeys, SecretReference, StoreConfig};
 
 /// An infrastructure: its regions, and the store of its clusters' backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +37,21 @@ pub struct CloudProfileSpec {
     /// Absent: clusters of this profile have no backups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<ProfileBackup>,
+}
+
+impl CloudProfileSpec {
+    /// Settings of the buckets of this profile. An absent `locationKeys` is `scoped` at provider `aws`, because somebody who says
+    /// nothing has not said that clusters trust each other.
+    pub fn store_config(&self) -> Option<StoreConfig> {
+        let backup = self.backup.as_ref()?;
+        let provider = backup.provider.as_deref().filter(|name| !name.is_empty()).unwrap_or(&self.provider);
+        if provider != AWS {
+            return backup.provider_config.clone();
+        }
+        let mut config = backup.provider_config.clone().unwrap_or_default();
+        config.location_keys.get_or_insert(LocationKeys::Scoped);
+        Some(config)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -73,4 +89,30 @@ pub struct CloudProfileStatus {
     pub last_ordinals: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_keys_can_be_limited_they_are_unless_the_profile_says_otherwise() {
+        let shared = StoreConfig { location_keys: Some(LocationKeys::Shared), ..StoreConfig::default() };
+        let keys = |provider: &str, of_backup: &str, config: Option<StoreConfig>| {
+            let provider_config = config;
+            let backup =
+                ProfileBackup { provider: Some(of_backup.to_owned()), provider_config, ..Default::default() };
+            let spec = CloudProfileSpec {
+                provider: provider.to_owned(),
+                backup: Some(backup),
+                ..Default::default()
+            };
+            spec.store_config().and_then(|config| config.location_keys)
+        };
+        assert_eq!(keys("aws", "", None), Some(LocationKeys::Scoped));
+        assert_eq!(keys("packet", "aws", Some(StoreConfig::default())), Some(LocationKeys::Scoped));
+        assert_eq!(keys("packet", "aws", Some(shared)), Some(LocationKeys::Shared));
+        assert_eq!(keys("aws", "gcp", None), None);
+        assert_eq!(CloudProfileSpec::default().store_config(), None);
+    }
 }

@@ -41,7 +41,8 @@ pub struct StoreConfig {
     pub object_lock: Option<ObjectLock>,
     /// How the locations of entries come by their keys. `scoped`: each gets some that open its own directory alone, and are made
     /// anew in time; provider `aws` only. `shared`: each gets those of the store, so that every cluster can read and remove what
-    /// the others keep there. A CloudProfile has to say it; absent, where it was made before that: `shared`.
+    /// the others keep there. Absent: `scoped` at provider `aws`; at others, berth refuses the CloudProfile, unless it does not
+    /// serve that provider, or the profile is from before this was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location_keys: Option<LocationKeys>,
     /// ARN of the role whose rights `scoped` keys have in their directories. Absent: those of the user whose keys the Secret has.

@@ -65,7 +65,7 @@ impl From<&CloudProfile> for garden::Profile {
             provider: backup.provider.clone(),
             region: backup.region.clone(),
             secret: backup.secret_ref.as_ref().map(Into::into),
-            config: backup.provider_config.as_ref().map(Into::into).unwrap_or_default(),
+            config: wire.spec.store_config().as_ref().map(Into::into).unwrap_or_default(),
         });
         Self {
             name: wire.name_any(),

@@ -141,7 +141,7 @@ impl<'o> Writer<'o> {
             provider: new.store.place.provider.clone(),
             region: new.store.place.region.clone(),
             secret_ref: backup.secret_ref,
-            provider_config: backup.provider_config,
+            provider_config: profile.spec.store_config(),
         };
         let mut bucket = BackupBucket::new(&new.name, spec);
         bucket.metadata.annotations = Some([(keys::CLOUD_PROFILE.to_owned(), profile.name_any())].into());

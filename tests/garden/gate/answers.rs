@@ -178,7 +178,9 @@ fn profiles(minutes: &mut Minutes<'_>) {
     minutes.apply("another provider, no region, and it is meant", &odd);
     let mut unsaid = with("aws", "eu-west-1");
     unsaid["providerConfig"] = json!({});
-    minutes.apply("nothing said of the locations' keys", &profile("unsaid", unsaid));
+    minutes.apply("nothing said of the locations' keys", &profile("unsaid", unsaid.clone()));
+    unsaid["providerConfig"] = json!({"endpoint": "https://store.example.com"});
+    minutes.apply("the same at a store that is none of Amazon's", &profile("unsaid-elsewhere", unsaid));
     let mut scoped = with("aws", "eu-west-1");
     scoped["providerConfig"] = json!({"locationKeys": "scoped", "roleArn": "arn:aws:iam::1:role/backups"});
     minutes.apply("keys for one directory each", &profile("scoped", scoped));

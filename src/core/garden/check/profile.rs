@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
 use crate::garden::profile::Profile;
-use crate::garden::store::{LocationKeys, Place, check_config, check_lock};
+use crate::garden::store::{LocationKeys, Place, SERVED, check_config, check_lock};
 use crate::garden::view::{Entry, View};
 use crate::violation::Field;
 
@@ -47,7 +47,7 @@ fn check_backup(
     if let Some(old) = old.and_then(|old| old.backup.as_ref()) {
         found.faults.append(check_lock(&config, old.config.object_lock, backup.config.object_lock));
     }
-    check_location_keys(old, &config, backup.config.location_keys, found);
+    check_location_keys(old, &config, provider, backup.config.location_keys, found);
     check_provider(provider, found);
     if new.is_cross_provider_without_region() {
         if new.allows_cross_provider {
@@ -70,11 +70,14 @@ fn check_backup(
     }
 }
 
-/// That clusters trust each other is somebody's word: it is not assumed. Profiles from before that was asked are not held up,
-/// and a restore brings those back, too; so nothing but an admission depends on it.
+/// That clusters trust each other is somebody's word: it is not assumed where berth hands out keys that cannot be limited. At
+/// provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`), and a provider that berth does not serve
+/// is told of. Profiles from before that was asked are not held up, and a restore brings those back, too; so nothing but an
+/// admission depends on it.
 fn check_location_keys(
     old: Option<&Profile>,
     config: &Field,
+    provider: &str,
     keys: Option<LocationKeys>,
     found: &mut Findings,
 ) {
@@ -86,7 +89,7 @@ fn check_location_keys(
                  that every cluster of this profile gets the store's own keys, and can read and remove what the others keep there";
     let was_unsaid =
         old.and_then(|old| old.backup.as_ref()).is_some_and(|backup| backup.config.location_keys.is_none());
-    if was_unsaid {
+    if was_unsaid || !SERVED.contains(&provider) {
         found.warn(format!("{field}: is not said, which counts as \"shared\": {means}"));
     } else {
         found.blame(field, format!("required: {means}"));

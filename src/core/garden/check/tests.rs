@@ -1,6 +1,6 @@
 use super::*;
 use crate::garden::profile::{Backup, Profile, Seed};
-use crate::garden::store::{AWS, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
+use crate::garden::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
 use crate::garden::view::{Bucket, Entry, Extension};
 
 fn text(text: &str) -> Option<String> {
@@ -231,7 +231,8 @@ fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
 
 #[test]
 fn a_new_profile_says_how_locations_come_by_their_keys() {
-    let said_so = profile("main", "");
+    let said_so = Profile { provider: GCP.to_owned(), ..profile("other", "") };
+    let there = || Some(Credentials::Found(secret_keys(GCP).iter().map(|key| (*key).to_owned()).collect()));
     let mut unsaid = said_so.clone();
     unsaid.backup.as_mut().unwrap().config.location_keys = None;
     let bare = Profile { backup: None, ..said_so.clone() };
@@ -250,6 +251,14 @@ fn a_new_profile_says_how_locations_come_by_their_keys() {
     assert_eq!(said(&restored), "| 1", "let in as it was, and told");
     let message = message(&profile::check(None, &unsaid, there().as_ref(), &view()));
     assert!(message.contains("locationKeys: required: \"scoped\" gives each cluster keys"), "{message}");
+
+    // Of what is served by somebody else nothing is known: it is told, and left to them.
+    let mut elsewhere = profile("other", "");
+    elsewhere.provider = "packet".to_owned();
+    elsewhere.backup.as_mut().unwrap().config.location_keys = None;
+    let found = profile::check(None, &elsewhere, self::there().as_ref(), &view());
+    assert_eq!(said(&found), "| 2");
+    assert!(found.warnings.iter().any(|one| one.contains("counts as \"shared\"")), "{:?}", found.warnings);
 }
 
 #[test]

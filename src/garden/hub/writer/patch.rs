@@ -47,11 +47,12 @@ pub(super) fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan
         }
     }
     if one.store.is_some() {
-        let backup = owner?.spec.backup.as_ref()?;
+        let profile = &owner?.spec;
+        let backup = profile.backup.as_ref()?;
         let old = json!(found.spec.provider_config);
         patch["spec"] = json!({
             "secretRef": backup.secret_ref,
-            "providerConfig": replacing(&old, json!(backup.provider_config)),
+            "providerConfig": replacing(&old, json!(profile.store_config())),
         });
     }
     Some(patch)
