@@ -150,6 +150,9 @@ fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<
             format!("berth install --namespace {namespace} --executor={}", installed.executor.as_str()),
         ));
     }
+    if let Some((why, way_out)) = velero::runs_nothing(velero, installed.executor) {
+        return Some(Finding::fault(CHECK, why, way_out));
+    }
     let on = velero::still_on(velero, velero::to_switch_off(installed.executor));
     Some(if on.is_empty() {
         Finding::ok(CHECK, format!("Deployment {} leaves the queue to berth", velero.name_any()))

@@ -483,16 +483,25 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> an
         }
         return Ok(());
     };
+    let change = velero::change(&deployment, wanted);
+    if let Some((why, way_out)) = velero::runs_nothing(&deployment, executor)
+        && !(args.adjust_velero && change.as_ref().is_some_and(velero::Change::switches_on_backups))
+    {
+        println!("{why}: {way_out}");
+    }
     // A Deployment that is as wanted is not changed.
-    let Some(change) = velero::change(&deployment, wanted) else { return Ok(()) };
+    let Some(change) = change else { return Ok(()) };
     let name = deployment.name_any();
     if !args.adjust_velero {
-        println!(
-            "Velero still runs what berth takes the place of ({}). Run `berth install --executor={} --adjust-velero`, or start it with --disable-controllers={}",
-            velero::still_on(&deployment, wanted).join(", "),
-            executor.as_str(),
-            wanted.join(",")
-        );
+        let on = velero::still_on(&deployment, wanted);
+        if !on.is_empty() {
+            println!(
+                "Velero still runs what berth takes the place of ({}). Run `berth install --executor={} --adjust-velero`, or start it with --disable-controllers={}",
+                on.join(", "),
+                executor.as_str(),
+                wanted.join(",")
+            );
+        }
         return Ok(());
     }
     println!("{}", difference(&name, &change));

@@ -16,11 +16,13 @@ use crate::settings::Executor;
 /// so that an uninstallation can switch them on again.
 const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";
 const FLAG: &str = "--disable-controllers";
+/// Velero's controller that runs the backups.
+const BACKUP: &str = "backup";
 
 /// The controllers that must be switched off beside berth.
 pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
     match executor {
-        Executor::Berth => &["backup-queue", "backup"],
+        Executor::Berth => &["backup-queue", BACKUP],
         Executor::Velero => &["backup-queue"],
     }
 }
@@ -65,7 +67,28 @@ pub fn still_on<'w>(deployment: &Deployment, wanted: &[&'w str]) -> Vec<&'w str>
     wanted.iter().filter(|name| !off.iter().any(|one| one == *name)).copied().collect()
 }
 
+/// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is off. `None`: it is on, or
+/// berth runs them.
+pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'static str, String)> {
+    let (_, off) = take_flag(&args(deployment)?);
+    if executor != Executor::Velero || !off.iter().any(|name| name == BACKUP) {
+        return None;
+    }
+    let ours = deployment.annotations().get(SWITCHED_OFF).is_some_and(|text| names(text).contains(BACKUP));
+    let way_out = if ours {
+        "berth install --executor=velero --adjust-velero".to_owned()
+    } else {
+        format!("take {BACKUP} out of {FLAG} of Deployment {}", deployment.name_any())
+    };
+    Some(("Velero's controller backup is switched off, so nothing runs the backups", way_out))
+}
+
 impl Change {
+    /// Does Velero run backups after it?
+    pub fn switches_on_backups(&self) -> bool {
+        !take_flag(&self.after).1.iter().any(|name| name == BACKUP)
+    }
+
     /// Writes the change, on the resourceVersion that was read.
     ///
     /// # Errors
@@ -186,5 +209,24 @@ mod tests {
         let on = |args: &[&str]| still_on(&deployment(args, None), &["backup-queue", "backup"]);
         assert_eq!(on(&["server"]), ["backup-queue", "backup"]);
         assert_eq!(on(&["server", "--disable-controllers=backup-queue"]), ["backup"]);
+    }
+
+    /// Before: nobody was told, and every Backup stayed ReadyToStart.
+    #[test]
+    fn a_velero_that_is_to_run_the_backups_and_does_not_is_told_of() {
+        let way_out = |executor, args: &[&str], mark: Option<&str>| {
+            runs_nothing(&deployment(args, mark), executor).map(|(_, way_out)| way_out)
+        };
+        let off = ["server", "--disable-controllers=backup-queue,backup"];
+        assert_eq!(
+            way_out(Executor::Velero, &off, None).as_deref(),
+            Some("take backup out of --disable-controllers of Deployment velero")
+        );
+        assert_eq!(
+            way_out(Executor::Velero, &off, Some("backup,backup-queue")).as_deref(),
+            Some("berth install --executor=velero --adjust-velero")
+        );
+        assert_eq!(way_out(Executor::Velero, &["server", "--disable-controllers=backup-queue"], None), None);
+        assert_eq!(way_out(Executor::Berth, &off, None), None, "berth runs them");
     }
 }
