@@ -20,6 +20,7 @@ pub mod health;
 pub mod image;
 pub mod install;
 pub mod leader;
+pub mod lifecycle;
 pub mod listen;
 pub mod metrics;
 pub mod movers;

@@ -48,3 +48,44 @@ pub enum LogFormat {
     Text,
     Json,
 }
+
+/// Controllers of the life of a backup, with the names that `velero server --disable-controllers`
+/// has for them.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Controller {
+    /// Creates a Backup whenever a Schedule is due.
+    Schedule,
+    /// Asks for the deletion of expired Backups.
+    Gc,
+    /// Carries out DeleteBackupRequests.
+    BackupDeletion,
+    /// Creates Backups that a store has and the cluster lacks, and removes those that no store has.
+    BackupSync,
+    /// Answers DownloadRequests.
+    DownloadRequest,
+    /// Answers ServerStatusRequests.
+    ServerStatusRequest,
+}
+
+impl Controller {
+    pub const ALL: [Self; 6] = [
+        Self::Schedule,
+        Self::Gc,
+        Self::BackupDeletion,
+        Self::BackupSync,
+        Self::DownloadRequest,
+        Self::ServerStatusRequest,
+    ];
+
+    /// The name in `--disable-controllers`, Velero's own.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Schedule => "schedule",
+            Self::Gc => "gc",
+            Self::BackupDeletion => "backup-deletion",
+            Self::BackupSync => "backup-sync",
+            Self::DownloadRequest => "download-request",
+            Self::ServerStatusRequest => "server-status-request",
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration};
-use crate::settings::Certificates;
+use crate::settings::{Certificates, Controller};
 
 #[derive(ClapArgs)]
 pub struct ControllerArgs {
@@ -54,6 +54,10 @@ pub struct ControllerArgs {
     /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
+    /// Controllers that do not run here, for example because a Velero runs them: a comma-separated
+    /// list.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub disable_controllers: Vec<Controller>,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]

@@ -25,6 +25,7 @@ use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
+use crate::lifecycle::Lifecycle;
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
@@ -226,6 +227,13 @@ async fn execute(
     let roots = args.folders.filesystem_roots.clone().into();
     let opener = Opener::new(client.clone(), namespace, roots);
     let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
+    let lifecycle = Lifecycle {
+        clients: clients.clone(),
+        namespace: namespace.to_owned(),
+        opener: opener.clone(),
+        events: events.clone(),
+        disabled: args.disable_controllers.iter().copied().collect(),
+    };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
         opener,
@@ -256,6 +264,7 @@ async fn execute(
     tokio::select! {
         () = runner.run() => {}
         () = checker.run() => {}
+        () = lifecycle.run() => {}
         () = metrics.keep(&clients.call, namespace) => {}
     }
 }

@@ -103,6 +103,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("manager/webhook.yaml", include_str!("../../manifests/manager/webhook.yaml")),
     ("rbac/controller.yaml", include_str!("../../manifests/rbac/controller.yaml")),
     ("rbac/engine.yaml", include_str!("../../manifests/rbac/engine.yaml")),
+    ("rbac/lifecycle.yaml", include_str!("../../manifests/rbac/lifecycle.yaml")),
     ("rbac/kustomization.yaml", include_str!("../../manifests/rbac/kustomization.yaml")),
     ("rbac/people.yaml", include_str!("../../manifests/rbac/people.yaml")),
     ("rbac/webhook.yaml", include_str!("../../manifests/rbac/webhook.yaml")),
