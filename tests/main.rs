@@ -25,3 +25,4 @@ mod queue;
 mod reviews;
 mod rights;
 mod steering;
+mod volumes;

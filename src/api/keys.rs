@@ -163,6 +163,32 @@ keys! {
     pub const RESTORE_UID: &str = "velero.io/restore-uid";
     /// Label of an object that was made for a backup: the name of the Backup.
     pub const BACKUP_NAME: &str = "velero.io/backup-name";
+    /// Label of an object that was made for a backup: the UID of the Backup. A VolumeSnapshot with
+    /// this label was made by berth; one that Velero made lacks it.
+    pub const BACKUP_UID: &str = "velero.io/backup-uid";
+    /// Label of a PodVolumeBackup: the UID of the claim whose files it backs up.
+    pub const PVC_UID: &str = "velero.io/pvc-uid";
+    /// Annotation of a PodVolumeBackup: the name of the claim whose files it backs up.
+    pub const PVC_NAME: &str = "velero.io/pvc-name";
+    /// Label of a BackupRepository: the namespace whose volumes it holds.
+    pub const VOLUME_NAMESPACE: &str = "velero.io/volume-namespace";
+    /// Label of a BackupRepository: the program that writes it.
+    pub const REPOSITORY_TYPE: &str = "velero.io/repository-type";
+    /// Annotation of a Backup: how long a PodVolumeBackup of it may take, in place of
+    /// `--fs-backup-timeout`.
+    pub const POD_VOLUME_TIMEOUT: &str = "velero.io/pod-volume-timeout";
+    /// Annotation of a Pod: names of its volumes whose files are backed up, comma separated.
+    pub const BACKUP_VOLUMES: &str = "backup.velero.io/backup-volumes";
+    /// Annotation of a Pod: names of its volumes whose files are not backed up where those of all
+    /// volumes are, comma separated.
+    pub const EXCLUDE_VOLUMES: &str = "backup.velero.io/backup-volumes-excludes";
+    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it. Annotation
+    /// of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are taken. As the
+    /// first part of an annotation of a Backup, before an underscore and the name of a driver: the
+    /// same for all volumes of that driver.
+    pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
+    /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
+    pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
     /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";

@@ -14,6 +14,17 @@ pub struct ControllerArgs {
     /// How long to keep Backups that set no ttl.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
+    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of pods.
+    #[arg(long)]
+    pub default_volumes_to_fs_backup: bool,
+    /// Whether Backups that set no snapshotMoveData move the data of snapshots into their storage
+    /// location.
+    #[arg(long)]
+    pub default_snapshot_move_data: bool,
+    /// How long the file-system backup of one volume may take. The annotation
+    /// velero.io/pod-volume-timeout of a Backup outranks it.
+    #[arg(long, default_value = "4h", value_parser = duration)]
+    pub fs_backup_timeout: Duration,
     /// How long to retry a failing read of the API server. After that the Backup goes on without
     /// that type and becomes PartiallyFailed. If the API server itself is unreachable the run ends:
     /// the Backup resumes from its checkpoint, or is Failed if it has none.

@@ -18,6 +18,7 @@ use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
+use crate::backup::volumes::Defaults;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
@@ -247,6 +248,12 @@ async fn execute(
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
+        volumes: Defaults {
+            watches: clients.watch.clone(),
+            files: args.default_volumes_to_fs_backup,
+            moves: args.default_snapshot_move_data,
+            files_timeout: args.fs_backup_timeout,
+        },
         after_interruption: args.after_interruption.into(),
         part_size: PART,
         metrics: metrics.clone(),
