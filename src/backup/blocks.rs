@@ -144,7 +144,7 @@ impl Blocks<'_> {
         batches.append(&mut pods);
         // Here the pods are frozen.
         tokio::select! {
-            () = self.volumes.take_frozen(cuts, files) => {}
+            () = Box::pin(self.volumes.take_frozen(cuts, files)) => {}
             () = self.ending.cancelled() => {}
             () = self.batches.closed() => {}
         }

@@ -49,7 +49,7 @@ impl Engine {
                     forget_checkpoint(&site.layout).await;
                 }
                 if !site.outcomes.snapshots().is_empty() || site.has_data {
-                    self.let_go_of_snapshots(site.layout.backup(), record.uid()).await;
+                    Box::pin(self.let_go_of_snapshots(site.layout.backup(), record.uid())).await;
                 }
                 if site.is_taken_over {
                     self.sweep_after(&site).await;
@@ -100,7 +100,7 @@ impl Engine {
         self.metrics.stored(schedule(record), bytes);
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
-        let volumes = self.data(record, &site.outcomes, &BTreeMap::new()).await?;
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
         Ok(Stored { list, bytes, hooks: site.tally.status(), volumes })
     }
 }

@@ -101,7 +101,7 @@ impl Engine {
             return Ok(());
         }
         if site.has_data && !is_taken {
-            self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true).await;
+            Box::pin(self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true)).await;
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {

@@ -185,7 +185,7 @@ impl Engine {
                     forget_checkpoint(&scene.layout).await;
                 }
                 if status.is_some() {
-                    self.let_go_of_snapshots(scene.layout.backup(), record.uid()).await;
+                    Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
                 Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
             }
@@ -201,7 +201,8 @@ impl Engine {
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
                 }
-                self.remove_snapshots(scene.layout.backup(), record.uid(), &BTreeSet::new(), true).await;
+                Box::pin(self.remove_snapshots(scene.layout.backup(), record.uid(), &BTreeSet::new(), true))
+                    .await;
                 Next::End(failed(&reason, Timestamp::now()))
             }
             Recovery::NotOurs => Next::Nothing,

@@ -90,7 +90,7 @@ impl Engine {
         }
         if site.is_taken_over {
             // What the dead run has begun and not stored is taken anew.
-            self.remove_snapshots(layout.backup(), record.uid(), &outcomes.objects(), false).await;
+            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &outcomes.objects(), false)).await;
         }
         let (volumes, jobs) = self.volumes(
             record,
@@ -166,7 +166,7 @@ impl Engine {
             };
             let collected = tokio::select! {
                 collected = collector.run() => collected,
-                () = volumes.run(jobs, batches) => Err(ListError::NobodyTakes),
+                () = Box::pin(volumes.run(jobs, batches)) => Err(ListError::NobodyTakes),
             };
             if collected.is_err() {
                 ending.cancel();
@@ -232,7 +232,7 @@ impl Engine {
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
-                let data = self.data(record, &outcomes, &traits).await;
+                let data = Box::pin(self.data(record, &outcomes, &traits)).await;
                 let hooks = tally.status();
                 site.outcomes = Outcomes::of(outcomes.all());
                 return Ok(Stored { list, bytes, hooks, volumes: data? });

@@ -215,7 +215,7 @@ impl Collector<'_> {
             if let Some((found, _)) = let_in {
                 *room -= size;
                 let planned = match claims {
-                    true => self.volumes.plan_claim(&kind, pending.page, &found).await?,
+                    true => Box::pin(self.volumes.plan_claim(&kind, pending.page, &found)).await?,
                     false => None,
                 };
                 match planned {

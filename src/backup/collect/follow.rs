@@ -92,7 +92,7 @@ impl Collector<'_> {
         self.take_named(Related::Volume, taken).await?;
         self.take_named(Related::PriorityClass, taken).await?;
         self.take_cluster_roles(taken).await?;
-        self.take_made_snapshots(taken).await?;
+        Box::pin(self.take_made_snapshots(taken)).await?;
         for related in [Related::SnapshotContent, Related::SnapshotClass, Related::Secret] {
             self.take_named(related, taken).await?;
         }

@@ -154,10 +154,10 @@ impl<'c, 'a> Pending<'c, 'a> {
         let Some((found, needs, is_stored)) = self.look_at(found) else { return Ok(()) };
         let collector = self.collector;
         let is_pod = Related::Pod.is(&self.taken.kind);
-        let files = if is_pod { collector.volumes.plan_pod(&found).await? } else { None };
+        let files = if is_pod { Box::pin(collector.volumes.plan_pod(&found)).await? } else { None };
         if is_stored {
             return match files {
-                Some(files) => collector.volumes.take_later(files).await,
+                Some(files) => Box::pin(collector.volumes.take_later(files)).await,
                 None => Ok(()),
             };
         }
@@ -174,12 +174,13 @@ impl<'c, 'a> Pending<'c, 'a> {
                 .await;
         }
         if let Some(files) = files {
-            collector.volumes.take_later(files).await?;
+            Box::pin(collector.volumes.take_later(files)).await?;
         }
         if Related::Claim.is(&self.taken.kind)
-            && let Some(planned) = collector.volumes.plan_claim(&self.taken.kind, self.page, &found).await?
+            && let Some(planned) =
+                Box::pin(collector.volumes.plan_claim(&self.taken.kind, self.page, &found)).await?
         {
-            return collector.volumes.take_claim(planned).await;
+            return Box::pin(collector.volumes.take_claim(planned)).await;
         }
         self.size += found.json.len();
         self.items.push(found.into());

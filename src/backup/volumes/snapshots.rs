@@ -262,7 +262,7 @@ mod tests {
     proptest! {
         /// It is the value of a label of the claim, and the name of an object.
         #[test]
-        fn the_name_of_a_snapshot_is_a_name_and_a_label(claim in "[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?") {
+        fn the_name_of_a_snapshot_is_a_name_and_a_label(claim in "[a-z0-9]{1,30}([-.][a-z0-9]{1,30}){0,6}") {
             let name = snapshot_name(&claim, "u", "r");
             prop_assert!(name.len() <= 63 && name.starts_with("velero-"));
             prop_assert!(!name.contains(".-") && !name.contains("-."), "{}", name);
