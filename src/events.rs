@@ -72,6 +72,12 @@ reasons! {
     Unwritable => "Plan", Warning;
     /// A Backup was queued while another backup of its schedule still waits.
     PiledUp => "Enqueue", Warning;
+    /// The Backup of a time of a Schedule cannot be created.
+    NotScheduled => "Create", Warning;
+    /// A time of a Schedule has no Backup, because an annotation of the Schedule says so.
+    TimeSkipped => "Skip", Normal;
+    /// A Velero runs controllers that berth would run otherwise.
+    LeftToVelero => "Follow", Normal;
     /// Another queue (a Velero's) tried to move a Backup, and was refused.
     ForeignQueue => "Guard", Warning;
     /// The certificate in the webhooks' Secret cannot be served.

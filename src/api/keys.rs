@@ -91,6 +91,19 @@ keys! {
     /// older Backups of the schedule that still wait end when this one arrives.
     pub const SUPERSEDE: &str = "berth.dev/supersede";
 
+    // How a Schedule is run.
+
+    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule have
+    /// not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
+    /// created once none of them is new or running, as in Velero.
+    pub const CONCURRENCY_POLICY: &str = "berth.dev/concurrency-policy";
+    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this has
+    /// no backup. Absent: of times that were missed the last one has a backup, however late.
+    pub const STARTING_DEADLINE: &str = "berth.dev/starting-deadline";
+    /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
+    /// times by up to this much, always by the same, so that many schedules of one time spread.
+    pub const JITTER: &str = "berth.dev/jitter";
+
     // The settings and state of the leader.
 
     /// Annotation of the leader's Lease: its `--concurrent-backups`.
@@ -107,6 +120,9 @@ keys! {
     pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
     /// Annotation of the leader's Lease: who runs the backups that it starts, `berth` or `velero`.
     pub const EXECUTOR: &str = "berth.dev/executor";
+    /// Annotation of the leader's Lease: which of Velero's other controllers it runs, comma
+    /// separated. A Velero runs the others, or `--disable-controllers` names them.
+    pub const CONTROLLERS: &str = "berth.dev/controllers";
 
     // Data movers, and clusters in which Velero runs beside berth.
 
@@ -305,6 +321,12 @@ keys! {
     /// cluster, if there is no other.
     pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 }
+
+/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
+/// them run together, which commands run in pods, which objects are read, and which process runs a
+/// Backup and how often.
+pub const MARKS: [&str; 8] =
+    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";

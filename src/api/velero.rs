@@ -4,9 +4,11 @@
 pub mod backup;
 pub mod backup_storage_location;
 pub mod mover;
+pub mod schedule;
 
 pub use backup::{Backup, BackupPhase, BackupSpec, BackupStatus};
 pub use backup_storage_location::{
     BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec, BackupStorageLocationStatus,
 };
 pub use mover::{DataDownload, DataMover, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore};
+pub use schedule::{Schedule, SchedulePhase, ScheduleSpec, ScheduleStatus};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_core::schedule::{FirstRun, Settings};
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration};
@@ -69,10 +70,37 @@ pub struct ControllerArgs {
     /// list.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub disable_controllers: Vec<Controller>,
+    /// When a new Schedule has its first Backup: at the first time of its expression, as in today's
+    /// Velero, or at once.
+    #[arg(long, value_enum, default_value = "next-tick")]
+    pub schedule_first_run: ScheduleFirstRun,
+    /// Whether Schedules that say nothing of skipImmediately skip what is due when they are first
+    /// seen. Each of them is set to false then.
+    #[arg(long)]
+    pub schedule_skip_immediately: bool,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]
     pub hub: HubArgs,
+}
+
+impl ControllerArgs {
+    pub fn schedule(&self) -> Settings {
+        let first_run = match self.schedule_first_run {
+            ScheduleFirstRun::NextTick => FirstRun::NextTick,
+            ScheduleFirstRun::AtOnce => FirstRun::AtOnce,
+        };
+        Settings { first_run, skip_immediately: self.schedule_skip_immediately }
+    }
+}
+
+/// When a new Schedule has its first Backup.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum ScheduleFirstRun {
+    /// At the first time of its expression.
+    NextTick,
+    /// When it is created.
+    AtOnce,
 }
 
 /// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,

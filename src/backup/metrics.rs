@@ -26,7 +26,7 @@ use crate::text::chain;
 
 /// Most schedules with metrics of their own, because users choose the label and its values are
 /// kept.
-const SCHEDULES: usize = 1000;
+pub const SCHEDULES: usize = 1000;
 /// Label of all other schedules: no object's name begins like this.
 const OTHERS: &str = "_others";
 /// Velero's buckets: 1, 5, 10, 15, 30 minutes, 1 to 4 hours.
@@ -96,6 +96,11 @@ impl BackupMetrics {
         backup.register("items_errors", "Errors of the last backup", all.errors.clone());
         backup.register("tarball_size_bytes", "Archive of the last backup", all.size.clone());
         all
+    }
+
+    /// Shows the counters of a schedule that has had no backup yet.
+    pub fn show_schedule(&self, schedule: &str) {
+        self.label(Some(schedule));
     }
 
     /// Counts a backup that begins.

@@ -27,6 +27,8 @@ use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::lifecycle::Lifecycle;
+use crate::lifecycle::beside::Beside;
+use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
@@ -60,6 +62,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         // Velero counts them itself.
         Executor::Velero => BackupMetrics::default(),
     };
+    let schedule_metrics = match args.common.executor {
+        Executor::Berth => ScheduleMetrics::new(&mut registry),
+        Executor::Velero => ScheduleMetrics::default(),
+    };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
@@ -69,6 +75,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
+    notes.put(keys::CONTROLLERS, String::new());
     notes.put(keys::NODE_AGENT_CONFIGMAP, args.common.node_agent_configmap.clone().unwrap_or_default());
     notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order())?);
     while !stop.is_cancelled() {
@@ -76,7 +83,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let metrics = (&metrics, &mover_metrics, &garden_metrics, &backup_metrics);
+        let metrics = (&metrics, &mover_metrics, &garden_metrics, &backup_metrics, &schedule_metrics);
         let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
@@ -87,13 +94,15 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             break;
         }
         backup_metrics.forget();
+        schedule_metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
-type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics);
+type Metrics<'a> =
+    (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics, &'a ScheduleMetrics);
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -101,7 +110,7 @@ type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a B
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, backup_metrics): Metrics<'_>,
+    (metrics, mover_metrics, garden_metrics, backup_metrics, schedule_metrics): Metrics<'_>,
     hub: &Settings,
     notes: &Notes,
     pulse: Pulse,
@@ -167,7 +176,8 @@ async fn lead(
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                execute(args, clients, &store, events.clone(), backup_metrics, stop.clone()).await;
+                let metrics = (backup_metrics, schedule_metrics);
+                execute(args, clients, &store, events.clone(), metrics, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
@@ -215,13 +225,15 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     );
 }
 
-/// Runs Backups that are ReadyToStart, and checks storage locations.
+/// Runs Backups that are ReadyToStart, checks storage locations, and runs the controllers of a
+/// backup's life.
 async fn execute(
     args: &ControllerArgs,
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    metrics: &BackupMetrics,
+    (metrics, schedule_metrics): (&BackupMetrics, &ScheduleMetrics),
+    notes: Notes,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
@@ -234,6 +246,12 @@ async fn execute(
         opener: opener.clone(),
         events: events.clone(),
         disabled: args.disable_controllers.iter().copied().collect(),
+        backups: Arc::clone(store),
+        metrics: metrics.clone(),
+        schedule_metrics: schedule_metrics.clone(),
+        schedule: args.schedule(),
+        notes,
+        beside: Beside::default(),
     };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),

@@ -38,13 +38,21 @@
 //! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
 //!   that.
 //!
+//! The life of a backup before and after its run:
+//!
+//! - [`cron`]: the expressions that say when a Schedule is due.
+//! - [`schedule`]: what becomes of a Schedule now: a Backup, a skipped time, or nothing.
+//!
 //! Used by all of them:
 //!
+//! - [`duration`]: durations as Go writes them.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
 pub mod block;
 pub mod claim;
+pub mod cron;
+pub mod duration;
 pub mod garden;
 pub mod glob;
 pub mod guard;
@@ -59,6 +67,7 @@ pub mod queue;
 pub mod reading;
 pub mod revision;
 pub mod run;
+pub mod schedule;
 pub mod selection;
 pub mod upload;
 pub mod violation;

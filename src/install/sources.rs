@@ -75,6 +75,7 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/crd/backupstoragelocations.velero.io.yaml"),
     ),
     ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
+    ("crd/schedules.velero.io.yaml", include_str!("../../manifests/crd/schedules.velero.io.yaml")),
     (
         "garden/crd/backupbuckets.garden.berth.dev.yaml",
         include_str!("../../manifests/garden/crd/backupbuckets.garden.berth.dev.yaml"),
