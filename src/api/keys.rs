@@ -91,6 +91,23 @@ keys! {
     /// older Backups of the schedule that still wait end when this one arrives.
     pub const SUPERSEDE: &str = "berth.dev/supersede";
 
+    // Deletion and expiry.
+
+    /// Annotation of a Backup: with any value but `false` neither its expiry nor a
+    /// DeleteBackupRequest removes the backup. The value is the reason, in words.
+    pub const KEEP: &str = "berth.dev/keep";
+    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good backups
+    /// stay however old they are. The newest Backup of the schedule counts.
+    pub const KEEP_LAST: &str = "berth.dev/keep-last";
+    /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
+    /// backup is deleted. The value is the reason, in words.
+    pub const FORGET_VOLUMES: &str = "berth.dev/forget-volumes";
+    /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
+    /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
+    pub const INHERITS: &str = "berth.dev/inherits";
+    /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
+    pub const DELETES_IN: &str = "berth.dev/deletes-in";
+
     // The settings and state of the leader.
 
     /// Annotation of the leader's Lease: its `--concurrent-backups`.
@@ -163,6 +180,11 @@ keys! {
     pub const RESTORE_UID: &str = "velero.io/restore-uid";
     /// Label of an object that was made for a backup: the name of the Backup.
     pub const BACKUP_NAME: &str = "velero.io/backup-name";
+    /// Label of an object that was made for a backup: the UID of the Backup. A VolumeSnapshot with
+    /// this label was made by berth; one that Velero made lacks it.
+    pub const BACKUP_UID: &str = "velero.io/backup-uid";
+    /// Label of a Backup: why it has expired and is not deleted.
+    pub const GC_FAILURE: &str = "velero.io/gc-failure";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
     /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";

@@ -30,6 +30,12 @@
 //! - [`run`]: what happens to a Backup whose run ended before the backup was complete.
 //! - [`upload`]: which run continues a multipart upload, and which run may abort it.
 //!
+//! The life of a backup after its run:
+//!
+//! - [`deletion`]: what the deletion of a Backup does next, and whose the files in the store are.
+//! - [`retention`]: which Backups have expired.
+//! - [`download`]: which file a DownloadRequest asks for.
+//!
 //! Data movers and shared buckets:
 //!
 //! - [`mover`]: how many of Velero's data movers are prepared at the same time, and which ones.
@@ -44,6 +50,8 @@
 pub mod affinity;
 pub mod block;
 pub mod claim;
+pub mod deletion;
+pub mod download;
 pub mod garden;
 pub mod glob;
 pub mod guard;
@@ -56,6 +64,7 @@ pub mod namespace;
 pub mod policy;
 pub mod queue;
 pub mod reading;
+pub mod retention;
 pub mod revision;
 pub mod run;
 pub mod selection;
