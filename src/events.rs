@@ -68,6 +68,14 @@ reasons! {
     Superseded => "End", Warning;
     /// A Backup ended because its spec cannot be read.
     Refused => "End", Warning;
+    /// A Backup was deleted, with all that was stored of it.
+    Deleted => "Delete", Normal;
+    /// A Backup could not be deleted; the note says why.
+    DeletionFailed => "Delete", Warning;
+    /// An expired Backup stays, because its location cannot be written or is gone.
+    ExpiryBlocked => "Expire", Warning;
+    /// A DownloadRequest cannot be answered; the note says why.
+    DownloadFailed => "Download", Warning;
     /// The API server refuses every write to a Backup.
     Unwritable => "Plan", Warning;
     /// A Backup was queued while another backup of its schedule still waits.

@@ -16,7 +16,12 @@ use beside::Beside;
 use schedule::metrics::ScheduleMetrics;
 
 pub mod beside;
+mod deletion;
+mod download;
+mod gc;
 pub mod schedule;
+
+pub use download::{Links, serve as serve_downloads};
 
 /// What every controller of this module needs.
 #[derive(Clone)]
@@ -25,6 +30,8 @@ pub struct Lifecycle {
     pub namespace: String,
     pub opener: Opener,
     pub events: Events,
+    /// Where files of folders can be downloaded, if berth serves them.
+    pub links: Option<Links>,
     pub disabled: BTreeSet<Controller>,
     /// The queue's watch cache.
     pub backups: Arc<BackupCache>,
@@ -43,6 +50,9 @@ impl Lifecycle {
         tokio::join!(
             self.beside.follow(self),
             self.unless_disabled(Controller::Schedule, || schedule::run(self)),
+            self.unless_disabled(Controller::BackupDeletion, || deletion::run(self)),
+            self.unless_disabled(Controller::Gc, || gc::run(self)),
+            self.unless_disabled(Controller::DownloadRequest, || download::run(self)),
         );
     }
 

@@ -103,6 +103,22 @@ keys! {
     /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
     /// times by up to this much, always by the same, so that many schedules of one time spread.
     pub const JITTER: &str = "berth.dev/jitter";
+    // Deletion and expiry.
+
+    /// Annotation of a Backup: with any value but `false` neither its expiry nor a
+    /// DeleteBackupRequest removes the backup. The value is the reason, in words.
+    pub const KEEP: &str = "berth.dev/keep";
+    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good backups
+    /// stay however old they are. The newest Backup of the schedule counts.
+    pub const KEEP_LAST: &str = "berth.dev/keep-last";
+    /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
+    /// backup is deleted. The value is the reason, in words.
+    pub const FORGET_VOLUMES: &str = "berth.dev/forget-volumes";
+    /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
+    /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
+    pub const INHERITS: &str = "berth.dev/inherits";
+    /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
+    pub const DELETES_IN: &str = "berth.dev/deletes-in";
 
     // The settings and state of the leader.
 
@@ -205,6 +221,8 @@ keys! {
     pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+    /// Label of a Backup: why it has expired and is not deleted.
+    pub const GC_FAILURE: &str = "velero.io/gc-failure";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
     /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";

@@ -1,5 +1,6 @@
 //! Flags of `berth controller`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use berth_core::schedule::{FirstRun, Settings};
@@ -78,6 +79,15 @@ pub struct ControllerArgs {
     /// seen. Each of them is set to false then.
     #[arg(long)]
     pub schedule_skip_immediately: bool,
+    /// Where to serve downloads from locations that are folders, which nobody else serves. Every
+    /// replica does. Default: not at all, so that DownloadRequests for such locations get no link.
+    #[arg(long, requires = "download_url")]
+    pub download_address: Option<SocketAddr>,
+    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is served
+    /// with the webhooks' certificate, in which its host is named then; with http in plain text, for
+    /// a proxy in front of it.
+    #[arg(long, requires = "download_address", value_parser = base_url)]
+    pub download_url: Option<String>,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]
@@ -101,6 +111,16 @@ pub enum ScheduleFirstRun {
     NextTick,
     /// When it is created.
     AtOnce,
+}
+
+/// A URL of a host, and perhaps a path, to which paths are appended.
+fn base_url(text: &str) -> Result<String, String> {
+    let text = text.trim_end_matches('/');
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.contains(['?', '#', '@', ' ']) => Ok(text.to_owned()),
+        _ => Err("must be https://HOST:PORT or http://HOST:PORT".to_owned()),
+    }
 }
 
 /// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,

@@ -26,9 +26,9 @@ use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
-use crate::lifecycle::Lifecycle;
 use crate::lifecycle::beside::Beside;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
+use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
@@ -70,6 +70,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let pulse = Pulse::default();
     health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
     let namespace = args.common.namespace.as_str();
+    if let (Some(address), Some(links)) = (args.download_address, links(&args, &clients)) {
+        let roots = args.folders.filesystem_roots.clone().into();
+        serve_downloads(address, links, Opener::new(clients.call.clone(), namespace, roots), stop.clone())?;
+    }
     let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
     let candidate = Arc::new(candidate);
     let notes = candidate.notes();
@@ -129,7 +133,7 @@ async fn lead(
         namespace: namespace.to_owned(),
         secret: args.common.certificate_secret.clone(),
         configuration: args.webhook_configuration.clone(),
-        names: certificate_names(&args.webhook_service, namespace, &args.webhook_names),
+        names: certificate_names(args, namespace),
     };
     let watcher = Watcher {
         trust: Trust { client: client(), configuration: args.webhook_configuration.clone() },
@@ -245,6 +249,7 @@ async fn execute(
         namespace: namespace.to_owned(),
         opener: opener.clone(),
         events: events.clone(),
+        links: links(args, clients),
         disabled: args.disable_controllers.iter().copied().collect(),
         backups: Arc::clone(store),
         metrics: metrics.clone(),
@@ -294,7 +299,22 @@ async fn execute(
     }
 }
 
-fn certificate_names(service: &str, namespace: &str, more: &[String]) -> Vec<String> {
+/// How links to files of folders are made, if berth serves them.
+fn links(args: &ControllerArgs, clients: &Clients) -> Option<Links> {
+    Some(Links {
+        client: clients.call.clone(),
+        namespace: args.common.namespace.clone(),
+        secret: args.common.certificate_secret.clone(),
+        url: args.download_url.clone()?,
+    })
+}
+
+fn certificate_names(args: &ControllerArgs, namespace: &str) -> Vec<String> {
+    let service = &args.webhook_service;
     let service = [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
-    service.into_iter().chain(more.iter().cloned()).collect()
+    let url = args.download_url.as_deref().and_then(|url| url.strip_prefix("https://"));
+    let host = url.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest).to_owned());
+    let mut names: Vec<String> = service.into_iter().chain(args.webhook_names.iter().cloned()).collect();
+    names.extend(host.filter(|host| !host.is_empty() && !names.contains(host)));
+    names
 }

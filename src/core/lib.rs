@@ -42,6 +42,9 @@
 //!
 //! - [`cron`]: the expressions that say when a Schedule is due.
 //! - [`schedule`]: what becomes of a Schedule now: a Backup, a skipped time, or nothing.
+//! - [`deletion`]: what the deletion of a Backup does next, and whose the files in the store are.
+//! - [`retention`]: which Backups have expired.
+//! - [`download`]: which file a DownloadRequest asks for.
 //!
 //! Used by all of them:
 //!
@@ -52,6 +55,8 @@ pub mod affinity;
 pub mod block;
 pub mod claim;
 pub mod cron;
+pub mod deletion;
+pub mod download;
 pub mod duration;
 pub mod garden;
 pub mod glob;
@@ -65,6 +70,7 @@ pub mod namespace;
 pub mod policy;
 pub mod queue;
 pub mod reading;
+pub mod retention;
 pub mod revision;
 pub mod run;
 pub mod schedule;
