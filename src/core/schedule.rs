@@ -15,6 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 use crate::cron::{Cron, Fault};
 use crate::queue::Phase;
 
+/// Most backups of one Schedule that have not ended, so that a queue that stands still does not fill
+/// the API server.
+const UNFINISHED: usize = 100;
 /// A status that is further in the future than this was written by a clock that was wrong.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
 
@@ -142,6 +145,7 @@ impl Schedule {
         let is_busy = unfinished.iter().any(|(_, phase)| matches!(phase, Phase::New | Phase::InProgress));
         match self.concurrency {
             Concurrency::Forbid if !unfinished.is_empty() => Step::Skip(tick, Skipped::Overlap),
+            _ if unfinished.len() >= UNFINISHED => Step::Postpone,
             Concurrency::Postpone if is_busy => Step::Postpone,
             _ => Step::Create(tick),
         }

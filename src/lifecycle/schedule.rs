@@ -40,7 +40,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Changes that come within so long are looked at together.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
-const AT_ONCE: usize = 48;
+const AT_ONCE: usize = 64;
 /// A backup that is created this much later than it should be is told as late.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 

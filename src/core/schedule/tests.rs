@@ -117,6 +117,16 @@ fn what_has_not_ended_counts_as_the_policy_says() {
 }
 
 #[test]
+fn a_schedule_does_not_pile_up_without_end() {
+    let allow = Schedule { concurrency: Concurrency::Allow, ..schedule("0 2 * * *") };
+    let tick = time("2026-01-02T02:00:00Z");
+    for (count, expected) in [(99, Step::Create(tick)), (100, Step::Postpone)] {
+        let waiting = vec![("a", Phase::Queued); count];
+        assert_eq!(allow.decide(Settings::default(), &waiting, tick), expected, "{count}");
+    }
+}
+
+#[test]
 fn a_time_that_was_missed_by_more_than_the_deadline_has_no_backup() {
     let daily = Schedule { deadline: Some(SignedDuration::from_hours(1)), ..schedule("0 2 * * *") };
     let tick = time("2026-01-02T02:00:00Z");
