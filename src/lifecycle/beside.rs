@@ -1,8 +1,9 @@
 //! Which of the controllers of a backup's life a Velero beside berth runs. berth leaves those to it,
 //! because two would act on the same objects.
 //!
-//! That is read off Velero's Deployment again and again, so that a controller begins here when it is
-//! switched off there, and ends here when it is switched on.
+//! That is read off Velero's Deployment (by the right of the engine to list everything) again and
+//! again, so that a controller begins here when it is switched off there, and ends here when it is
+//! switched on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
