@@ -78,3 +78,7 @@ impl Lifecycle {
         }
     }
 }
+
+/// The controllers of a life in the cluster of `client`, whose Events are dropped.
+#[cfg(test)]
+pub use beside::tests::lifecycle as fake;

@@ -40,6 +40,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         namespace: "velero".to_owned(),
         opener: Opener::new(client.clone(), "velero", Vec::new().into()),
         events,
+        links: None,
         disabled: BTreeSet::new(),
         backups: Arc::new(BackupCache::new(Settings::default())),
         metrics: crate::backup::metrics::BackupMetrics::default(),
