@@ -313,7 +313,10 @@ fn certificate_names(args: &ControllerArgs, namespace: &str) -> Vec<String> {
     let service = &args.webhook_service;
     let service = [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
     let url = args.download_url.as_deref().and_then(|url| url.strip_prefix("https://"));
-    let host = url.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest).to_owned());
+    let host = url.map(|rest| match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address.to_owned(),
+        None => rest.split(['/', ':']).next().unwrap_or(rest).to_owned(),
+    });
     let mut names: Vec<String> = service.into_iter().chain(args.webhook_names.iter().cloned()).collect();
     names.extend(host.filter(|host| !host.is_empty() && !names.contains(host)));
     names
