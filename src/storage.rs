@@ -12,6 +12,7 @@ mod layout;
 mod open;
 mod open_error;
 mod parts;
+mod removal;
 mod roots;
 mod rotation;
 
@@ -19,7 +20,8 @@ pub use check::Checker;
 pub use claim::{ClaimError, Found};
 pub use conditional::put_if;
 pub use layout::{Artifact, Layout};
-pub use open::Opener;
+pub use open::{Link, LinkError, Opener};
 pub use open_error::OpenError;
 pub use parts::{Opened, Parts, Receipt, Staged, is_refused};
+pub use removal::Survey;
 pub use roots::Roots;
