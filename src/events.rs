@@ -72,6 +72,12 @@ reasons! {
     Unwritable => "Plan", Warning;
     /// A Backup was queued while another backup of its schedule still waits.
     PiledUp => "Enqueue", Warning;
+    /// Folders of a storage location get no Backup; the note says which, and why.
+    NotSynced => "Sync", Warning;
+    /// Another cluster writes backups below the prefix of a storage location.
+    WrittenElsewhere => "Sync", Warning;
+    /// A BackupStorageLocation is the default one no longer, because a later one is.
+    DefaultChanged => "Check", Warning;
     /// Another queue (a Velero's) tried to move a Backup, and was refused.
     ForeignQueue => "Guard", Warning;
     /// The certificate in the webhooks' Secret cannot be served.

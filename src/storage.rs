@@ -14,6 +14,7 @@ mod open_error;
 mod parts;
 mod roots;
 mod rotation;
+mod stored;
 
 pub use check::Checker;
 pub use claim::{ClaimError, Found};
@@ -23,3 +24,4 @@ pub use open::Opener;
 pub use open_error::OpenError;
 pub use parts::{Opened, Parts, Receipt, Staged, is_refused};
 pub use roots::Roots;
+pub use stored::{Files, Metadata, StoredBackups};

@@ -26,6 +26,9 @@ use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::lifecycle::Lifecycle;
+use crate::lifecycle::age::AgeMetrics;
+use crate::lifecycle::known::Known;
+use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
@@ -59,6 +62,10 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         // Velero counts them itself.
         Executor::Velero => BackupMetrics::default(),
     };
+    let (sync_metrics, age_metrics) = match args.common.executor {
+        Executor::Berth => (SyncMetrics::new(&mut registry), AgeMetrics::new(&mut registry)),
+        Executor::Velero => Default::default(),
+    };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
@@ -75,7 +82,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let metrics = (&metrics, &mover_metrics, &garden_metrics, &backup_metrics);
+        let of_backups = (&backup_metrics, &sync_metrics, &age_metrics);
+        let metrics = (&metrics, &mover_metrics, &garden_metrics, of_backups);
         let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
@@ -86,13 +94,16 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             break;
         }
         backup_metrics.forget();
+        sync_metrics.forget();
+        age_metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
-type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics);
+type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, OfBackups<'a>);
+type OfBackups<'a> = (&'a BackupMetrics, &'a SyncMetrics, &'a AgeMetrics);
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -220,19 +231,26 @@ async fn execute(
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    metrics: &BackupMetrics,
+    (metrics, sync_metrics, age_metrics): OfBackups<'_>,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
     let roots = args.folders.filesystem_roots.clone().into();
     let opener = Opener::new(client.clone(), namespace, roots);
-    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
+    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
+        .writing(args.store_write_check_frequency)
+        .keeping_one_default(events.clone());
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         opener: opener.clone(),
         events: events.clone(),
         disabled: args.disable_controllers.iter().copied().collect(),
+        known: Arc::new(Known::default()),
+        sync_period: args.backup_sync_period,
+        sync_metrics: sync_metrics.clone(),
+        namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
+        age_metrics: age_metrics.clone(),
     };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),

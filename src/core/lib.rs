@@ -37,11 +37,18 @@
 //! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
 //!   that.
 //!
+//! The life of a backup after its run:
+//!
+//! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
+//!   the store no longer has them.
+//! - [`age`]: how old the last good backup of each namespace is.
+//!
 //! Used by all of them:
 //!
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
+pub mod age;
 pub mod block;
 pub mod claim;
 pub mod garden;
@@ -59,5 +66,6 @@ pub mod reading;
 pub mod revision;
 pub mod run;
 pub mod selection;
+pub mod sync;
 pub mod upload;
 pub mod violation;
