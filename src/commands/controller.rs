@@ -124,7 +124,7 @@ type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, backup_metrics, schedule_metrics): Metrics<'_>,
+    (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
     hub: &Settings,
     notes: &Notes,
     pulse: Pulse,
@@ -190,8 +190,7 @@ async fn lead(
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                let metrics = (backup_metrics, schedule_metrics);
-                execute(args, clients, &store, events.clone(), metrics, notes.clone(), stop.clone()).await;
+                execute(args, clients, &store, events.clone(), of_backups, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
