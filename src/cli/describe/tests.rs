@@ -54,7 +54,7 @@ fn a_backup_that_ended_is_described_in_veleros_order() {
         "note=one line\n",
         "Phase:  PartiallyFailed (run `berth backup logs nightly` for more information)\nRuns:   2 of 3\n",
         "Resource policies:\n  Type:  configmap\n  Name:  p\n",
-        "Warnings:\n  Velero:      one\n               two\n  Cluster:     <none>\n  Namespaces:\n    web:  three\n",
+        "Warnings:\n  Velero:   one\n            two\n  Cluster:  <none>\n  Namespaces:\n    web:  three\n",
         "Errors:\n  Velero:      <none>\n  Cluster:     a type is gone\n  Namespaces:  <none>\n",
         "Namespaces:\n  Included:  web, db\n  Excluded:  <none>\n",
         "Label selector:  app=web\n",

@@ -48,6 +48,11 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         schedule: berth_core::schedule::Settings::default(),
         notes: Notes::default(),
         beside: Beside::default(),
+        known: Arc::default(),
+        sync_period: std::time::Duration::from_secs(60),
+        sync_metrics: Default::default(),
+        namespace_metrics: 10,
+        age_metrics: Default::default(),
     }
 }
 
