@@ -11,7 +11,7 @@ use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase}
 use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
 use berth_core::retention::{Candidate, Location, Verdict, judge, look_again, relabel};
 use futures::{StreamExt as _, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
@@ -35,6 +35,8 @@ const SHORTEST: Duration = Duration::from_secs(5);
 /// After a look that failed, or found more than it could ask for.
 const AGAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(300);
+/// From a request that has failed to the next one, as with Velero.
+const RETRY: SignedDuration = SignedDuration::from_hours(1);
 const PAGE: u32 = 500;
 /// Writes at the same time.
 const AT_ONCE: usize = 8;
@@ -87,8 +89,17 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     };
     let under_way: Vec<&DeleteBackupRequest> =
         requests.iter().filter(|one| one.phase() != DeleteBackupRequestPhase::Processed).collect();
-    let asked_for: HashSet<&str> =
-        under_way.iter().map(|request| request.spec.backup_name.as_str()).collect();
+    // A deletion that has failed is not asked for again at once.
+    let is_recent = |request: &&DeleteBackupRequest| {
+        let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        created.is_some_and(|created| now.duration_since(created) < RETRY)
+    };
+    let asked_for: HashSet<&str> = under_way
+        .iter()
+        .copied()
+        .chain(requests.iter().filter(is_recent))
+        .map(|request| request.spec.backup_name.as_str())
+        .collect();
     let kept = backups(lifecycle).await?;
     let candidates: Vec<Candidate<'_>> =
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for)).collect();

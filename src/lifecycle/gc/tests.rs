@@ -35,8 +35,16 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
         "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
         "metadata": {"name": "asked-x", "namespace": "velero"}, "spec": {"backupName": "asked"},
     });
+    let mut failed = asked.clone();
+    failed["metadata"] = json!({"name": "f", "creationTimestamp": "2026-01-02T23:00:00Z"});
+    failed["spec"]["backupName"] = json!("failed");
+    failed["status"] = json!({"phase": "Processed", "errors": ["why"]});
     let of = |name: &str, location: &str| backup(name, location, past);
-    let first = page("1", "more", &[of("asked", "rw"), of("old", "rw"), backup("young", "rw", future)]);
+    let first = page(
+        "1",
+        "more",
+        &[of("asked", "rw"), of("failed", "rw"), of("old", "rw"), backup("young", "rw", future)],
+    );
     let second = listed("1", &[of("gone", "none"), of("read", "ro")]);
     let backups = format!("{VELERO}/backups");
     let api = Scripted::new()
@@ -44,7 +52,7 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
             get(&format!("{VELERO}/backupstoragelocations"))
                 .answers(listed("1", &[location("rw", "ReadWrite"), location("ro", "ReadOnly")])),
         )
-        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[asked.clone()])))
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[asked.clone(), failed])))
         .next(get(&backups).answers(first))
         .next(get(&backups).page("more").answers(second))
         .once(patching(&format!("{backups}/gone")).answers(of("gone", "none")))
