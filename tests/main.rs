@@ -17,6 +17,7 @@ mod guard;
 mod hooks;
 mod hostile;
 mod install;
+mod lifecycle;
 mod manifests;
 mod movers;
 mod pods;

@@ -76,6 +76,10 @@ pub const FILES: &[(&str, &str)] = &[
     ),
     ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
     (
+        "crd/serverstatusrequests.velero.io.yaml",
+        include_str!("../../manifests/crd/serverstatusrequests.velero.io.yaml"),
+    ),
+    (
         "garden/crd/backupbuckets.garden.berth.dev.yaml",
         include_str!("../../manifests/garden/crd/backupbuckets.garden.berth.dev.yaml"),
     ),
