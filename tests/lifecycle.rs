@@ -4,3 +4,4 @@
 mod deletion;
 mod download;
 mod schedule;
+mod sync;

@@ -85,6 +85,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
     ("crd/schedules.velero.io.yaml", include_str!("../../manifests/crd/schedules.velero.io.yaml")),
     (
+        "crd/serverstatusrequests.velero.io.yaml",
+        include_str!("../../manifests/crd/serverstatusrequests.velero.io.yaml"),
+    ),
+    (
         "garden/crd/backupbuckets.garden.berth.dev.yaml",
         include_str!("../../manifests/garden/crd/backupbuckets.garden.berth.dev.yaml"),
     ),
