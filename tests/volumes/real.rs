@@ -111,6 +111,8 @@ fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
     })
     .unwrap();
 
+    // Nobody ends the pods of that node.
+    cluster.kubectl().run(&["delete", "pod", "db", "-n", APP, "--force", "--grace-period=0"]).unwrap();
     cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
     let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
     let described = velero.run(&["backup", "describe", "bank", "--details", "--colorized=false"]).unwrap();
