@@ -128,6 +128,7 @@ impl Engine {
                 timeout(left, work).await.unwrap_or_else(|_| Err(anyhow!("it did not answer in time")));
             spent += begun.elapsed();
             let is_canceled = signals.canceled.is_cancelled() && !is_publishing;
+            let is_unread = next.is_err();
             let status = match next {
                 Ok(Next::Nothing) => return Ok(None),
                 Ok(Next::Run(scene)) => {
@@ -160,6 +161,9 @@ impl Engine {
                     failed(&reason, Timestamp::now())
                 }
             };
+            if is_unread && !is_publishing {
+                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), true)).await;
+            }
             warn!(%name, phase = %status["phase"], "InProgress, but no controller was running it: ended");
             record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
             break;

@@ -15,6 +15,8 @@ use crate::support::pods::{Cluster, Node};
 use crate::support::{backup, node_agent, wait_for};
 
 const BASH: &str = "bash:test";
+/// Label of the pod that is played when it comes back.
+const PLAYED: &str = "berth.test/played";
 const FLAGS: [&str; 1] = ["--features=EnableCSI"];
 const CONTROLLERS: [&str; 2] = ["backup-queue", "backup"];
 
@@ -111,6 +113,8 @@ fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
     })
     .unwrap();
 
+    // Nobody ends the pods of that node.
+    cluster.kubectl().run(&["delete", "pod", "db", "-n", APP, "--force", "--grace-period=0"]).unwrap();
     cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
     let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
     let described = velero.run(&["backup", "describe", "bank", "--details", "--colorized=false"]).unwrap();
@@ -137,33 +141,30 @@ fn the_files_of_a_pod_come_back_through_stock_node_agents() {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": "keeper", "namespace": APP,
-            "annotations": {"backup.velero.io/backup-volumes": "kept,claimed"},
+            "name": "keeper", "namespace": APP, "labels": {PLAYED: "no"},
+            "annotations": {"backup.velero.io/backup-volumes": "kept"},
         },
         "spec": {
             "nodeSelector": {"kubernetes.io/hostname": "node-a"},
             "terminationGracePeriodSeconds": 0,
             "containers": [{
                 "name": "bash", "image": BASH,
-                "args": ["-c", "echo kept >/kept/file; echo claimed >/claimed/file; coproc read; wait"],
-                "volumeMounts": [
-                    {"name": "kept", "mountPath": "/kept"}, {"name": "claimed", "mountPath": "/claimed"},
-                ],
+                "args": ["-c", "coproc read; wait"],
+                "volumeMounts": [{"name": "kept", "mountPath": "/kept"}],
             }],
-            "volumes": [
-                {"name": "kept", "emptyDir": {}},
-                {"name": "claimed", "persistentVolumeClaim": {"claimName": "data"}},
-            ],
+            "volumes": [{"name": "kept", "emptyDir": {}}],
         },
     });
-    plane.apply(vec![namespace, csi::claim(APP, "data", IMMEDIATE), pod]).unwrap();
+    plane.apply(vec![namespace, pod]).unwrap();
     let wait = ["wait", "--for=condition=Ready", "pod/keeper", "--namespace", APP, "--timeout=600s"];
     cluster.kubectl().run(&wait).unwrap();
-    wait_for("the pod to have written", PATIENCE, || {
-        let volume = csi::bound(plane, APP, "data")?;
-        Ok(csi::folder(&volume)?.join("file").exists().then_some(()))
-    })
-    .unwrap();
+    let folder = || {
+        let pod = ["get", "pod", "keeper", "-n", APP, "-o", "jsonpath={.metadata.uid}"];
+        let uid = cluster.kubectl().run(&pod)?;
+        anyhow::Ok(cluster.pods_folder().join(uid).join("volumes/kubernetes.io~empty-dir/kept"))
+    };
+    let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(folder().unwrap().join("file"), &bytes).unwrap();
 
     create(cluster, &[backup("kept", json!({"includedNamespaces": [APP]}))]);
     let done = wait_phase(cluster, "backup.velero.io", "kept", "Completed");
@@ -172,11 +173,26 @@ fn the_files_of_a_pod_come_back_through_stock_node_agents() {
     let label = format!("velero.io/backup-uid={uid}");
     let args =
         ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", "jsonpath={.items[*].status.phase}"];
-    assert_eq!(cluster.kubectl().run(&args).unwrap(), "Completed Completed");
+    assert_eq!(cluster.kubectl().run(&args).unwrap(), "Completed");
 
     cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
+    // It comes back with an init container that waits for its files, which is played here.
+    cluster.leave(PLAYED);
     create(cluster, &[restore("kept")]);
+    let pod = ["get", "pod", "keeper", "-n", APP, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"];
+    wait_for("the restored pod to be on a node", PATIENCE, || {
+        Ok((!cluster.kubectl().run(&pod)?.is_empty()).then_some(()))
+    })
+    .unwrap();
+    std::fs::create_dir_all(folder().unwrap()).unwrap();
+    let waiting = json!({
+        "name": "restore-wait", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    });
+    let status = json!({"status": {"phase": "Pending", "initContainerStatuses": [waiting]}}).to_string();
+    let args = ["patch", "pod", "keeper", "-n", APP, "--subresource=status", "--type=merge", "-p", &status];
+    cluster.kubectl().run(&args).unwrap();
     wait_phase(cluster, "restore.velero.io", "kept", "Completed");
-    assert_eq!(text(cluster, APP, "data", "file"), "claimed\n");
+    assert_eq!(std::fs::read(folder().unwrap().join("file")).unwrap(), bytes);
     drop(velero);
 }

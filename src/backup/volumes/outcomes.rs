@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::read::VolumeTraits;
 use crate::backup::related::key;
 
-/// Most claims of which is kept what became of their data, some hundred bytes each.
-pub const MOST: usize = 100_000;
+/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint has
+/// room for so many.
+const MOST: usize = 50_000;
 /// Most characters of a reason.
 const REASON: usize = 300;
 
