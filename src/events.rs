@@ -86,6 +86,12 @@ reasons! {
     TimeSkipped => "Skip", Normal;
     /// A Velero runs controllers that berth would run otherwise.
     LeftToVelero => "Follow", Normal;
+    /// Folders of a storage location get no Backup; the note says which, and why.
+    NotSynced => "Sync", Warning;
+    /// Another cluster writes backups below the prefix of a storage location.
+    WrittenElsewhere => "Sync", Warning;
+    /// A BackupStorageLocation is the default one no longer, because a later one is.
+    DefaultChanged => "Check", Warning;
     /// Another queue (a Velero's) tried to move a Backup, and was refused.
     ForeignQueue => "Guard", Warning;
     /// The certificate in the webhooks' Secret cannot be served.

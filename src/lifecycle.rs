@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backup::metrics::BackupMetrics;
 use crate::client::Clients;
@@ -12,14 +13,21 @@ use crate::leader::Notes;
 use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
+use age::AgeMetrics;
 use beside::Beside;
+use known::Known;
 use schedule::metrics::ScheduleMetrics;
+use sync::metrics::SyncMetrics;
 
+pub mod age;
 pub mod beside;
 mod deletion;
 mod download;
 mod gc;
+pub mod known;
 pub mod schedule;
+pub mod status_request;
+pub mod sync;
 
 pub use download::{Links, serve as serve_downloads};
 
@@ -41,6 +49,14 @@ pub struct Lifecycle {
     pub notes: Notes,
     /// Which controllers a Velero runs.
     pub beside: Beside,
+    /// Backups and storage locations, as a watch shows them.
+    pub known: Arc<Known>,
+    /// How often to sync locations that set no backupSyncPeriod; zero: never.
+    pub sync_period: Duration,
+    pub sync_metrics: SyncMetrics,
+    /// Most namespaces with a metric of their own.
+    pub namespace_metrics: usize,
+    pub age_metrics: AgeMetrics,
 }
 
 impl Lifecycle {
@@ -53,6 +69,10 @@ impl Lifecycle {
             self.unless_disabled(Controller::BackupDeletion, || deletion::run(self)),
             self.unless_disabled(Controller::Gc, || gc::run(self)),
             self.unless_disabled(Controller::DownloadRequest, || download::run(self)),
+            self.known.follow(&self.clients.watch, &self.namespace),
+            age::run(self),
+            self.unless_disabled(Controller::BackupSync, || sync::run(self)),
+            self.unless_disabled(Controller::ServerStatusRequest, || status_request::run(self)),
         );
     }
 
@@ -78,3 +98,7 @@ impl Lifecycle {
         }
     }
 }
+
+/// The controllers of a life in the cluster of `client`, whose Events are dropped.
+#[cfg(test)]
+pub use beside::tests::lifecycle as fake;

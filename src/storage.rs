@@ -15,6 +15,7 @@ mod parts;
 mod removal;
 mod roots;
 mod rotation;
+mod stored;
 
 pub use check::Checker;
 pub use claim::{ClaimError, Found};
@@ -25,3 +26,4 @@ pub use open_error::OpenError;
 pub use parts::{Opened, Parts, Receipt, Staged, is_refused};
 pub use removal::Survey;
 pub use roots::Roots;
+pub use stored::{Files, Metadata, StoredBackups};

@@ -72,6 +72,10 @@ keys! {
     /// whoever can write to the store could otherwise choose what is read.
     pub const SCOPE: &str = "berth.dev/scope";
 
+    /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
+    /// there yet. The next rounds of the sync create them.
+    pub const VOLUMES_MISSING: &str = "berth.dev/volumes-missing";
+
     // How people steer a Backup; `berth queue` writes these. Whoever may change a Backup may hold
     // and cancel it; what lets it pass others or ends others needs the verb `update` on
     // `backups/queue`.

@@ -38,6 +38,18 @@ pub struct ControllerArgs {
     /// How often to check storage locations that set no validationFrequency.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub store_validation_frequency: Duration,
+    /// How often to write a small file to storage locations that are not ReadOnly, and remove it:
+    /// one that cannot be written is Unavailable before a backup needs it. 0: never.
+    #[arg(long, default_value = "10m", value_parser = duration)]
+    pub store_write_check_frequency: Duration,
+    /// How often to sync storage locations that set no backupSyncPeriod: Backups that the store has
+    /// are created, those that it no longer has are removed. 0: never.
+    #[arg(long, default_value = "1m", value_parser = duration)]
+    pub backup_sync_period: Duration,
+    /// Most namespaces with a metric of their own that says when their last good backup ended. 0:
+    /// none.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub namespace_metrics: u32,
     /// Service in front of the webhooks. Its DNS names are in the certificate.
     #[arg(long, default_value = "berth-webhook")]
     pub webhook_service: String,

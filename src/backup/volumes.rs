@@ -27,6 +27,7 @@ use berth_api::keys::{
 use berth_api::velero::BackupSpec;
 use berth_core::policy::volume::{VolumePolicy, action};
 use berth_core::selection::{Fate as TypeFate, ResourceType};
+use berth_core::violation::tellable;
 use berth_core::volume::class::{Class, choose};
 use berth_core::volume::{
     Claim, Decision, Lack, Obstacle, OfPod, PodVolume, Wish, is_asked_for, names, of_claim, of_pod,
@@ -269,6 +270,14 @@ impl<'a> Volumes<'a> {
         let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return Ok(None) };
         let pod = FoundPod::read(&object, BACKUP_VOLUMES, EXCLUDE_VOLUMES);
         let namespace = found.namespace.clone().unwrap_or_default();
+        for name in names(&pod.named).filter(|name| !pod.volumes.iter().any(|volume| volume.name == *name)) {
+            let message = format!(
+                "pod {} has no volume {}, which its annotation {BACKUP_VOLUMES} names",
+                found.name,
+                tellable(name)
+            );
+            self.log.warning(&About::Namespace(&namespace), "pods", &message);
+        }
         let mut taken = Vec::new();
         for volume in &pod.volumes {
             if let Some(volume) = self.plan_volume(found, &pod, volume).await? {

@@ -26,8 +26,11 @@ use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
+use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::beside::Beside;
+use crate::lifecycle::known::Known;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
+use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
@@ -62,9 +65,13 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         // Velero counts them itself.
         Executor::Velero => BackupMetrics::default(),
     };
-    let schedule_metrics = match args.common.executor {
-        Executor::Berth => ScheduleMetrics::new(&mut registry),
-        Executor::Velero => ScheduleMetrics::default(),
+    let (schedule_metrics, sync_metrics, age_metrics) = match args.common.executor {
+        Executor::Berth => (
+            ScheduleMetrics::new(&mut registry),
+            SyncMetrics::new(&mut registry),
+            AgeMetrics::new(&mut registry),
+        ),
+        Executor::Velero => Default::default(),
     };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
@@ -87,7 +94,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let metrics = (&metrics, &mover_metrics, &garden_metrics, &backup_metrics, &schedule_metrics);
+        let of_backups = (&backup_metrics, &schedule_metrics, &sync_metrics, &age_metrics);
+        let metrics = (&metrics, &mover_metrics, &garden_metrics, of_backups);
         let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
@@ -99,14 +107,16 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         }
         backup_metrics.forget();
         schedule_metrics.forget();
+        sync_metrics.forget();
+        age_metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
-type Metrics<'a> =
-    (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, &'a BackupMetrics, &'a ScheduleMetrics);
+type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, OfBackups<'a>);
+type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &'a AgeMetrics);
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -114,7 +124,7 @@ type Metrics<'a> =
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, backup_metrics, schedule_metrics): Metrics<'_>,
+    (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
     hub: &Settings,
     notes: &Notes,
     pulse: Pulse,
@@ -180,8 +190,7 @@ async fn lead(
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                let metrics = (backup_metrics, schedule_metrics);
-                execute(args, clients, &store, events.clone(), metrics, notes.clone(), stop.clone()).await;
+                execute(args, clients, &store, events.clone(), of_backups, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
@@ -236,14 +245,16 @@ async fn execute(
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    (metrics, schedule_metrics): (&BackupMetrics, &ScheduleMetrics),
+    (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
     notes: Notes,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
     let roots = args.folders.filesystem_roots.clone().into();
     let opener = Opener::new(client.clone(), namespace, roots);
-    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency);
+    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
+        .writing(args.store_write_check_frequency)
+        .keeping_one_default(events.clone());
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
@@ -257,6 +268,11 @@ async fn execute(
         schedule: args.schedule(),
         notes,
         beside: Beside::default(),
+        known: Arc::new(Known::default()),
+        sync_period: args.backup_sync_period,
+        sync_metrics: sync_metrics.clone(),
+        namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
+        age_metrics: age_metrics.clone(),
     };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
@@ -313,7 +329,10 @@ fn certificate_names(args: &ControllerArgs, namespace: &str) -> Vec<String> {
     let service = &args.webhook_service;
     let service = [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
     let url = args.download_url.as_deref().and_then(|url| url.strip_prefix("https://"));
-    let host = url.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest).to_owned());
+    let host = url.map(|rest| match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address.to_owned(),
+        None => rest.split(['/', ':']).next().unwrap_or(rest).to_owned(),
+    });
     let mut names: Vec<String> = service.into_iter().chain(args.webhook_names.iter().cloned()).collect();
     names.extend(host.filter(|host| !host.is_empty() && !names.contains(host)));
     names

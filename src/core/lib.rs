@@ -45,6 +45,9 @@
 //! - [`deletion`]: what the deletion of a Backup does next, and whose the files in the store are.
 //! - [`retention`]: which Backups have expired.
 //! - [`download`]: which file a DownloadRequest asks for.
+//! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
+//!   the store no longer has them.
+//! - [`age`]: how old the last good backup of each namespace is.
 //!
 //! Used by all of them:
 //!
@@ -52,6 +55,7 @@
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
+pub mod age;
 pub mod block;
 pub mod claim;
 pub mod cron;
@@ -75,6 +79,7 @@ pub mod revision;
 pub mod run;
 pub mod schedule;
 pub mod selection;
+pub mod sync;
 pub mod upload;
 pub mod violation;
 pub mod volume;

@@ -21,10 +21,10 @@ const AHEAD: SignedDuration = SignedDuration::from_hours(1);
 /// When a new Schedule has its first backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstRun {
-    /// At the first time of its expression, as in Velero since 1.12.
+    /// At the first time of its expression, as in today's Velero.
     #[default]
     NextTick,
-    /// When it is created, as in Velero before.
+    /// When it is created, as in Velero 1.6.
     AtOnce,
 }
 

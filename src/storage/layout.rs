@@ -95,7 +95,7 @@ impl Layout {
         format!("{}.tar.gz", self.backup)
     }
 
-    fn artifact_name(&self, artifact: Artifact) -> String {
+    pub(super) fn artifact_name(&self, artifact: Artifact) -> String {
         format!("{}{}", self.backup, artifact.suffix())
     }
 

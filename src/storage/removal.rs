@@ -65,6 +65,7 @@ impl Layout {
             None => None,
             Some(bytes) => {
                 let read = serde_json::from_slice::<Wire>(&bytes).ok();
+                let read = read.filter(|read| !read.metadata.uid.is_empty());
                 // A file that is no Backup says nothing of whose it is.
                 has_others |= read.is_none();
                 read.map(|Wire { metadata, status }| Metadata {

@@ -11,8 +11,11 @@ use crate::admission::program;
 use crate::archive::{entries, items, side, side_text};
 use crate::hooks::{create, namespace};
 use crate::queue::ended;
+use crate::rights::Symptom;
+use crate::rights::needs::needs;
 use crate::support::berth::SHORT_LEASE;
 use crate::support::csi::define_snapshots;
+use crate::support::peers::install_definitions;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
 const CLASS: &str = "played";
@@ -21,6 +24,7 @@ fn site() -> &'static (ControlPlane, Player) {
     static SITE: OnceLock<(ControlPlane, Player)> = OnceLock::new();
     SITE.get_or_init(|| {
         let plane = ControlPlane::start().unwrap();
+        install_definitions(&plane).unwrap();
         define_snapshots(&plane).unwrap();
         let class = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
@@ -292,4 +296,69 @@ fn a_backup_that_is_canceled_or_not_run_again_leaves_no_snapshot() {
         Ok(player.stored("ended").is_empty().then_some(()))
     })
     .unwrap();
+}
+
+/// A pod that a kubelet would say runs.
+fn run_pod(berth: &Berth, pod: &Value) {
+    create(berth, std::slice::from_ref(pod));
+    let (space, name) =
+        (pod["metadata"]["namespace"].as_str().unwrap(), pod["metadata"]["name"].as_str().unwrap());
+    let running = json!({"status": {"phase": "Running"}}).to_string();
+    let args = ["patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", &running];
+    berth.kubectl().run(&args).unwrap();
+}
+
+#[test]
+fn without_any_one_rule_of_its_roles_a_volume_is_not_backed_up_and_the_backup_says_so() {
+    let (plane, _) = site();
+    for need in needs().filter(|need| need.symptom == Symptom::NoData) {
+        let space = format!("vol-rule-{}-{}", need.kind.to_lowercase(), need.rule);
+        let mut options = Options::new(program(), &space);
+        options.without_rule = Some((need.kind, need.role, need.rule));
+        let berth = Berth::start(plane, options).unwrap();
+        let app = format!("{space}-app");
+        create(&berth, &[namespace(&app)]);
+        make(&berth, &app, "data", &csi(DRIVER), &json!({}));
+        if need.kind == "Role" {
+            let pod = |namespace: &str, name: &str, more: &Value| {
+                json!({
+                    "apiVersion": "v1", "kind": "Pod",
+                    "metadata": {
+                        "name": name, "namespace": namespace, "labels": {"role": name},
+                        "annotations": {"backup.velero.io/backup-volumes": "files"},
+                    },
+                    "spec": {
+                        "nodeName": "somewhere", "volumes": [{"name": "files", "emptyDir": more}],
+                        "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "files", "mountPath": "/f"}]}],
+                    },
+                })
+            };
+            run_pod(&berth, &pod(&space, "node-agent", &json!({})));
+            run_pod(&berth, &pod(&app, "db", &json!({})));
+            if need.rule == 0 {
+                let labels = json!({
+                    "velero.io/volume-namespace": app, "velero.io/storage-location": "default",
+                    "velero.io/repository-type": "kopia",
+                });
+                create(
+                    &berth,
+                    &[json!({
+                        "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+                        "metadata": {"name": format!("{app}-default-kopia"), "namespace": space, "labels": labels},
+                        "spec": {
+                            "volumeNamespace": app, "backupStorageLocation": "default", "repositoryType": "kopia",
+                            "maintenanceFrequency": "1h",
+                        },
+                        "status": {"phase": "Ready"},
+                    })],
+                );
+            }
+        }
+        let done = run(&berth, "lacks", json!({"includedNamespaces": [app], "csiSnapshotTimeout": "3s"}));
+        let folder = stored(&berth, "lacks");
+        let log = side_text(&folder, "lacks-logs.gz");
+        assert_eq!(done.phase(), BackupPhase::PartiallyFailed, "{}: {log}", need.needed_for);
+        let own = std::fs::read_to_string(berth.controller.process.log()).unwrap_or_default();
+        assert!(format!("{log}{own}").contains("is forbidden"), "{}: {log}", need.needed_for);
+    }
 }

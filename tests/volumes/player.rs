@@ -102,6 +102,10 @@ impl Player {
         }
         let contents: Api<DynamicObject> = Api::all_with(client.clone(), &kind("VolumeSnapshotContent"));
         let snapshots: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &kind("VolumeSnapshot"));
+        // Nobody takes a snapshot that is not asked for any more.
+        if snapshots.get_opt(&snapshot.name_any()).await.unwrap().is_none() {
+            return;
+        }
         let content = format!("snapcontent-{uid}");
         let object = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",

@@ -39,7 +39,7 @@ fn site() -> &'static Site {
         let kwok = Kwok::start(plane, "hooked").unwrap();
         let s3 = S3::start(plane, "volumes").unwrap();
         peers::prepare(plane, NAMESPACE, &s3, "").unwrap();
-        run(&cluster, "berth install");
+        run(&cluster, "berth install --adjust-velero");
         Site { cluster, _csi: csi, kwok, s3 }
     })
 }

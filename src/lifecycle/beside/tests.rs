@@ -40,6 +40,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         namespace: "velero".to_owned(),
         opener: Opener::new(client.clone(), "velero", Vec::new().into()),
         events,
+        links: None,
         disabled: BTreeSet::new(),
         backups: Arc::new(BackupCache::new(Settings::default())),
         metrics: crate::backup::metrics::BackupMetrics::default(),
@@ -47,6 +48,11 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         schedule: berth_core::schedule::Settings::default(),
         notes: Notes::default(),
         beside: Beside::default(),
+        known: Arc::default(),
+        sync_period: std::time::Duration::from_secs(60),
+        sync_metrics: Default::default(),
+        namespace_metrics: 10,
+        age_metrics: Default::default(),
     }
 }
 

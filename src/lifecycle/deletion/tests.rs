@@ -4,14 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use berth_test_scripted::{Ask, Scripted, delete as deleting, get, list, patch as patching, post};
-use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 
 use super::carry::{Carrying, Ended};
 use super::{Requests, others};
-use crate::backup::metrics::BackupMetrics;
-use crate::client::Clients;
-use crate::events::Events;
 use crate::lifecycle::Lifecycle;
 use crate::storage::{Opener, Roots};
 use crate::watch::WatchEvent;
@@ -24,17 +20,8 @@ fn path(kind: &str, name: &str) -> String {
 
 fn lifecycle(api: &Scripted, root: &Path) -> Lifecycle {
     let client = api.client("velero");
-    let (events, _) = Events::new(client.clone(), "velero", Counter::default());
     let roots = Roots::from(vec![root.to_path_buf()]);
-    Lifecycle {
-        clients: Clients { watch: client.clone(), call: client.clone() },
-        namespace: "velero".into(),
-        opener: Opener::new(client, "velero", roots),
-        events,
-        metrics: BackupMetrics::default(),
-        links: None,
-        disabled: std::collections::BTreeSet::new(),
-    }
+    Lifecycle { opener: Opener::new(client.clone(), "velero", roots), ..crate::lifecycle::fake(&client) }
 }
 
 fn request(version: &str, phase: &str) -> Value {

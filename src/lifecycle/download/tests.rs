@@ -7,13 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_test_scripted::{Scripted, get as asked, patch as patching};
 use http::{Request as Http, StatusCode};
-use prometheus_client::metrics::counter::Counter;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::backup::metrics::BackupMetrics;
-use crate::client::Clients;
-use crate::events::Events;
 use crate::storage::{Opener, Roots};
 
 const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
@@ -28,17 +24,7 @@ fn opener(api: &Scripted, root: &Path) -> Opener {
 }
 
 fn lifecycle(api: &Scripted, root: &Path, links: Option<Links>) -> Lifecycle {
-    let client = api.client("velero");
-    let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-    Lifecycle {
-        clients: Clients { watch: client.clone(), call: client },
-        namespace: "velero".into(),
-        opener: opener(api, root),
-        events,
-        metrics: BackupMetrics::default(),
-        links,
-        disabled: std::collections::BTreeSet::new(),
-    }
+    Lifecycle { opener: opener(api, root), links, ..crate::lifecycle::fake(&api.client("velero")) }
 }
 
 fn request(kind: &str, name: &str) -> DownloadRequest {

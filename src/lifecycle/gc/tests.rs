@@ -1,14 +1,9 @@
 //! What is written about expired Backups, against a scripted API server.
 
 use berth_test_scripted::{Scripted, get, list as listed, page, patch as patching, post};
-use prometheus_client::metrics::counter::Counter;
 use serde_json::Value;
 
 use super::*;
-use crate::backup::metrics::BackupMetrics;
-use crate::client::Clients;
-use crate::events::Events;
-use crate::storage::{Opener, Roots};
 
 const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
 
@@ -30,17 +25,7 @@ fn location(name: &str, mode: &str) -> Value {
 }
 
 fn lifecycle(api: &Scripted) -> Lifecycle {
-    let client = api.client("velero");
-    let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-    Lifecycle {
-        clients: Clients { watch: client.clone(), call: client.clone() },
-        namespace: "velero".into(),
-        opener: Opener::new(client, "velero", Roots::default()),
-        events,
-        metrics: BackupMetrics::default(),
-        links: None,
-        disabled: std::collections::BTreeSet::new(),
-    }
+    crate::lifecycle::fake(&api.client("velero"))
 }
 
 #[tokio::test(start_paused = true)]
