@@ -7,6 +7,7 @@ use berth_test_support as support;
 mod admission;
 mod archive;
 mod certificates;
+mod cli;
 mod cluster;
 mod compatibility;
 mod crash;

@@ -368,7 +368,14 @@ fn table() -> String {
         ("berth-garden-seeds", 0) if kind == "Role" => "records of what has ended",
         ("berth-garden-seeds", 0) => "what is given to the seed, and to others",
         ("berth-garden-seeds", 1) => "telling what became of it, and that the seed is alive",
-        ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup describe`",
+        ("berth-viewer", 0) => "`berth queue list`, `watch`, `explain`, `berth backup get`, `describe`",
+        ("berth-viewer", 6) => {
+            "`berth schedule get`, `describe`; deletion attempts in `berth backup describe`"
+        }
+        ("berth-reader", 0) => "`berth backup logs`, `download`, `contents`, `diff`",
+        ("berth-user", 8) => "`berth schedule`",
+        ("berth-user", 9) => "`berth backup delete`",
+        ("berth-user", 10) => "`berth backup create --volume-snapshot-locations`",
         ("berth-viewer", 1) | ("berth-user", 3) => "knowing the slots and the order",
         ("berth-viewer", 2) | ("berth-user", 4) => "`berth queue movers`",
         ("berth-viewer", 3) | ("berth-user", 5) => "where node-agents and data movers run",

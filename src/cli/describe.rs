@@ -13,14 +13,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::run::Runs;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::kinds::DeleteBackupRequest;
 use super::table::{phase, time};
 use align::align;
 
@@ -349,10 +348,12 @@ fn resources(text: &mut Text, fetched: &Fetched) {
 fn deletions(text: &mut Text, requests: &[DeleteBackupRequest]) {
     let parts = |request: &DeleteBackupRequest| {
         let status = request.status.clone().unwrap_or_default();
-        (status.phase.unwrap_or_else(|| "New".to_owned()), status.errors.unwrap_or_default())
+        (request.phase(), status.errors.unwrap_or_default())
     };
-    let failed =
-        requests.iter().map(parts).filter(|(phase, errors)| phase == "Processed" && !errors.is_empty());
+    let failed = requests
+        .iter()
+        .map(parts)
+        .filter(|(phase, errors)| *phase == DeleteBackupRequestPhase::Processed && !errors.is_empty());
     match failed.count() {
         0 => text.line("Deletion Attempts:"),
         failed => text.line(&format!("Deletion Attempts ({failed} failed):")),
@@ -360,7 +361,7 @@ fn deletions(text: &mut Text, requests: &[DeleteBackupRequest]) {
     for request in requests {
         let (phase, errors) = parts(request);
         let created = request.metadata.creation_timestamp.as_ref().map(time).unwrap_or_default();
-        text.line(&format!("\t{created}: {phase}"));
+        text.line(&format!("\t{created}: {}", phase.as_str()));
         if !errors.is_empty() {
             text.line("\tErrors:");
             for error in errors {

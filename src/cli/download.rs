@@ -8,12 +8,14 @@ pub use fetch::{Fetcher, Pieces, Unpacked};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_api::velero::download_request::{DownloadRequestSpec, DownloadTarget};
+use berth_api::velero::{
+    Backup, BackupStorageLocation, DownloadRequest, DownloadRequestPhase, DownloadTargetKind,
+};
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::kinds::{DownloadRequest, DownloadRequestSpec, DownloadTarget};
 use crate::args::backup::TlsArgs;
 use crate::client::is_not_found;
 
@@ -29,14 +31,14 @@ pub enum Artifact {
 }
 
 impl Artifact {
-    fn kind(self) -> &'static str {
+    fn kind(self) -> DownloadTargetKind {
         match self {
-            Self::Log => "BackupLog",
-            Self::Contents => "BackupContents",
-            Self::ResourceList => "BackupResourceList",
-            Self::Results => "BackupResults",
-            Self::VolumeInfos => "BackupVolumeInfos",
-            Self::ItemOperations => "BackupItemOperations",
+            Self::Log => DownloadTargetKind::BackupLog,
+            Self::Contents => DownloadTargetKind::BackupContents,
+            Self::ResourceList => DownloadTargetKind::BackupResourceList,
+            Self::Results => DownloadTargetKind::BackupResults,
+            Self::VolumeInfos => DownloadTargetKind::BackupVolumeInfos,
+            Self::ItemOperations => DownloadTargetKind::BackupItemOperations,
         }
     }
 
@@ -102,7 +104,7 @@ impl Downloads<'_> {
     /// When the request cannot be made, or nobody answers it before `deadline`.
     pub async fn url(&self, backup: &str, artifact: Artifact, deadline: Instant) -> anyhow::Result<String> {
         let api: Api<DownloadRequest> = Api::namespaced(self.client.clone(), self.namespace);
-        let target = DownloadTarget { kind: artifact.kind().to_owned(), name: backup.to_owned() };
+        let target = DownloadTarget { kind: artifact.kind(), name: backup.to_owned() };
         let base: String = backup.chars().take(NAME).collect();
         let metadata = ObjectMeta {
             generate_name: Some(format!("{base}-")),
@@ -149,9 +151,8 @@ impl Downloads<'_> {
             if let Some(url) = status.download_url.filter(|url| !url.is_empty()) {
                 return Ok(url);
             }
-            if status.phase.as_deref() == Some("Processed") {
-                let why = status.message.unwrap_or_else(|| "no reason is told".to_owned());
-                bail!("the server refused it: {why}");
+            if status.phase == Some(DownloadRequestPhase::Processed) {
+                bail!("DownloadRequest {name} was answered without a URL: the log of the server says why");
             }
         }
     }

@@ -10,17 +10,15 @@ pub use location::{change, location};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_api::GoDuration;
 use berth_api::velero::backup::{BackupHooks, LocalObject, TemplateMetadata, UploaderConfig};
-use berth_api::velero::{Backup, BackupSpec};
-use berth_api::{GoDuration, keys};
+use berth_api::velero::{Backup, BackupSpec, Schedule, ScheduleSpec};
 use berth_core::glob::is_subdomain;
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::kinds::{Schedule, ScheduleSpec};
 use super::value::{GoTime, List, Pairs, Tristate, go_text};
 use crate::args::backup::{CreateArgs, SpecArgs};
 use crate::args::schedule::CreateScheduleArgs;
@@ -96,7 +94,8 @@ pub fn backup(namespace: &str, name: &str, flags: &SpecArgs) -> Backup {
     Backup { metadata, spec: spec(flags), status: None }
 }
 
-/// The Backup that `backup create --from-schedule` asks for. Labels and annotations of the flags
+/// The Backup that `backup create --from-schedule` asks for: the one that the schedule would create
+/// now, under another name if one is given. Labels and annotations of the flags
 /// outrank those of the Schedule.
 pub fn backup_of_schedule(
     namespace: &str,
@@ -105,49 +104,18 @@ pub fn backup_of_schedule(
     flags: &SpecArgs,
     now: Timestamp,
 ) -> Backup {
-    let of = schedule.metadata.name.clone().unwrap_or_default();
-    let name = name.map_or_else(|| timestamped(&of, now), str::to_owned);
-    let template = &schedule.spec.template;
-    let own = template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
-    let mut labels = own.or_else(|| schedule.metadata.labels.clone()).unwrap_or_default();
-    labels.insert(keys::SCHEDULE.to_owned(), of.clone());
-    labels.extend(map(&flags.labels));
-    let mut annotations = schedule.metadata.annotations.clone().unwrap_or_default();
-    annotations.extend(map(&flags.annotations));
-    let owner = schedule.spec.use_owner_references_in_backup == Some(true);
-    let owner = owner.then(|| {
-        vec![OwnerReference {
-            api_version: "velero.io/v1".to_owned(),
-            kind: "Schedule".to_owned(),
-            name: of,
-            uid: schedule.metadata.uid.clone().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        }]
-    });
-    let metadata = ObjectMeta {
-        name: Some(name),
-        namespace: Some(namespace.to_owned()),
-        labels: some(labels),
-        annotations: some(annotations),
-        owner_references: owner,
-        ..ObjectMeta::default()
-    };
-    let mut spec = template.clone();
-    spec.metadata.get_or_insert_default();
-    spec.hooks.get_or_insert_default();
-    for duration in [&mut spec.ttl, &mut spec.csi_snapshot_timeout, &mut spec.item_operation_timeout] {
-        duration.get_or_insert_with(|| go(Duration::ZERO));
+    let mut backup = schedule.backup(now);
+    let metadata = &mut backup.metadata;
+    metadata.namespace = Some(namespace.to_owned());
+    if let Some(name) = name {
+        metadata.name = Some(name.to_owned());
     }
-    if let Some(policy) = &mut spec.resource_policy {
-        *policy = LocalObject { api_group: None, kind: "configmap".to_owned(), name: policy.name.clone() };
+    metadata.labels.get_or_insert_default().extend(map(&flags.labels));
+    let annotations = map(&flags.annotations);
+    if !annotations.is_empty() {
+        metadata.annotations.get_or_insert_default().extend(annotations);
     }
-    Backup { metadata, spec, status: None }
-}
-
-/// `SCHEDULE-20261125160230`.
-fn timestamped(schedule: &str, now: Timestamp) -> String {
-    format!("{schedule}-{}", now.to_zoned(TimeZone::UTC).strftime("%Y%m%d%H%M%S"))
+    backup
 }
 
 /// The Schedule that `schedule create NAME` asks for. Unlike Velero's command line, it carries the
@@ -164,7 +132,7 @@ pub fn schedule(namespace: &str, args: &CreateScheduleArgs) -> Schedule {
         template: spec(&args.spec),
         schedule: args.schedule.clone().unwrap_or_default(),
         use_owner_references_in_backup: Some(args.use_owner_references_in_backup),
-        paused: args.paused,
+        paused: args.paused.then_some(true),
         skip_immediately: args.skip_immediately.and_then(|skip| skip.0),
     };
     Schedule { metadata, spec, status: None }

@@ -5,19 +5,15 @@ use anyhow::anyhow;
 use crate::client::is_forbidden;
 use crate::text::chain;
 
-/// Roles of `manifests/rbac/people.yaml`.
-const VIEWER: &str = "berth-viewer";
-const USER: &str = "berth-user";
-const ADMIN: &str = "berth-location-admin";
-
-/// The Role with the rights that reading or changing an object of a kind needs.
-fn role(resource: &str, verb: &str) -> &'static str {
+/// The Role of `manifests/rbac/people.yaml` with the right that reading or changing an object of a
+/// kind needs. Where backups go is for administrators.
+fn role(resource: &str, verb: &str) -> Option<&'static str> {
     let reads = matches!(verb, "get" | "list" | "watch");
     match resource {
-        "downloadrequests" => VIEWER,
-        "backupstoragelocations" if !reads => ADMIN,
-        _ if reads => VIEWER,
-        _ => USER,
+        "downloadrequests" => Some("berth-reader"),
+        "backupstoragelocations" | "backuprepositories" if !reads => None,
+        _ if reads => Some("berth-viewer"),
+        _ => Some("berth-user"),
     }
 }
 
@@ -40,7 +36,9 @@ fn hint(text: &str, namespace: &str) -> Option<String> {
     let user = before.rsplit_once("User \"").map(|(_, user)| user.trim_end_matches('"'));
     let (verb, rest) = after.split_once(" resource \"")?;
     let (resource, _) = rest.split_once('"')?;
-    let role = role(resource, verb);
+    let Some(role) = role(resource, verb) else {
+        return Some(format!("no Role of berth has this right: to {verb} {resource} is for administrators"));
+    };
     let user = user.unwrap_or("USER");
     let who = match user.strip_prefix("system:serviceaccount:") {
         Some(account) => format!("--serviceaccount {account}"),
@@ -69,15 +67,16 @@ mod tests {
                 "system:serviceaccount:ci:bot",
                 "create",
                 "downloadrequests",
-                "berth-viewer",
+                "berth-reader",
                 "--serviceaccount ci:bot",
             ),
             ("anna", "create", "deletebackuprequests", "berth-user", "--user anna"),
-            ("anna", "create", "backupstoragelocations", "berth-location-admin", "--user anna"),
         ] {
             let said = hint(&text(user, verb, resource), "velero").unwrap_or_default();
             assert!(said.contains(&format!("--role {role} {who}")), "{said}");
         }
+        let said = hint(&text("anna", "create", "backupstoragelocations"), "velero").unwrap_or_default();
+        assert!(said.contains("for administrators"), "{said}");
         assert_eq!(hint("something else", "velero"), None);
     }
 }

@@ -4,13 +4,12 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase};
+use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase, Schedule, SchedulePhase};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
-use super::kinds::Schedule;
 use super::value::{go_text, selector_text};
 use crate::commands::print::Head;
 
@@ -146,6 +145,15 @@ pub fn expiration(backup: &Backup) -> Option<Timestamp> {
     })
 }
 
+/// The phase of a Schedule that people are shown.
+pub fn schedule_phase(schedule: &Schedule) -> &'static str {
+    match schedule.status.as_ref().and_then(|status| status.phase) {
+        Some(SchedulePhase::Enabled) => "Enabled",
+        Some(SchedulePhase::FailedValidation) => "FailedValidation",
+        Some(SchedulePhase::New) | None => "New",
+    }
+}
+
 /// The columns of `schedule get`.
 pub fn schedules(schedules: &[Schedule], more: &More, now: Timestamp) -> Table {
     let heads = ["NAME", "STATUS", "CREATED", "SCHEDULE", "BACKUP TTL", "LAST BACKUP", "SELECTOR", "PAUSED"];
@@ -156,13 +164,13 @@ pub fn schedules(schedules: &[Schedule], more: &More, now: Timestamp) -> Table {
         let ttl = template.ttl.as_ref().and_then(|ttl| ttl.get().ok().flatten()).unwrap_or_default();
         let usual = vec![
             schedule.name_any(),
-            status.phase.filter(|phase| !phase.is_empty()).unwrap_or_else(|| "New".to_owned()),
+            schedule_phase(schedule).to_owned(),
             schedule.metadata.creation_timestamp.as_ref().map_or_else(|| "<nil>".to_owned(), time),
             schedule.spec.schedule.clone(),
             go_text(ttl),
             from_now(status.last_backup.map(|time| time.0), now),
             selector_text(template.label_selector.as_ref()),
-            schedule.spec.paused.to_string(),
+            (schedule.spec.paused == Some(true)).to_string(),
         ];
         let wide = vec![
             template.storage_location.clone().unwrap_or_default(),

@@ -89,3 +89,53 @@ fn the_same_flags_make_the_same_objects_as_veleros() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
     assert!(compared >= 120 && refused >= 40, "{compared} and {refused} are too few");
 }
+
+/// A line in quotes, as a shell splits it.
+fn split(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, false);
+    for c in line.chars() {
+        match c {
+            '\'' => {
+                quote = !quote;
+                word.get_or_insert_default();
+            }
+            ' ' if !quote => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.into_iter().chain(word).collect()
+}
+
+/// What `backup-location set` would change.
+fn changed(args: &[String]) -> Option<Result<Value, String>> {
+    let typed = ["berth".to_owned()].into_iter().chain(args.iter().cloned()).map(OsString::from);
+    let Command::BackupLocation(location) = Args::try_parse_from(arranged(typed)).ok()?.command else {
+        return None;
+    };
+    let LocationCommand::Set(args) = location.command else { return None };
+    Some(object::change(&args, None).map_err(|faults| faults.join("\n")))
+}
+
+#[test]
+fn wrong_command_lines_are_told_the_flag_and_the_way_out() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    for row in include_str!("tests/wrong.txt").lines().filter(|line| !line.starts_with('#')) {
+        let mut parts = row.splitn(3, " | ");
+        let [line, flag, way_out] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        let args = split(line);
+        let said = match changed(&args).unwrap_or_else(|| made(&args)) {
+            Ok(object) => {
+                wrong.push(format!("{line}: taken as {object}"));
+                continue;
+            }
+            Err(said) => said,
+        };
+        let named = flag == "NAME" || said.contains(flag);
+        if !named || !said.contains(way_out) || flag.is_empty() || way_out.is_empty() {
+            wrong.push(format!("{line}: wanted {flag} and {way_out:?} in {said}"));
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(count >= 100, "{count}");
+}

@@ -1,7 +1,10 @@
 //! `berth schedule`: create, list, describe, pause and delete Schedules.
 
 use anyhow::{bail, ensure};
+use berth_api::velero::Schedule;
+use berth_core::cron::Cron;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Preconditions};
 use serde_json::json;
@@ -14,10 +17,12 @@ use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
 use crate::args::schedule::{
     CreateScheduleArgs, DescribeScheduleArgs, PauseArgs, ScheduleArgs, ScheduleCommand,
 };
-use crate::cli::kinds::Schedule;
 use crate::cli::{describe, object, rights, table};
 use crate::text::chain;
 use crate::write::{Write, patch};
+
+/// How many of the next times are shown.
+const NEXT: usize = 5;
 
 pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
     let person = Person::new(args.target)?;
@@ -90,8 +95,13 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
 }
 
 /// The next times at which a schedule is due.
-fn next_runs(_schedule: &Schedule, _now: Timestamp) -> Vec<String> {
-    Vec::new()
+fn next_runs(schedule: &Schedule, now: Timestamp) -> Vec<String> {
+    // A paused one is due at no time, and an expression that cannot be read says so itself.
+    if schedule.spec.paused == Some(true) {
+        return Vec::new();
+    }
+    let Ok(cron) = Cron::parse(&schedule.spec.schedule) else { return Vec::new() };
+    cron.upcoming(now, NEXT).into_iter().map(|when| table::time(&Time(when))).collect()
 }
 
 async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {
@@ -105,7 +115,7 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
     let mut failed = 0;
     for schedule in &schedules {
         let name = schedule.name_any();
-        if schedule.spec.paused == paused {
+        if (schedule.spec.paused == Some(true)) == paused {
             println!("Schedule {name} is already {word}, skip");
             continue;
         }

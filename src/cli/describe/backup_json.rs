@@ -2,7 +2,7 @@
 //! Velero's structure lacks is there: the place in the queue, scoped filters, selectors of which one
 //! must match, and operations.
 
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
@@ -78,7 +78,7 @@ pub fn json(backup: &Backup, described: &Described<'_>) -> Value {
     put("spec", spec(&backup.spec));
     put("status", progress(backup, described));
     if !described.deletions.is_empty() {
-        let one = |request: &crate::cli::kinds::DeleteBackupRequest| {
+        let one = |request: &DeleteBackupRequest| {
             let status = request.status.clone().unwrap_or_default();
             json!({
                 "created": request.metadata.creation_timestamp, "phase": status.phase,

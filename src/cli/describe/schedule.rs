@@ -1,12 +1,12 @@
 //! The description of a Schedule.
 
+use berth_api::velero::Schedule;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::align::align;
 use super::{Text, green, metadata, one_line, red};
-use crate::cli::kinds::Schedule;
-use crate::cli::table::time;
+use crate::cli::table::{schedule_phase, time};
 
 /// The description; `next`: the times at which it is due next, as far as they are known.
 pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
@@ -14,11 +14,11 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
     let status = schedule.status.clone().unwrap_or_default();
     metadata(&mut text, &schedule.metadata);
     text.blank();
-    let phase = status.phase.clone().filter(|phase| !phase.is_empty()).unwrap_or_else(|| "New".to_owned());
-    let shown = match phase.as_str() {
-        "Enabled" => green(&phase, colour),
-        "FailedValidation" => red(&phase, colour),
-        _ => phase,
+    let phase = schedule_phase(schedule);
+    let shown = match phase {
+        "Enabled" => green(phase, colour),
+        "FailedValidation" => red(phase, colour),
+        _ => phase.to_owned(),
     };
     text.row("Phase", &shown);
     if let Some(policy) = &schedule.spec.template.resource_policy {
@@ -43,7 +43,7 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
         }
     }
     text.blank();
-    text.row("Paused", &schedule.spec.paused.to_string());
+    text.row("Paused", &(schedule.spec.paused == Some(true)).to_string());
     text.blank();
     text.row("Schedule", &schedule.spec.schedule);
     let mut name = "Next:";
@@ -75,9 +75,9 @@ pub fn json(schedule: &Schedule, next: &[String]) -> Value {
             "name": schedule.name_any(), "namespace": schedule.namespace(),
             "labels": schedule.metadata.labels, "annotations": schedule.metadata.annotations,
         },
-        "phase": status.phase.filter(|phase| !phase.is_empty()).unwrap_or_else(|| "New".to_owned()),
+        "phase": schedule_phase(schedule),
         "validationErrors": status.validation_errors.unwrap_or_default(),
-        "paused": schedule.spec.paused,
+        "paused": schedule.spec.paused == Some(true),
         "schedule": schedule.spec.schedule,
         "next": next,
         "template": super::backup_json::spec(&schedule.spec.template),

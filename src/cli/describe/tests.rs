@@ -113,7 +113,7 @@ fn the_structure_has_what_the_text_has() {
 
 #[test]
 fn a_schedule_is_described_with_its_template() {
-    let daily: crate::cli::kinds::Schedule = serde_json::from_value(json!({
+    let daily: berth_api::velero::Schedule = serde_json::from_value(json!({
         "metadata": {"name": "daily", "namespace": "velero"},
         "spec": {"schedule": "0 1 * * *", "template": {"ttl": "1h"}, "paused": true},
         "status": {"phase": "FailedValidation", "validationErrors": ["no such zone"]},

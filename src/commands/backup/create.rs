@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupStorageLocation, Schedule};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::person::{Person, faults, print_object, printed_instead};
 use super::wait;
 use crate::args::backup::{CreateArgs, DryRun, MadeOutput};
-use crate::cli::kinds::{Schedule, VolumeSnapshotLocation};
+use crate::cli::kinds::VolumeSnapshotLocation;
 use crate::cli::{object, table};
 
 pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
@@ -11,7 +11,6 @@ use serde_json::json;
 use super::super::person::{Person, confirmed};
 use super::super::print;
 use crate::args::backup::DeleteArgs;
-use crate::cli::kinds::DeleteBackupRequest;
 use crate::cli::{rights, table};
 use crate::commands::print::Head;
 use crate::text::chain;
@@ -87,7 +86,7 @@ fn request(backup: &Backup) -> serde_json::Value {
     };
     let labels = BTreeMap::from([
         (keys::BACKUP_NAME, keys::label_value(&name, hash)),
-        ("velero.io/backup-uid", backup.uid().unwrap_or_default()),
+        (keys::BACKUP_UID, backup.uid().unwrap_or_default()),
     ]);
     json!({
         "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",

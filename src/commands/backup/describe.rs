@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use berth_api::keys;
 use berth_api::velero::PodVolumeBackup;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use futures::future::join4;
 use kube::ResourceExt;
 use kube::api::ApiResource;
@@ -19,7 +19,6 @@ use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
 use crate::cli::describe::{self, Described, Fetched, Standing};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Unpacked};
-use crate::cli::kinds::DeleteBackupRequest;
 use crate::cli::rights;
 use crate::text::chain;
 
