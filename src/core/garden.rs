@@ -7,7 +7,8 @@
 //! - [`scope`]: what may be removed from a bucket.
 //! - [`fault`]: what a store's refusal means.
 //! - [`operation`]: what an extensions object asks for.
-//! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
+//! - [`entry_life`]: an entry's life, as one seed sees it.
+//! - [`member`]: what the agent of a member cluster does next.
 //! - [`leave`]: how long the hub's word counts that data may go.
 //! - [`fence`]: who may write in an entry's directory while it moves.
 //! - [`heartbeat`]: signs of life, by our own clock.
@@ -25,10 +26,10 @@
 //! - [`outlook`]: what its decisions come to in the end.
 
 pub mod check;
+pub mod entry_life;
 pub mod executor;
 pub mod fault;
 pub mod fence;
-pub mod handover;
 pub mod heartbeat;
 pub mod hub;
 pub mod identity;
@@ -37,6 +38,7 @@ pub mod life;
 pub mod location;
 pub mod location_keys;
 pub mod lock;
+pub mod member;
 pub mod migration;
 pub mod name;
 pub mod operation;

@@ -6,13 +6,11 @@
 //! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said; but data
 //! is removed only while it says so.
 
+mod act;
 mod cache;
-mod entry;
-mod handover;
+mod freeze;
 mod heartbeat;
-mod leaving;
-mod location;
-mod orders;
+mod quiet;
 mod secrets;
 mod view;
 mod write;
@@ -21,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::carried::is_ours;
+use berth_api::garden::member_objects::is_ours;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use futures::{StreamExt, stream};
@@ -36,7 +34,7 @@ use crate::garden::leave::Leave;
 use crate::pace::paced;
 use crate::text::chain;
 use heartbeat::{Heart, Identity};
-use leaving::Quiet;
+use quiet::QuietEntries;
 use view::{Hub, Member};
 use write::Failure;
 
@@ -70,7 +68,7 @@ pub struct Courier {
     /// What the hub says may be removed.
     leave: Arc<Leave>,
     identity: watch::Sender<Identity>,
-    quiet: Quiet,
+    quiet: QuietEntries,
 }
 
 impl Courier {
@@ -79,7 +77,7 @@ impl Courier {
         let hub = Hub::new(&settings.garden_namespace, &changes);
         let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
         let identity = watch::Sender::new(Identity::Unknown);
-        let quiet = Quiet::default();
+        let quiet = QuietEntries::default();
         Self { settings, hub_clients, clients, hub, member, changes, leave, identity, quiet }
     }
 
@@ -174,7 +172,7 @@ impl Courier {
             // The last that is left of a location.
             entries_of(&self.member.location_secrets.all()),
         ]);
-        self.quiet.keep(&entries);
+        self.quiet.retain(&entries);
         let buckets = stream::iter(buckets)
             .map(async |name| self.settled("bucket", &name, self.bucket(&name).await))
             .buffer_unordered(AT_ONCE)

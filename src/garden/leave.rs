@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use berth_api::garden::carried::{hub_uid, is_ours};
+use berth_api::garden::member_objects::{hub_uid, is_ours};
 use berth_core::garden::leave::{Moment, counts, is_stale};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::carried::{self, Freight};
+use super::member_objects::{self, MemberContext};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
 use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
 use crate::keys;
@@ -69,7 +69,7 @@ pub fn location(
     access: Access,
     is_default: bool,
     account: Option<&Account>,
-    freight: Freight<'_>,
+    context: MemberContext<'_>,
 ) -> BackupStorageLocation {
     let name = entry.metadata.name.clone().unwrap_or_default();
     let none = StoreConfig::default();
@@ -77,13 +77,13 @@ pub fn location(
     let takes_credentials = takes_credentials(&bucket.spec.provider);
     let config = config(bucket, store, account);
     let pem = store.ca_cert.as_deref().filter(|_| takes_credentials);
-    let mut labels = carried::labels(&entry.metadata, freight.seed);
+    let mut labels = member_objects::labels(&entry.metadata, context.seed);
     labels.insert(keys::BACKUP_ENTRY.to_owned(), name.clone());
     BackupStorageLocation {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels),
-            annotations: Some([(keys::CREDENTIALS_DIGEST.to_owned(), freight.digest.to_owned())].into()),
+            annotations: Some([(keys::CREDENTIALS_DIGEST.to_owned(), context.digest.to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: BackupStorageLocationSpec {
@@ -304,7 +304,7 @@ fn candidate(location: &BackupStorageLocation) -> Candidate<'_> {
     Candidate {
         name: location.metadata.name.as_deref().unwrap_or_default(),
         is_default: location.spec.default == Some(true),
-        is_shared: carried::is_ours(&location.metadata)
+        is_shared: member_objects::is_ours(&location.metadata)
             || labels.is_some_and(|labels| labels.contains_key(keys::BACKUP_ENTRY)),
     }
 }

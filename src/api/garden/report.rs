@@ -1,10 +1,11 @@
 //! From a member cluster up to the hub: what the status of the hub's object is to say.
 
+use berth_core::garden::member::Problem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
 
-use super::carried::annotation;
+use super::member_objects::annotation;
 use super::operation::{OperationState, OperationType};
 use super::{Condition, LastError, LastOperation, Removed};
 use crate::extensions::ExtensionStatus;
@@ -27,20 +28,6 @@ impl Report {
     /// Nothing goes on any more, for now.
     pub fn is_settled(&self) -> bool {
         self.last_operation.state != OperationState::Processing
-    }
-}
-
-/// Why something could not be carried down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub description: String,
-    pub codes: Vec<String>,
-}
-
-impl Problem {
-    /// Something that a person has to put right.
-    pub fn of_configuration(description: impl Into<String>) -> Self {
-        Self { description: description.into(), codes: vec![CONFIGURATION_PROBLEM.to_owned()] }
     }
 }
 
@@ -110,8 +97,8 @@ pub fn going(status: Option<&ExtensionStatus>) -> Option<Report> {
     Some(Report { last_operation: last, last_error: status.last_error.clone(), observed_generation: None })
 }
 
-/// What is to be said of an object whose data is gone, and how much that was.
-pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Removed) {
+/// What is to be said of an object whose data is gone.
+pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> Report {
     let last = status.and_then(|s| s.last_operation.as_ref());
     let last_operation = LastOperation {
         description: last.map_or_else(|| "removed".to_owned(), |op| op.description.clone()),
@@ -120,8 +107,7 @@ pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Remove
         state: OperationState::Succeeded,
         kind: OperationType::Delete,
     };
-    let report = Report { last_operation, last_error: None, observed_generation: None };
-    (report, removed(status).unwrap_or_default())
+    Report { last_operation, last_error: None, observed_generation: None }
 }
 
 /// What is to be said of an object that somebody else's keeps from being removed, and that may be forgotten.
@@ -189,12 +175,16 @@ pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>,
         },
         last_error: Some(LastError {
             description: problem.description.clone(),
-            codes: problem.codes.clone(),
+            codes: codes(problem),
             last_update_time: Some(Time(now)),
             ..LastError::default()
         }),
         observed_generation: None,
     }
+}
+
+fn codes(problem: &Problem) -> Vec<String> {
+    problem.is_configuration.then(|| CONFIGURATION_PROBLEM.to_owned()).into_iter().collect()
 }
 
 /// Create, until something is told after that has succeeded; then Reconcile.
@@ -311,8 +301,9 @@ mod tests {
         let pending = going(Some(&of(OperationState::Pending))).unwrap();
         assert_eq!(pending.last_operation.state, OperationState::Pending);
         assert_eq!(going(Some(&of(OperationState::Succeeded))), None);
-        let (told, removed) = gone(Some(&of(OperationState::Succeeded)), NOW);
-        assert_eq!((told.last_operation.progress, removed), (100, Removed { objects: 3, bytes: 4 }));
+        let status = of(OperationState::Succeeded);
+        assert_eq!(gone(Some(&status), NOW).last_operation.progress, 100);
+        assert_eq!(removed(Some(&status)), Some(Removed { objects: 3, bytes: 4 }));
     }
 
     #[test]

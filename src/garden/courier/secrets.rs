@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_core::garden::member::Problem;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::RwLock;
@@ -24,6 +25,16 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 /// Keys and values of a Secret.
 pub type Credentials = BTreeMap<String, Vec<u8>>;
+
+/// Credentials of a bucket or of an entry, as far as the hub has answered.
+#[derive(Clone, Debug)]
+pub enum HubCredentials {
+    /// The hub has yet to say what this Secret contains.
+    Unanswered(String),
+    /// There are none: why, and what to do about it.
+    Missing(Problem),
+    Known(Arc<Credentials>),
+}
 
 /// What the hub answered last.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,13 @@
 //! The hub and the member cluster, as the courier sees them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::garden::report::Problem;
 use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
 use berth_api::velero::BackupStorageLocation;
 use berth_api::{extensions, keys};
 use berth_core::garden::location_keys;
+use berth_core::garden::member::Problem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -14,8 +15,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::cache::ObjectCache;
-use super::secrets::{Answer, Credentials, Secrets};
-use super::write::Failure;
+use super::secrets::{Answer, Credentials, HubCredentials, Secrets};
 use crate::watch::of_namespace;
 
 /// What the hub says. Stays as it was while the hub cannot be reached.
@@ -106,28 +106,21 @@ impl Hub {
         self.entries.named(name).into_iter().min_by_key(lacks)
     }
 
-    /// Is the end of the entry of that name and UID on record?
-    pub fn has_tombstone(&self, entry: &str, uid: &str) -> bool {
-        let says = |map: &ConfigMap, key: &str, value: &str| {
-            map.data.as_ref().and_then(|data| data.get(key)).is_some_and(|found| found == value)
-        };
-        self.tombstones.all().iter().any(|map| says(map, "entry", entry) && says(map, "uid", uid))
+    /// UIDs of entries of that name whose end is on record.
+    pub fn tombstones_of(&self, entry: &str) -> BTreeSet<String> {
+        let get = |map: &ConfigMap, key: &str| map.data.as_ref()?.get(key).cloned();
+        let all = self.tombstones.all();
+        let theirs = all.iter().filter(|map| get(map, "entry").as_deref() == Some(entry));
+        theirs.filter_map(|map| get(map, "uid")).collect()
     }
 
-    /// Of a bucket, or of an entry in it. Within: why there are none, and what to do about it.
-    ///
-    /// # Errors
-    /// When the hub has yet to answer.
-    pub fn credentials(
-        &self,
-        bucket: &BackupBucket,
-        entry: Option<&BackupEntry>,
-    ) -> Result<Result<Credentials, Problem>, Failure> {
-        let fault = |text: String| Ok(Err(Problem::of_configuration(text)));
+    /// Of a bucket, or of an entry in it.
+    pub fn credentials(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> HubCredentials {
+        let fault = |text: String| HubCredentials::Missing(Problem::of_configuration(text));
         let secret = self.secret_of(bucket, entry);
         let Some(SecretReference { name, namespace }) = &secret else {
             if !berth_api::garden::location::takes_credentials(&bucket.spec.provider) {
-                return Ok(Ok(Credentials::new()));
+                return HubCredentials::Known(Arc::new(Credentials::new()));
             }
             let bucket = bucket.name_any();
             return fault(format!("BackupBucket {bucket} names no credentials: set spec.secretRef"));
@@ -135,12 +128,12 @@ impl Hub {
         let ours = &self.namespace;
         if namespace != ours {
             return fault(format!(
-                "Secret {namespace}/{name} cannot be read: credentials of buckets belong into namespace {ours}"
+                "Secret {namespace}/{name} cannot be read: put credentials of buckets into namespace {ours}"
             ));
         }
         match self.secrets.get(name) {
-            None => Err(Failure::Unanswered { name: name.clone() }),
-            Some(Answer::Found(credentials)) => Ok(Ok((*credentials).clone())),
+            None => HubCredentials::Unanswered(name.clone()),
+            Some(Answer::Found(credentials)) => HubCredentials::Known(credentials),
             Some(Answer::Missing) if entry.is_some() && is_scoped(bucket) => fault(format!(
                 "the hub has not made the keys of this directory (Secret {namespace}/{name}): Events of the BackupEntry there say why"
             )),

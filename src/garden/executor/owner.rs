@@ -1,7 +1,7 @@
 //! The mark of a directory's owner, in the store. `berth_core::garden::owner` says what comes of it.
 
 use berth_api::extensions::BackupEntry;
-use berth_api::garden::carried;
+use berth_api::garden::member_objects;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
@@ -74,14 +74,14 @@ impl Claim {
         let entry = scope.prefix().trim_end_matches('/').to_owned();
         let said = |key: &str| object.annotation(key).map(str::to_owned);
         let namespace = said(keys::HUB_NAMESPACE);
-        let is_hubs = carried::is_of_a_hub(metadata);
+        let is_hubs = member_objects::is_of_a_hub(metadata);
         // An older version made the object, and did not say for which namespace.
         let is_incomplete = is_hubs && namespace.is_none();
         let us = if is_hubs {
             Owner {
                 entry,
                 namespace: Some(namespace.unwrap_or_default()),
-                uid: carried::hub_uid(metadata).unwrap_or_default().to_owned(),
+                uid: member_objects::hub_uid(metadata).unwrap_or_default().to_owned(),
                 seed: object.labels().get(keys::CARRIED_FOR).cloned(),
             }
         } else {

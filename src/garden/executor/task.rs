@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use berth_api::extensions::ExtensionStatus;
 use berth_api::garden::operation::{OperationState, OperationType};
-use berth_api::garden::{LastError, LastOperation, SecretReference, carried};
+use berth_api::garden::{LastError, LastOperation, SecretReference, member_objects};
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::operation::{Operation, Request, done_at};
@@ -327,7 +327,7 @@ impl<'a, K: Extension> Task<'a, K> {
     /// That there is no such bucket says that it is gone where it was once seen. A seed that was chosen for it without having
     /// seen it may ask another store than the one it is in.
     pub fn believe_it_gone(&self, bucket: &str, was_seen: bool) -> Result<(), StoreError> {
-        if was_seen || self.record.made == Some(true) || !carried::is_ours(self.object.meta()) {
+        if was_seen || self.record.made == Some(true) || !member_objects::is_ours(self.object.meta()) {
             return Ok(());
         }
         let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::carried::{hub_uid, is_ours};
+use berth_api::garden::member_objects::{hub_uid, is_ours};
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
