@@ -1,5 +1,5 @@
-//! From the hub to a member cluster: what the member's objects of a bucket and an entry are, what the hub says of them,
-//! and where they are in their life.
+//! The member cluster's objects of the hub's buckets and entries: how the courier writes them, and what
+//! their state is.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use super::operation::{OperationState, OperationType};
 use super::{BackupBucket, BackupEntry, SecretReference, StoreConfig};
 use crate::{extensions, keys};
 
-/// Value of [`keys::OPERATION`]: give it up without touching data.
+/// Value of [`keys::OPERATION`]: the executor gives the object up without touching data.
 pub const MIGRATE: &str = "migrate";
 const RECONCILE: &str = "reconcile";
 
-/// With what an object goes down.
+/// What the member's objects need besides the hub's object.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberContext<'a> {
-    /// The seed it is for.
+    /// Name of this cluster's Seed.
     pub seed: &'a str,
-    /// Of the member's copies of credentials.
+    /// Namespace of the member's copies of credentials.
     pub namespace: &'a str,
     /// See [`keys::CREDENTIALS_DIGEST`].
     pub digest: &'a str,
 }
 
-/// Where the member's object is in its life. `finalizer`: that of whoever executes.
+/// State of the member's object. `finalizer`: the executor's.
 pub fn member_state(
     metadata: &ObjectMeta,
     status: Option<&extensions::ExtensionStatus>,
@@ -46,35 +46,37 @@ pub fn member_state(
     }
 }
 
-/// Labels of what is made here for an object of the hub.
+/// Labels of objects that are created in the member for an object of the hub.
 pub fn labels(hub: &ObjectMeta, seed: &str) -> BTreeMap<String, String> {
     let uid = hub.uid.clone().unwrap_or_default();
     [(keys::CARRIED_FOR.to_owned(), seed.to_owned()), (keys::HUB_UID.to_owned(), uid)].into()
 }
 
-/// UID of the hub's object that this was made for.
+/// UID of the hub's object that an object was created for.
 pub fn hub_uid(metadata: &ObjectMeta) -> Option<&str> {
     metadata.labels.as_ref()?.get(keys::HUB_UID).map(String::as_str)
 }
 
-/// Was it made for a hub?
+/// Was it created for a hub?
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.iter().flatten().any(|(key, _)| key == keys::CARRIED_FOR)
 }
 
-/// Was it ever made for one? Its label of the Seed is taken off where that hub is gone; the rest of what the hub gave it stays.
+/// Was it ever created for a hub? People remove the label of the Seed if that hub is gone; other marks of
+/// the hub stay.
 pub fn is_of_a_hub(metadata: &ObjectMeta) -> bool {
     is_ours(metadata) || hub_uid(metadata).is_some() || annotation(metadata, keys::HUB_NAMESPACE).is_some()
 }
 
-/// Was its directory ever made, by what the hub has on record, even where it lost its statuses?
+/// Was its directory ever created, according to the hub, even if the hub has lost its statuses?
 pub fn was_made(hub: &BackupEntry) -> bool {
     hub.status.as_ref().is_some_and(|status| status.observed_generation.is_some())
         || annotation(&hub.metadata, keys::WRITER).is_some_and(|seed| !seed.is_empty())
 }
 
-/// What the member's object of an entry that [`was_made`] lacks to know that itself: for one made before there were marks, and by
-/// another cluster. Said once, it stays said.
+/// Does the member's object of an entry that [`was_made`] need the annotation that its directory is its
+/// own? It does if the directory was created before there were marks, or by another cluster. Once set,
+/// the annotation stays.
 pub fn needs_word(found: Option<&extensions::BackupEntry>) -> bool {
     let Some(found) = found else { return true };
     let last = found.status.as_ref().and_then(|status| status.common.last_operation.as_ref());
@@ -88,7 +90,7 @@ pub fn bucket_secret(bucket: &str) -> String {
     format!("bucket-{bucket}")
 }
 
-/// The same of an entry.
+/// Name of the member's Secret with an entry's credentials.
 pub fn entry_secret(entry: &str) -> String {
     format!("entry-{entry}")
 }
@@ -109,7 +111,8 @@ pub fn bucket(hub: &BackupBucket, context: MemberContext<'_>) -> extensions::Bac
     extensions::BackupBucket { metadata, spec, status: None }
 }
 
-/// The member's object of an entry in `bucket`. `vouched`: what is unmarked in its directory is its own ([`needs_word`]).
+/// The member's object of an entry in `bucket`. `vouched`: unmarked content of the directory is its own
+/// ([`needs_word`]).
 pub fn entry(
     hub: &BackupEntry,
     bucket: &BackupBucket,
@@ -140,8 +143,9 @@ fn secret_ref(name: String, context: MemberContext<'_>) -> SecretReference {
     SecretReference { name, namespace: context.namespace.to_owned() }
 }
 
-/// With the finalizer of whoever executes from the first moment on: an object that is deleted before it was ever looked at
-/// must not be gone at once, and its data not. Ours keeps the counts until the hub has them.
+/// With the executor's finalizer from the first moment on, because an object that is deleted before the
+/// executor has seen it must not be gone before its data. The courier's finalizer keeps the counts until
+/// the hub has them.
 fn metadata(
     hub: &ObjectMeta,
     context: MemberContext<'_>,
@@ -169,7 +173,7 @@ fn provider_config(config: &StoreConfig) -> Value {
     json!(config)
 }
 
-/// Does an object lack something of what it should have? What others put there besides is theirs.
+/// Does an object lack labels, annotations or finalizers that it should have? It may have more.
 pub fn lacks(found: &ObjectMeta, wanted: &ObjectMeta) -> bool {
     let missing = |found: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>| {
         let found = |key: &str| found.as_ref().and_then(|map| map.get(key));
@@ -181,7 +185,7 @@ pub fn lacks(found: &ObjectMeta, wanted: &ObjectMeta) -> bool {
         || !wanted.finalizers.iter().flatten().all(has)
 }
 
-/// Asks whoever executes to look again: a gardenlet's way (a mark of its own, so that asking twice is seen).
+/// Asks the executor to reconcile, as a gardenlet does. The time makes a second request visible.
 pub fn ask_to_reconcile(metadata: &mut ObjectMeta, now: Timestamp) {
     let annotations = metadata.annotations.get_or_insert_default();
     annotations.insert(keys::OPERATION.to_owned(), RECONCILE.to_owned());

@@ -5,6 +5,7 @@ use berth_core::garden::member::handoff::Handoff;
 use berth_core::garden::member::location::{LocationReport, Reason};
 use berth_core::garden::member::object::ObjectReport;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde_json::{Value, json};
 
@@ -28,6 +29,17 @@ struct Before<'a> {
     error: Option<&'a LastError>,
 }
 
+impl<'a> Before<'a> {
+    fn of(
+        metadata: &ObjectMeta,
+        observed: Option<i64>,
+        operation: Option<&'a LastOperation>,
+        error: Option<&'a LastError>,
+    ) -> Self {
+        Self { generation: metadata.generation, observed, operation, error }
+    }
+}
+
 /// As a merge patch of `status`. `found`: the member's object. `None`: the status says it already.
 pub fn bucket_change(
     hub: &BackupBucket,
@@ -36,12 +48,8 @@ pub fn bucket_change(
     now: Timestamp,
 ) -> Option<Value> {
     let status = hub.status.clone().unwrap_or_default();
-    let before = Before {
-        generation: hub.metadata.generation,
-        observed: status.observed_generation,
-        operation: status.last_operation.as_ref(),
-        error: status.last_error.as_ref(),
-    };
+    let (operation, error) = (status.last_operation.as_ref(), status.last_error.as_ref());
+    let before = Before::of(&hub.metadata, status.observed_generation, operation, error);
     change(object(report, found, before, now).as_ref(), before)
 }
 
@@ -56,12 +64,8 @@ pub fn entry_change(
     now: Timestamp,
 ) -> Option<Value> {
     let status = hub.status.clone().unwrap_or_default();
-    let before = Before {
-        generation: hub.metadata.generation,
-        observed: status.observed_generation,
-        operation: status.last_operation.as_ref(),
-        error: status.last_error.as_ref(),
-    };
+    let (operation, error) = (status.last_operation.as_ref(), status.last_error.as_ref());
+    let before = Before::of(&hub.metadata, status.observed_generation, operation, error);
     let operation = match &report.handoff {
         Some(Handoff::Leaving { running, is_made }) => {
             // A generation says that the directory was made, and that its content is the entry's own.

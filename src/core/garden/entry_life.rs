@@ -16,7 +16,7 @@
 //! - What becomes of the member's object follows from the [`Intent`] and its [`MemberState`]
 //!   (`member::object`).
 //! - How `status.seed` passes from one seed to another is [`fence`](super::fence), on the hub.
-//! - How long `Grace` lasts is [`life`](super::life), on the hub.
+//! - How long `Grace` lasts is [`life`](super::retention), on the hub.
 
 /// Whom `status.seed` of the hub's object names. As long as an entry is not deleted, that seed may
 /// write there; of a deleted object it is the one that removes the data.

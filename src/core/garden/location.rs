@@ -1,30 +1,32 @@
-//! The storage location of an entry: when there is one, and who may write there. Each directory has one writer.
+//! The storage location of an entry: when there is one, and whether its cluster may write there. Each
+//! directory has one writer.
 
 use super::entry_life::Phase;
 use crate::location::DEFAULT_LOCATION;
 
-/// Who may write there.
+/// What its cluster may do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     ReadWrite,
     ReadOnly,
 }
 
-/// What there should be.
+/// The location that there should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted {
     None,
-    /// Whatever there is, as it is.
+    /// The location stays as it is.
     AsItIs,
     Kept(Access),
 }
 
-/// `ready`: the bucket is there. `exists`: so is the location. A bucket with a passing fault keeps its locations.
+/// `ready`: bucket and directory were created. `exists`: the location is there. It stays if the bucket
+/// has a passing fault.
 pub fn wanted(phase: Phase, ready: bool, exists: bool) -> Wanted {
     match phase {
         Phase::Live if ready || exists => Wanted::Kept(Access::ReadWrite),
         Phase::Unconfirmed if exists => Wanted::AsItIs,
-        // Made read-only, but not for that: nobody reads what was never there.
+        // A location that exists becomes read-only; none is created only to be read.
         Phase::Arriving | Phase::Leaving | Phase::Elsewhere | Phase::Grace if exists => {
             Wanted::Kept(Access::ReadOnly)
         }
@@ -38,22 +40,23 @@ pub fn wanted(phase: Phase, ready: bool, exists: bool) -> Wanted {
     }
 }
 
-/// Is it the one for backups that name none? Only when somebody asks, and no other location is.
+/// Is it the default location? Only if a person asks for that, and no other location is.
 pub fn is_default(asked: bool, another: bool) -> bool {
     asked && !another
 }
 
-/// A location of a member cluster, as far as [`legacy`] goes.
+/// A location of a member cluster, reduced to what [`legacy`] needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub name: &'a str,
     pub is_default: bool,
-    /// It is in the directory of an entry: made there, or led there.
+    /// It leads into the directory of an entry.
     pub is_shared: bool,
 }
 
-/// Legacy mode: the cluster's own location to which its backups go that name none, chosen as
-/// [`choose`](crate::location::choose) does it. `None`: they go into a shared bucket, or nowhere.
+/// Legacy mode: the cluster's own location for backups that name none, chosen as
+/// [`choose`](crate::location::choose) does it. `None`: these backups go into a shared bucket, or have
+/// no location.
 pub fn legacy<'a>(all: &[Candidate<'a>]) -> Option<&'a str> {
     let any_marked = all.iter().any(|one| one.is_default);
     let is_default = |one: &Candidate<'_>| {

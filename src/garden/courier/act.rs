@@ -28,8 +28,8 @@ use super::Courier;
 use super::cache::ObjectCache;
 use super::freeze::{FrozenEntry, FrozenObject};
 use super::write::{Failure, Target};
-use crate::garden::leave::now;
-use crate::garden::running::running;
+use crate::garden::active_backups::count_active;
+use crate::garden::deletion_permits::now;
 use crate::text::chain;
 
 /// How long the hub may take to answer.
@@ -47,12 +47,11 @@ impl Courier {
                 Next::Await => return Err(frozen.object.unanswered()),
                 Next::Report(report) => {
                     let Some(hub) = &frozen.hub else { return Ok(()) };
-                    frozen.object.log(&report);
                     let found = frozen.object.found.as_deref();
-                    return match status::bucket_change(hub, &report, found, Timestamp::now()) {
-                        Some(change) => self.hub_buckets().patch_status(hub, change).await,
-                        None => Ok(()),
-                    };
+                    let change = status::bucket_change(hub, &report, found, Timestamp::now());
+                    let Some(change) = change else { return Ok(()) };
+                    frozen.object.log(&report);
+                    return self.hub_buckets().patch_status(hub, change).await;
                 }
             };
             let acted = match &step {
@@ -87,12 +86,12 @@ impl Courier {
 
     async fn report_entry(&self, frozen: &FrozenEntry, report: &EntryReport) -> Result<(), Failure> {
         let Some(hub) = &frozen.hub else { return Ok(()) };
-        frozen.object.log(&report.object);
         let locations: Vec<_> = frozen.locations.iter().map(|one| &**one).collect();
         let is_ours = hub.spec.seed_name == self.settings.seed;
         let found = frozen.object.found.as_deref();
         let change = status::entry_change(hub, is_ours, report, found, &locations, Timestamp::now());
         let Some(change) = change else { return Ok(()) };
+        frozen.object.log(&report.object);
         self.hub_entries(hub).patch_status(hub, change).await?;
         if let Some(Handoff::Leaving { running: 0, .. }) = report.handoff {
             info!(name = hub.name_any(), to = hub.spec.seed_name, "gave up an entry: nothing writes there");
@@ -118,7 +117,7 @@ impl Courier {
             }
             Step::ForgetQuiet => self.quiet.forget(name),
             Step::CountBackups(locations) => {
-                let found = running(&self.clients.call, &self.settings.namespace, locations).await;
+                let found = count_active(&self.clients.call, &self.settings.namespace, locations).await;
                 let failed = |error| Failure::of::<Backup>("list", "of an entry that moves away", error);
                 facts.running = Some(found.map_err(failed)?);
             }
@@ -148,9 +147,9 @@ impl Courier {
             present.uid() == shown.uid() && intent(Some(&state(&present)), false) == Intent::Remove
         });
         if is_removal {
-            self.leave.give(&uid, asked);
+            self.permits.grant(&uid, asked);
         } else {
-            self.leave.withdraw(&uid);
+            self.permits.revoke(&uid);
         }
         facts.confirmed = Some(is_removal);
         Ok(())
@@ -158,7 +157,7 @@ impl Courier {
 
     fn revoke<E: Resource<DynamicType = ()>>(&self, object: &FrozenObject<E>) -> Result<(), Failure> {
         if let Some(uid) = object.found.as_ref().and_then(|found| hub_uid(found.meta())) {
-            self.leave.withdraw(uid);
+            self.permits.revoke(uid);
         }
         Ok(())
     }
@@ -272,7 +271,7 @@ where
         let (kind, name) = (E::kind(&()), &self.name);
         match report {
             ObjectReport::Failed { problem, .. } => {
-                warn!(%kind, name, error = problem.description, "could not be carried down");
+                warn!(%kind, name, error = problem.description, "reported a problem to the hub");
             }
             ObjectReport::Gone => {
                 let removed = status::removed(report, self.found.as_deref()).unwrap_or_default();
@@ -298,6 +297,7 @@ fn note(step: &Step, acted: Result<(), Failure>, name: &str, facts: &mut Facts) 
         }
         (Step::Object(_), Err(failure)) => {
             let why = chain(&failure);
+            warn!(name, error = why, "could not update an object of a bucket or an entry");
             facts.object_failed = Some(match failure {
                 Failure::Foreign { .. } => Problem::of_configuration(why),
                 Failure::Api { .. } | Failure::Unanswered { .. } | Failure::Unfinished => {

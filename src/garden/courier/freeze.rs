@@ -287,8 +287,8 @@ impl Courier {
                 (Some(_), None) => CopyState::Stale,
                 (Some(found), Some(wanted)) => copy(Some(found), wanted),
             },
-            is_permitted: uid_here.is_some_and(|uid| self.leave.is_given(uid)),
-            is_permit_fresh: uid.is_some_and(|uid| self.leave.is_fresh(&uid)),
+            is_permitted: uid_here.is_some_and(|uid| self.permits.is_granted(uid)),
+            is_permit_fresh: uid.is_some_and(|uid| self.permits.is_fresh(&uid)),
         };
         FrozenObject { name: name.to_owned(), found, wanted, copy: copied, copy_name, unanswered, view }
     }

@@ -18,7 +18,7 @@ use super::cache::ObjectCache;
 use super::secrets::{Answer, Credentials, HubCredentials, Secrets};
 use crate::watch::of_namespace;
 
-/// What the hub says. Stays as it was while the hub cannot be reached.
+/// Watch caches of the hub. They stay as they are while the hub cannot be reached.
 pub struct Hub {
     namespace: String,
     pub buckets: ObjectCache<BackupBucket>,
@@ -27,16 +27,16 @@ pub struct Hub {
     tombstones: ObjectCache<ConfigMap>,
 }
 
-/// What was made of it here.
+/// Watch caches of the member cluster.
 pub struct Member {
     namespace: String,
     garden_namespace: String,
     pub buckets: ObjectCache<extensions::BackupBucket>,
     pub entries: ObjectCache<extensions::BackupEntry>,
-    /// Of ours in the namespace of the credentials.
+    /// The courier's own, in the namespace of the credentials.
     pub secrets: ObjectCache<Secret>,
     pub locations: ObjectCache<BackupStorageLocation>,
-    /// Of ours beside the locations.
+    /// The courier's own, beside the locations.
     pub location_secrets: ObjectCache<Secret>,
 }
 
@@ -55,7 +55,8 @@ impl Hub {
         self.buckets.is_synced() && self.entries.is_synced() && self.tombstones.is_synced()
     }
 
-    /// Credentials are asked for of buckets that this seed acts on, and of entries that are its.
+    /// Asks for the credentials of buckets that this seed acts on, and of entries that it holds or is to
+    /// hold.
     pub fn want_credentials(&self, seed: &str) {
         let acts = |by: Option<&String>| by.is_some_and(|by| by == seed);
         let mut wanted = Vec::new();
@@ -75,7 +76,7 @@ impl Hub {
         self.secrets.want(ours.map(|secret| secret.name).collect());
     }
 
-    /// Where the credentials of a bucket are, or of an entry in it, which may have some of its own.
+    /// Where the credentials of a bucket are, or of an entry in it, which may have its own.
     fn secret_of(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> Option<SecretReference> {
         let secret = bucket.spec.secret_ref.clone()?;
         let Some(entry) = entry.filter(|_| is_scoped(bucket)) else { return Some(secret) };
@@ -83,7 +84,7 @@ impl Hub {
         Some(SecretReference { name, namespace: self.namespace.clone() })
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, client: &Client) {
         let all = watcher::Config::default;
         let ended = all().labels(&format!("{}=true", keys::TOMBSTONE));
@@ -95,8 +96,8 @@ impl Hub {
         );
     }
 
-    /// The entry of that name. Of several, in as many namespaces, one has the directory: the one that was given a place, and a
-    /// seed to act on it.
+    /// The entry of that name. If several namespaces have one, the directory is that of the entry which
+    /// has a place, and a seed that acts on it.
     pub fn entry(&self, name: &str) -> Option<Arc<BackupEntry>> {
         let lacks = |entry: &Arc<BackupEntry>| {
             let is_claimed = entry.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER);
@@ -141,8 +142,8 @@ impl Hub {
                 "there is no Secret {namespace}/{name} in the hub: create it again with the store's keys"
             )),
             Some(Answer::Forbidden) => fault(format!(
-                "Secret {namespace}/{name} in the hub may not be read: that right is given to ServiceAccount SEED of namespace {} \
-                 and to user {}SEED, where SEED is this Seed's name: let the agent's kubeconfig be for one of them",
+                "Secret {namespace}/{name} in the hub may not be read: ServiceAccount SEED of namespace {} and user {}SEED may, where \
+                 SEED is this Seed's name: let the agent's kubeconfig be for one of them",
                 keys::SEEDS_NAMESPACE,
                 keys::SEED_USER
             )),
@@ -171,7 +172,7 @@ impl Member {
             && self.location_secrets.is_synced()
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, client: &Client) {
         let all = watcher::Config::default;
         let ours = || all().labels(keys::CARRIED_FOR);
@@ -185,7 +186,7 @@ impl Member {
     }
 }
 
-/// Do locations there have keys of their own?
+/// Do locations in this bucket have keys of their own?
 fn is_scoped(bucket: &BackupBucket) -> bool {
     let keys = bucket.spec.provider_config.as_ref().and_then(|config| config.location_keys);
     keys == Some(LocationKeys::Scoped)

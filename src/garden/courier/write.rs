@@ -62,14 +62,14 @@ impl<K> Target<'_, K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
-    /// Server-side: what others set besides stays.
+    /// By server-side apply, so fields that others set stay.
     pub async fn apply(&self, object: &K) -> Result<(), Failure> {
         let name = object.name_any();
         let answer = write::apply(&self.api, Write::to(&name), object).await;
         self.take("apply", &name, answer)
     }
 
-    /// As it was seen, or not at all. `metadata` and `rest` are merged in.
+    /// Merges `metadata` and `rest` into the object, on the resourceVersion that was seen.
     pub async fn patch(&self, found: &K, metadata: Value, rest: Value) -> Result<(), Failure> {
         let mut change = rest;
         change["metadata"] = metadata;
@@ -81,20 +81,20 @@ where
         self.patch(found, json!({"annotations": annotations}), json!({})).await
     }
 
-    /// Of the status; as it was seen, or not at all.
+    /// Merges into the status, on the resourceVersion that was seen.
     pub async fn patch_status(&self, found: &K, status: Value) -> Result<(), Failure> {
         let answer = write::patch_status(&self.api, as_seen(found), json!({"status": status})).await;
         self.take("report on", &found.name_any(), answer)
     }
 
-    /// What was written is known before the watch shows it.
+    /// Takes the written object into the watch cache, which would show it only later.
     fn take(&self, what: &'static str, name: &str, answer: Answer<K>) -> Result<(), Failure> {
         let written = answer.written().map_err(|error| Failure::of::<K>(what, name, error))?;
         self.cache.note(written);
         Ok(())
     }
 
-    /// That very object. Gone already is as good.
+    /// Deletes the object with this UID. One that is gone already counts as deleted.
     pub async fn delete(&self, found: &K) -> Result<(), Failure> {
         let name = found.name_any();
         match write::delete(&self.api, Write::to(&name).uid(found.meta().uid.as_deref())).await {
@@ -108,7 +108,7 @@ where
     pub async fn ensure_ours(&self, name: &str) -> Result<(), Failure> {
         let foreign = match self.cache.get(name) {
             Some(found) => !is_ours(found.meta()),
-            // Those that are somebody else's are not watched everywhere.
+            // Objects that were not made for a hub are not watched everywhere.
             None => {
                 let found = self.api.get_metadata_opt(name).await;
                 let found = found.map_err(|error| Failure::of::<K>("get", name, error))?;

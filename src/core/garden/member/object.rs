@@ -26,7 +26,7 @@ pub enum ObjectReport {
 /// What a table of intent and state says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    Leave,
+    Nothing,
     /// Make it what the hub wants, where it is not.
     Apply,
     /// Ask for its deletion.
@@ -43,32 +43,32 @@ pub fn next(intent: Intent, state: MemberState) -> Action {
     use Intent::{Elsewhere, Keep, Remove, Removed, Unassigned, Unknown};
     use MemberState::{Absent, Done, GivenUp, Going, Live};
     match (intent, state) {
-        (Unknown | Unassigned, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Leave,
-        (Unassigned, Done { .. }) => Action::Leave,
+        (Unknown | Unassigned, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Nothing,
+        (Unassigned, Done { .. }) => Action::Nothing,
         // All was done and reported; what is left is a shell.
         (Unknown, Done { .. }) => Action::Release,
-        (Elsewhere, Absent) => Action::Leave,
+        (Elsewhere, Absent) => Action::Nothing,
         (Elsewhere, Live { let_go: false } | Going { let_go: false }) => Action::LetGo,
-        (Elsewhere, Live { let_go: true } | Going { let_go: true }) => Action::Leave,
+        (Elsewhere, Live { let_go: true } | Going { let_go: true }) => Action::Nothing,
         (Elsewhere, GivenUp) => Action::Delete,
         (Elsewhere, Done { .. }) => Action::Release,
         (Keep, Absent | Live { let_go: false }) => Action::Apply,
         // The hub was restored from before the removal, or somebody deleted the object here: what is
         // left is saved.
         (Keep, Going { let_go: false }) => Action::LetGo,
-        (Keep, Live { let_go: true } | Going { let_go: true }) => Action::Leave,
+        (Keep, Live { let_go: true } | Going { let_go: true }) => Action::Nothing,
         (Keep, GivenUp) => Action::Delete,
         (Keep, Done { .. }) => Action::Release,
         // Only the executor removes data: where another seed made it, the object is made here first.
         (Remove, Absent) => Action::Apply,
         (Remove, Live { let_go: false }) => Action::Delete,
-        (Remove, Live { let_go: true } | Going { .. }) => Action::Leave,
+        (Remove, Live { let_go: true } | Going { .. }) => Action::Nothing,
         (Remove, GivenUp) => Action::Delete,
         (Remove, Done { gone: true }) => Action::Report,
         // It was given up with its data, so removal starts again.
         (Remove, Done { gone: false }) => Action::Release,
         (Removed, Done { .. }) => Action::Release,
-        (Removed, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Leave,
+        (Removed, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Nothing,
     }
 }
 
@@ -206,10 +206,9 @@ impl Situation<'_> {
         }
         // Where the hub has none, a copy that is there serves as well.
         let is_new = state == MemberState::Absent && action == Action::Apply;
-        if is_new && !self.forgets_data() && found.copy == CopyState::Absent {
-            if let Some(problem) = self.missing_credentials() {
-                return Ok(Some(problem));
-            }
+        let lacks_copy = is_new && !self.forgets_data() && found.copy == CopyState::Absent;
+        if let Some(problem) = self.missing_credentials().filter(|_| lacks_copy) {
+            return Ok(Some(problem));
         }
         let differs = matches!(found.wanted, Wanted::Different { .. });
         match action {
@@ -234,12 +233,14 @@ impl Situation<'_> {
                 first(Release)?;
             }
             // Its spec is frozen, but annotations that people set meanwhile, and new keys, must reach it.
-            Action::Leave if self.intent == Intent::Remove && matches!(state, MemberState::Going { .. }) => {
+            Action::Nothing
+                if self.intent == Intent::Remove && matches!(state, MemberState::Going { .. }) =>
+            {
                 if found.wanted == (Wanted::Different { in_marks: true }) {
                     first(PassOn)?;
                 }
             }
-            Action::Apply | Action::Leave | Action::Report => {}
+            Action::Apply | Action::Nothing | Action::Report => {}
         }
         Ok(None)
     }

@@ -80,7 +80,7 @@ fn from_any_state_each_intent_of_the_hub_is_carried_out() {
 fn a_hub_that_lost_everything_changes_nothing() {
     for state in STATES {
         let is_over = matches!(state, MemberState::Done { .. });
-        let wanted = if is_over { Action::Release } else { Action::Leave };
+        let wanted = if is_over { Action::Release } else { Action::Nothing };
         assert_eq!(next(Intent::Unknown, state), wanted, "{state:?}");
     }
 }
@@ -164,6 +164,20 @@ fn a_cluster_that_is_to_leave_is_closed_and_waits_before_it_answers() {
     let long = Scene { quiet: Some(quiet(10)), ..leaving() };
     assert_eq!(steps(long.clone()), [Step::CountBackups([NAME.to_owned()].into())]);
     assert_eq!(report(long).handoff, Some(Handoff::Leaving { running: 0, is_made: true }));
+}
+
+#[test]
+fn an_answer_for_an_earlier_generation_is_given_again() {
+    let mut scene = leaving();
+    scene.quiet = Some(Quiet { lasted: Duration::from_secs(10), migrations: Vec::new() });
+    for (is_current, was_made, is_due) in
+        [(true, true, false), (false, true, true), (true, false, false), (false, false, false)]
+    {
+        let hub = scene.hub.as_mut().unwrap();
+        (hub.is_answered, hub.is_current, hub.was_made) = (true, is_current, was_made);
+        let counts = steps(scene.clone()).contains(&Step::CountBackups([NAME.to_owned()].into()));
+        assert_eq!(counts, is_due, "{is_current} {was_made}");
+    }
 }
 
 #[test]
