@@ -1,17 +1,17 @@
 //! Shared backup buckets: a hub decides, member clusters execute.
 //!
-//! - [`hub`]: what the hub decides, and writes.
-//! - [`known`]: hub and member as a webhook knows them.
-//! - [`executor`]: in a member cluster: store calls, as objects of Gardener's extensions API ask for them.
-//! - [`courier`]: between a hub and a member: what was decided goes down, what became of it goes up.
-//! - [`leave`]: which data may be removed for a hub: told by the courier, asked by the executor.
-//! - [`running`]: backups that write to a location.
-//! - [`migration`]: from a bucket of a cluster's own into its directory of a shared one.
+//! - [`hub`]: decides on buckets and entries, and writes that down.
+//! - [`admission_view`]: hub and member as a webhook sees them.
+//! - [`executor`]: in a member cluster: store calls, for objects of Gardener's extensions API.
+//! - [`courier`]: copies what the hub decided into the member cluster, and reports back.
+//! - [`deletion_permits`]: which data may be removed for a hub: told by the courier, asked by the executor.
+//! - [`active_backups`]: backups that write to a location.
+//! - [`migration`]: copies backups from a cluster's own bucket into its directory of a shared one.
 
+pub mod active_backups;
+pub mod admission_view;
 pub mod courier;
+pub mod deletion_permits;
 pub mod executor;
 pub mod hub;
-pub mod known;
-pub mod leave;
 pub mod migration;
-pub mod running;

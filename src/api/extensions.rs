@@ -102,33 +102,55 @@ pub trait Extension {
 
     fn common(&self) -> Option<&ExtensionStatus>;
 
+    /// Of the store.
+    fn provider(&self) -> &str;
+
+    fn region(&self) -> &str;
+
+    /// Where the credentials of the store are.
+    fn secret_ref(&self) -> &SecretReference;
+
+    fn provider_config(&self) -> Option<&Value>;
+
     /// Do the specs differ?
     fn wants_else(&self, other: &Self) -> bool;
 }
 
-impl Extension for BackupBucket {
-    const FINALIZER: &'static str = keys::EXTENSION_BUCKET_FINALIZER;
+/// Both kinds have the same fields by the same names.
+macro_rules! extension {
+    ($kind:ty, $finalizer:expr) => {
+        impl Extension for $kind {
+            const FINALIZER: &'static str = $finalizer;
 
-    fn common(&self) -> Option<&ExtensionStatus> {
-        self.status.as_ref().map(|status| &status.common)
-    }
+            fn common(&self) -> Option<&ExtensionStatus> {
+                self.status.as_ref().map(|status| &status.common)
+            }
 
-    fn wants_else(&self, other: &Self) -> bool {
-        self.spec != other.spec
-    }
+            fn provider(&self) -> &str {
+                &self.spec.kind
+            }
+
+            fn region(&self) -> &str {
+                &self.spec.region
+            }
+
+            fn secret_ref(&self) -> &SecretReference {
+                &self.spec.secret_ref
+            }
+
+            fn provider_config(&self) -> Option<&Value> {
+                self.spec.provider_config.as_ref()
+            }
+
+            fn wants_else(&self, other: &Self) -> bool {
+                self.spec != other.spec
+            }
+        }
+    };
 }
 
-impl Extension for BackupEntry {
-    const FINALIZER: &'static str = keys::EXTENSION_ENTRY_FINALIZER;
-
-    fn common(&self) -> Option<&ExtensionStatus> {
-        self.status.as_ref().map(|status| &status.common)
-    }
-
-    fn wants_else(&self, other: &Self) -> bool {
-        self.spec != other.spec
-    }
-}
+extension!(BackupBucket, keys::EXTENSION_BUCKET_FINALIZER);
+extension!(BackupEntry, keys::EXTENSION_ENTRY_FINALIZER);
 
 /// Gardener's extension class. Absent: shoot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -3,13 +3,15 @@
 
 pub mod backup_bucket;
 pub mod backup_entry;
-pub mod carried;
 pub mod cloud_profile;
 pub mod hub;
+pub mod hub_state;
 pub mod location;
+pub mod member_objects;
 pub mod operation;
 pub mod report;
 pub mod seed;
+pub mod status;
 pub mod store;
 pub mod value;
 

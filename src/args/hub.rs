@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use berth_api::GoDuration;
 use berth_core::garden::hub::Settings;
-use berth_core::garden::life::{For, Grace, Purpose};
 use berth_core::garden::quota::Quota;
+use berth_core::garden::retention::{Grace, GraceScope, Purpose};
 use clap::Args as ClapArgs;
 use jiff::SignedDuration;
 
@@ -21,7 +21,7 @@ pub struct HubArgs {
     /// as in aws=168h; of one provider and purpose, as in aws/production=720h. The most specific
     /// period applies. May be given more than once. Default: data is deleted at once.
     #[arg(long = "deletion-grace-period", value_delimiter = ',', value_parser = grace)]
-    pub deletion_grace_periods: Vec<(For, SignedDuration)>,
+    pub deletion_grace_periods: Vec<(GraceScope, SignedDuration)>,
     /// How long to keep a bucket that no seed uses and that has no entry.
     #[arg(long, default_value = "1h", value_parser = super::duration)]
     pub bucket_idle_delay: Duration,
@@ -49,26 +49,26 @@ pub(super) fn limit(text: &str) -> Result<(String, u32), String> {
     Ok((provider.to_owned(), limit))
 }
 
-fn grace(text: &str) -> Result<(For, SignedDuration), String> {
+fn grace(text: &str) -> Result<(GraceScope, SignedDuration), String> {
     let (whose, period) = text.rsplit_once('=').unwrap_or(("", text));
     let period = GoDuration(period.to_owned()).get().map_err(|error| error.to_string())?.unwrap_or_default();
     let period = SignedDuration::try_from(period).map_err(|error| error.to_string())?;
     if whose.is_empty() {
-        return Ok((For::default(), period));
+        return Ok((GraceScope::default(), period));
     }
     // A provider may have a slash itself; then its part before the slash has a dot.
     let whose = match whose.rsplit_once('/') {
         Some((provider, last)) => match Purpose::parse(last) {
-            Some(purpose) => For { provider: Some(provider.to_owned()), purpose: Some(purpose) },
+            Some(purpose) => GraceScope { provider: Some(provider.to_owned()), purpose: Some(purpose) },
             None if provider.contains('.') && !provider.contains('/') => {
-                For { provider: Some(whose.to_owned()), purpose: None }
+                GraceScope { provider: Some(whose.to_owned()), purpose: None }
             }
             None => {
                 let known = Purpose::ALL.map(Purpose::as_str).join(", ");
                 return Err(format!("{last:?} is no purpose: write one of {known}, or leave it out"));
             }
         },
-        None => For { provider: Some(whose.to_owned()), purpose: None },
+        None => GraceScope { provider: Some(whose.to_owned()), purpose: None },
     };
     Ok((whose, period))
 }
@@ -82,10 +82,10 @@ mod tests {
         assert_eq!(limit("aws=100"), Ok(("aws".to_owned(), 100)));
         assert!(limit("aws").is_err() && limit("aws=many").is_err() && limit("aws=-1").is_err());
         let hours = SignedDuration::from_hours;
-        let of = |provider: &str, purpose| For { provider: Some(provider.to_owned()), purpose };
+        let of = |provider: &str, purpose| GraceScope { provider: Some(provider.to_owned()), purpose };
         for (text, whose, period) in [
-            ("168h", For::default(), hours(168)),
-            ("0s", For::default(), hours(0)),
+            ("168h", GraceScope::default(), hours(168)),
+            ("0s", GraceScope::default(), hours(0)),
             ("aws=2h", of("aws", None), hours(2)),
             ("aws/production=2h", of("aws", Some(Purpose::Production)), hours(2)),
             ("berth.dev/filesystem=2h", of("berth.dev/filesystem", None), hours(2)),

@@ -31,7 +31,7 @@ use crate::certificates::follow::Counts;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
-use crate::garden::known::SharedBuckets;
+use crate::garden::admission_view::SharedBuckets;
 use crate::movers::configuration;
 use crate::movers::ledger::{InForce, Signs};
 use crate::movers::objects::reference;

@@ -1,51 +1,53 @@
-//! Shared backup buckets: where clusters' backups go, and what may be asked for.
+//! Shared backup buckets: the decisions of hub, members and admission.
 //!
-//! - [`store`]: a store: where it is, by which credentials and settings it is reached.
+//! - [`store`]: a store: its place, credentials and settings.
 //! - [`profile`]: where backups of a profile's clusters go, and which buckets that takes.
-//! - [`view`]: the objects of hub and member, as far as checks go.
+//! - [`view`]: the objects of hub and member, reduced to what admission checks.
 //! - [`check`]: what is refused at admission, kind by kind.
 //! - [`scope`]: what may be removed from a bucket.
 //! - [`fault`]: what a store's refusal means.
-//! - [`operation`]: what an extensions object asks for.
-//! - [`handover`]: what a member cluster does with its object of a hub's bucket or entry.
-//! - [`leave`]: how long the hub's word counts that data may go.
-//! - [`fence`]: who may write in an entry's directory while it moves.
-//! - [`heartbeat`]: signs of life, by our own clock.
+//! - [`operation`]: types and states of operations, and what the executor does next.
+//! - [`entry_life`]: an entry's life, as one seed sees it.
+//! - [`member`]: what the agent of a member cluster does next.
+//! - [`deletion_permit`]: how long the hub's permission to remove data is valid.
+//! - [`fence`]: which cluster may write in an entry's directory while it moves.
+//! - [`heartbeat`]: heartbeats of seeds, by the hub's own clock.
 //! - [`identity`]: which cluster a Seed is.
 //! - [`location`]: the storage location that an entry yields.
 //! - [`location_keys`]: keys for the directory of one entry.
 //! - [`lock`]: object locks that may be set, and until when locked data stays.
-//! - [`migration`]: from a bucket of a cluster's own into a shared one.
-//! - [`owner`]: whose a directory is, by a mark in the store.
-//! - [`name`]: what buckets are called, and records of entries that are no more.
+//! - [`migration`]: moves backups from a cluster's own bucket into a shared one.
+//! - [`owner`]: the owner of a directory, by a mark in the store.
+//! - [`name`]: names of buckets, and of records of entries that have ended.
 //! - [`quota`], [`placement`]: how many entries a bucket takes, and which bucket an entry goes to.
-//! - [`executor`]: whose controllers act.
-//! - [`life`]: when what was deleted goes.
-//! - [`hub`]: all of that, as one decision of the hub.
-//! - [`outlook`]: what its decisions come to in the end.
+//! - [`assignment`]: which seed acts on a bucket or an entry.
+//! - [`retention`]: when the data of deleted entries is removed.
+//! - [`hub`]: all of that as one plan of the hub.
+//! - [`simulation`]: the state that the hub's plans lead to.
 
+pub mod assignment;
 pub mod check;
-pub mod executor;
+pub mod deletion_permit;
+pub mod entry_life;
 pub mod fault;
 pub mod fence;
-pub mod handover;
 pub mod heartbeat;
 pub mod hub;
 pub mod identity;
-pub mod leave;
-pub mod life;
 pub mod location;
 pub mod location_keys;
 pub mod lock;
+pub mod member;
 pub mod migration;
 pub mod name;
 pub mod operation;
-pub mod outlook;
 pub mod owner;
 pub mod placement;
 pub mod profile;
 pub mod quota;
+pub mod retention;
 pub mod scope;
+pub mod simulation;
 pub mod store;
 pub mod view;
 

@@ -1,18 +1,17 @@
-//! Between a hub and a member cluster: what the hub gave to this seed goes down, with its credentials; what became of it goes
-//! up. Storage locations are made of entries, and the hub hears that the seed is alive. A cluster that comes in another one's
-//! name does none of it ([`heartbeat`]).
+//! The courier copies what the hub decided for this seed into the member cluster, with credentials,
+//! and reports back. It creates storage locations of entries, and tells the hub that the seed is
+//! alive. A cluster that uses another one's name syncs nothing ([`heartbeat`]).
 //!
-//! Freeze, decide ([`berth_core::garden::handover`]), act, one step for each object, and look again. Nothing is remembered:
-//! whoever leads next begins with one list. While the hub cannot be reached, it is taken to say what it last said; but data
-//! is removed only while it says so.
+//! For each bucket and entry it freezes a view ([`freeze`]), has core plan one step
+//! ([`berth_core::garden::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
+//! leader begins with one list. While the hub cannot be reached, what it last said stands; but data is
+//! removed only while the hub confirms it.
 
+mod act;
 mod cache;
-mod entry;
-mod handover;
+mod freeze;
 mod heartbeat;
-mod leaving;
-mod location;
-mod orders;
+mod quiet;
 mod secrets;
 mod view;
 mod write;
@@ -21,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::carried::is_ours;
+use berth_api::garden::member_objects::is_ours;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use futures::{StreamExt, stream};
@@ -32,31 +31,31 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::client::Clients;
-use crate::garden::leave::Leave;
+use crate::garden::deletion_permits::DeletionPermits;
 use crate::pace::paced;
 use crate::text::chain;
 use heartbeat::{Heart, Identity};
-use leaving::Quiet;
+use quiet::QuietEntries;
 use view::{Hub, Member};
 use write::Failure;
 
-/// Looks again at least this often.
+/// A pass begins at least this often.
 const PERIOD: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
-/// One look takes in many changes.
+/// Changes that come within this time are handled in one pass.
 const GATHER: Duration = Duration::from_millis(20);
 const AT_ONCE: usize = 16;
-/// How long the first lists may take before that is said.
+/// How long the first lists may take before the log says so.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
-/// What a courier is told.
+/// Settings of a courier.
 #[derive(Clone)]
 pub struct Settings {
-    /// Name of the Seed that this cluster is in the hub.
+    /// Name of this cluster's Seed in the hub.
     pub seed: String,
-    /// Of the BackupStorageLocations.
+    /// Namespace of the BackupStorageLocations.
     pub namespace: String,
-    /// With the credentials of buckets, in both clusters.
+    /// Namespace of the credentials of buckets, in both clusters.
     pub garden_namespace: String,
 }
 
@@ -67,23 +66,28 @@ pub struct Courier {
     hub: Hub,
     member: Member,
     changes: Arc<watch::Sender<u64>>,
-    /// What the hub says may be removed.
-    leave: Arc<Leave>,
+    /// What the hub permits to be removed.
+    permits: Arc<DeletionPermits>,
     identity: watch::Sender<Identity>,
-    quiet: Quiet,
+    quiet: QuietEntries,
 }
 
 impl Courier {
-    pub fn new(settings: Settings, hub_clients: Clients, clients: Clients, leave: Arc<Leave>) -> Self {
+    pub fn new(
+        settings: Settings,
+        hub_clients: Clients,
+        clients: Clients,
+        permits: Arc<DeletionPermits>,
+    ) -> Self {
         let changes = Arc::new(watch::Sender::default());
         let hub = Hub::new(&settings.garden_namespace, &changes);
         let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
         let identity = watch::Sender::new(Identity::Unknown);
-        let quiet = Quiet::default();
-        Self { settings, hub_clients, clients, hub, member, changes, leave, identity, quiet }
+        let quiet = QuietEntries::default();
+        Self { settings, hub_clients, clients, hub, member, changes, permits, identity, quiet }
     }
 
-    /// For ever, while this process leads.
+    /// Runs while this process leads.
     pub async fn run(&self) {
         let heart = Heart {
             hub: &self.hub_clients.call,
@@ -95,18 +99,18 @@ impl Courier {
             self.hub.follow(&self.hub_clients.watch),
             self.member.follow(&self.clients.watch),
             heart.run(),
-            self.carry(),
+            self.sync(),
         );
     }
 
-    async fn carry(&self) {
+    async fn sync(&self) {
         let mut changed = self.changes.subscribe();
         while !self.hub.is_synced() || !self.member.is_synced() {
             if timeout(SLOW_LIST, changed.changed()).await.is_err() {
                 warn!(
                     hub = self.hub.is_synced(),
                     member = self.member.is_synced(),
-                    "not everything could be listed yet"
+                    "waiting for the first lists"
                 );
             }
         }
@@ -123,27 +127,28 @@ impl Courier {
         }
     }
 
-    /// Until the hub has said that no other cluster is the seed.
+    /// Waits until the hub has said that no other cluster is the seed.
     async fn become_the_seed(&self, identity: &mut watch::Receiver<Identity>) {
         if *identity.borrow_and_update() == Identity::Ours {
             return;
         }
-        // What the hub said was said to another cluster.
-        self.leave.withdraw_all();
+        // What the hub permitted, it permitted to another cluster.
+        self.permits.revoke_all();
         loop {
             let found = *identity.borrow_and_update();
             match found {
                 Identity::Ours => break,
-                // That one writes there.
+                // That cluster writes there.
                 Identity::Anothers => self.close().await,
                 Identity::Unknown => {}
             }
             let _ = timeout(paced(PERIOD), identity.changed()).await;
         }
-        info!(seed = %self.settings.seed, "carrying");
+        info!(seed = %self.settings.seed, "syncing");
     }
 
-    /// Makes all locations read-only that lead into entries' directories. Whoever is the seed opens its own again.
+    /// Makes all locations read-only that lead into entries' directories. Once this cluster is the seed,
+    /// it opens its own again.
     async fn close(&self) {
         for location in self.member.locations.all() {
             let is_shared = is_ours(location.meta()) || location.labels().contains_key(keys::HUB_UID);
@@ -153,13 +158,13 @@ impl Courier {
             let name = location.name_any();
             let change = json!({"spec": {"accessMode": AccessMode::ReadOnly}});
             match self.locations().patch(&location, json!({}), change).await {
-                Ok(()) => warn!(name, "another cluster is the seed: this location is read-only from now on"),
-                Err(failure) => warn!(name, error = chain(&failure), "it could not be made read-only"),
+                Ok(()) => warn!(name, "made a location read-only: another cluster is the seed"),
+                Err(failure) => warn!(name, error = chain(&failure), "could not make a location read-only"),
             }
         }
     }
 
-    /// Every object once. `false`: something failed.
+    /// Handles every object once. `false`: something failed.
     async fn pass(&self) -> bool {
         self.hub.want_credentials(&self.settings.seed);
         let buckets = names([
@@ -169,12 +174,12 @@ impl Courier {
         let entries = names([
             self.hub.entries.all().iter().map(|entry| entry.name_any()).collect(),
             ours(&self.member.entries.all()),
-            // Those, too, that people led into an entry's directory.
+            // Locations that people led into an entry's directory.
             entries_of(&self.member.locations.all()),
-            // The last that is left of a location.
+            // The Secret is removed last when a location is taken away.
             entries_of(&self.member.location_secrets.all()),
         ]);
-        self.quiet.keep(&entries);
+        self.quiet.retain(&entries);
         let buckets = stream::iter(buckets)
             .map(async |name| self.settled("bucket", &name, self.bucket(&name).await))
             .buffer_unordered(AT_ONCE)
@@ -196,7 +201,7 @@ impl Courier {
                 false
             }
             Err(failure) => {
-                warn!(kind, name, error = chain(&failure), "could not be carried");
+                warn!(kind, name, error = chain(&failure), "could not sync an object");
                 false
             }
         }

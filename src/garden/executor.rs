@@ -1,9 +1,11 @@
-//! Acts on BackupBuckets and BackupEntries of Gardener's extensions API in its own cluster: makes buckets, and removes
-//! buckets and directories with all that is in them. It needs no hub: a gardenlet's objects are as good. What was made for a
-//! hub it removes only as long as that hub says so: its deletion may be an old one.
+//! Acts on BackupBuckets and BackupEntries of Gardener's extensions API in its own cluster: creates
+//! buckets, and removes buckets and directories with their content. It needs no hub, and serves a
+//! gardenlet's objects as well. Data of an object that was made for a hub is removed only with a
+//! permit of that hub, because the deletion in this cluster may be an old one.
 //!
-//! State is in the objects. Whoever begins first writes a status with the resourceVersion that it decided on, so what is
-//! out of date is found out before a store is called; what was left half done is done again, and nothing in it minds.
+//! State is in the objects. Before it calls a store, the executor writes a status with the
+//! resourceVersion that it decided on, so an outdated decision fails there. Every operation is
+//! idempotent: one that was interrupted is done again.
 
 mod bucket;
 mod emptying;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::extensions::{BackupBucket, BackupEntry};
-use berth_core::garden::operation::{Next, Operation, next};
+use berth_core::garden::operation::{Next, OperationType, next};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -36,31 +38,31 @@ use tracing::{debug, warn};
 
 use crate::client::{is_conflict, is_not_found};
 use crate::events::Events;
-use crate::garden::leave::Leave;
+use crate::garden::deletion_permits::DeletionPermits;
 use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::text::chain;
 use retries::Retries;
 use secret::Holders;
-use task::{Extension, Task};
+use task::{Actuator, Task};
 use view::view;
 
 pub use purge::Purge;
 
-/// Objects of one kind that are worked on at the same time.
+/// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: u16 = 8;
-/// When the API server did not do what was asked.
+/// Pause after a call to the API server failed.
 const SOON: Duration = Duration::from_secs(5);
 
-/// For ever. Only one may run in a cluster; what it was doing when it is dropped, the next one ends.
+/// Only one may run in a cluster. The next one continues what this one was doing when it was dropped.
 pub struct Executor {
     pub call: Client,
     pub watch: Client,
-    /// Namespace of the Secrets that are followed.
+    /// Namespace of the Secrets that are watched.
     pub namespace: String,
-    /// What may be removed for a hub. `None`: nobody here asks one.
-    pub leave: Option<Arc<Leave>>,
-    /// About the objects that it acts on.
+    /// Permits to remove data for a hub. `None`: no courier asks a hub.
+    pub permits: Option<Arc<DeletionPermits>>,
+    /// Events of the objects that it acts on.
     pub events: Events,
     /// Where folders may be stores.
     pub roots: Roots,
@@ -71,7 +73,7 @@ impl Executor {
         tokio::join!(self.run_kind::<BackupBucket>(), self.run_kind::<BackupEntry>());
     }
 
-    async fn run_kind<K: Extension>(&self) {
+    async fn run_kind<K: Actuator>(&self) {
         let watched: Api<DeserializeGuard<K>> = Api::all(self.watch.clone());
         let secrets: Api<Secret> = Api::namespaced(self.watch.clone(), &self.namespace);
         let controller = Controller::new(watched, watcher::Config::default());
@@ -81,12 +83,12 @@ impl Executor {
             known: controller.store(),
             retries: Arc::clone(&retries),
             holders: Mutex::default(),
-            leave: self.leave.clone(),
+            permits: self.permits.clone(),
             events: self.events.clone(),
             roots: self.roots.clone(),
         });
         let known = controller.store();
-        // Keys that were changed may be the right ones: who failed tries at once.
+        // Changed keys may be the right ones, so objects that failed are tried again at once.
         let users = move |secret: Secret| {
             let (name, namespace) = (secret.name_any(), secret.namespace().unwrap_or_default());
             let is_user = |object: &K| {
@@ -107,7 +109,7 @@ impl Executor {
             .for_each(|done| async {
                 match done {
                     Ok((object, _)) => debug!(kind = %K::kind(&()), name = object.name, "looked at"),
-                    // Logged where it happened, or gone meanwhile.
+                    // Logged where it happened, or the object is gone.
                     Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
                     Err(error) => {
                         warn!(kind = %K::kind(&()), error = chain(&error), "the watch was interrupted")
@@ -118,19 +120,19 @@ impl Executor {
     }
 }
 
-struct Context<K: Extension> {
+struct Context<K: Actuator> {
     client: Client,
     known: Store<DeserializeGuard<K>>,
     retries: Arc<Retries>,
-    /// Whoever lets go of a Secret holds it: of two that go at once one must see that it is the last, and who comes meanwhile
-    /// puts his finalizer on it after that.
+    /// Locked while a Secret is released: of two objects that release it at the same time one must see
+    /// that it is the last, and an object that needs it again must put its finalizer on it after that.
     holders: Mutex<Holders>,
-    leave: Option<Arc<Leave>>,
+    permits: Option<Arc<DeletionPermits>>,
     events: Events,
     roots: Roots,
 }
 
-async fn reconcile<K: Extension>(
+async fn reconcile<K: Actuator>(
     object: Arc<DeserializeGuard<K>>,
     context: Arc<Context<K>>,
 ) -> Result<Action, kube::Error> {
@@ -138,7 +140,7 @@ async fn reconcile<K: Extension>(
         Ok(object) => object.clone(),
         Err(error) => {
             let name = error.metadata.name.clone().unwrap_or_default();
-            warn!(kind = %K::kind(&()), %name, error = chain(error), "skipped: it cannot be read");
+            warn!(kind = %K::kind(&()), %name, error = chain(error), "skipped an object that cannot be read");
             return Ok(Action::await_change());
         }
     };
@@ -146,7 +148,7 @@ async fn reconcile<K: Extension>(
         return Ok(Action::await_change());
     }
     let is_deleted = object.meta().deletion_timestamp.is_some();
-    // There is nothing of ours to remove, or it is removed and somebody else is not done yet.
+    // berth has nothing to remove here, or has removed it, and another finalizer is left.
     if is_deleted && !object.finalizers().iter().any(|finalizer| finalizer == K::FINALIZER) {
         context.retries.forget(&object.uid().unwrap_or_default());
         return Ok(Action::await_change());
@@ -156,15 +158,15 @@ async fn reconcile<K: Extension>(
     let operation = match next(&view(&object, not_before), now) {
         Next::Do(operation) => operation,
         Next::Unconfirmed => {
-            return Task::new(&context, object, Operation::Delete).wait_for_confirmation().await;
+            return Task::new(&context, object, OperationType::Delete).wait_for_confirmation().await;
         }
         Next::Rest(until) => return Ok(at(until, now)),
     };
     let task = Task::new(&context, object, operation);
     let again = match operation {
-        Operation::Migrate => task.let_go().await?,
-        Operation::Delete => task.delete().await?,
-        Operation::Create | Operation::Reconcile | Operation::Restore => task.set_up().await?,
+        OperationType::Migrate | OperationType::LiveMigrate => task.let_go().await?,
+        OperationType::Delete => task.delete().await?,
+        OperationType::Create | OperationType::Reconcile | OperationType::Restore => task.set_up().await?,
     };
     Ok(at(again, Timestamp::now()))
 }
@@ -175,15 +177,15 @@ fn at(when: Option<Timestamp>, now: Timestamp) -> Action {
     })
 }
 
-fn after_error<K: Extension>(
+fn after_error<K: Actuator>(
     object: Arc<DeserializeGuard<K>>,
     error: &kube::Error,
     _: Arc<Context<K>>,
 ) -> Action {
-    // The object is not as it was when it was decided on: what changed comes by the watch.
+    // The object has changed since it was decided on; the watch brings the change.
     if is_conflict(error) || is_not_found(error) {
         return Action::requeue(SOON);
     }
-    warn!(kind = %K::kind(&()), name = object.name_any(), error = chain(error), "not done: the API server");
+    warn!(kind = %K::kind(&()), name = object.name_any(), error = chain(error), "reconcile failed: API server error");
     Action::requeue(SOON)
 }

@@ -1,16 +1,17 @@
-//! The hub: one loop of the leader over all of its objects. Freeze, decide, act. It touches no store; beside that, it has keys made.
+//! The hub: one loop of the leader over all of its objects: freeze, decide, act. It calls no store,
+//! except that it has the provider create keys for directories.
 //!
-//! - [`access`]: what each Seed may read, as a Role.
-//! - [`location_keys`]: keys for one directory each.
-//! - [`objects`]: the hub's objects, as watches and our own writes show them.
-//! - [`writer`]: what was decided, written.
-//! - [`tombstone`]: the record of an entry that is no more.
-//! - [`telling`]: what people should know of all that.
+//! - [`access`]: the Role by which each Seed reads its Secrets.
+//! - [`location_keys`]: keys that are limited to one directory.
+//! - [`objects`]: the watch caches of the hub's objects.
+//! - [`writer`]: writes what was decided.
+//! - [`tombstone`]: the record of an entry that has ended.
+//! - [`reporter`]: Events and metrics of all that.
 
 mod access;
 mod location_keys;
 pub mod objects;
-pub mod telling;
+pub mod reporter;
 pub mod tombstone;
 pub mod writer;
 
@@ -18,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_api::garden::BackupEntry;
+use berth_core::garden::deletion_permit::Moment;
 use berth_core::garden::heartbeat::{Missing, Senders};
-use berth_core::garden::hub::{Cluster, Plan, Settings, View, plan};
-use berth_core::garden::leave::Moment;
+use berth_core::garden::hub::{Plan, SeedState, Settings, View, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};
@@ -28,22 +29,23 @@ use tracing::{info, warn};
 
 use crate::client::{Clients, is_not_found};
 use crate::events::Events;
-use crate::garden::leave;
+use crate::garden::deletion_permits;
 use crate::metrics::GardenMetrics;
 use crate::pace::paced;
 use crate::text::chain;
 use location_keys::Keeper;
 use objects::HubCache;
-use telling::Teller;
+use reporter::Reporter;
 use writer::Writer;
 
-/// Looks again at least this often, whatever the watches show.
+/// A cycle begins at least this often, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Looks again this soon where a write did not succeed; then twice as late each time, up to [`PERIOD`].
+/// Pause after a write failed; doubles with each failure, up to [`PERIOD`].
 const RETRY: Duration = Duration::from_millis(500);
-/// One plan takes in all of many changes.
+/// Changes that come within this time are handled by one plan.
 const GATHER: Duration = Duration::from_millis(20);
-/// Watches of different kinds do not keep step: only what is missing for longer is looked for.
+/// Watches of different kinds are not synchronous, so only objects that are missing for longer than
+/// this are looked for.
 const ABSENT: Duration = Duration::from_secs(2);
 const READ: Duration = Duration::from_secs(30);
 const PAGE: u32 = 500;
@@ -56,7 +58,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// For ever, while this process leads.
+    /// Runs while this process leads.
     pub async fn run(&self) {
         let objects = HubCache::default();
         let namespace = &self.settings.namespace;
@@ -74,7 +76,7 @@ impl Hub {
             let _ = changed.changed().await;
         }
         let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
-        let mut teller = Teller::new(self.events.clone(), self.metrics.clone());
+        let mut reporter = Reporter::new(self.events.clone(), self.metrics.clone());
         let mut absent = Absent::default();
         let mut senders = Senders::default();
         let mut missing = Missing::default();
@@ -84,13 +86,13 @@ impl Hub {
             let frozen = objects.frozen();
             let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
-            let moment = Moment { wall: now, ..leave::now() };
+            let moment = Moment { wall: now, ..deletion_permits::now() };
             listen(&mut senders, &mut view, moment);
             view.unregistered = missing.look(&view.missing_seeds(), moment);
             let decided = plan(&view, &self.settings, now);
-            teller.tell(&view, &decided);
+            reporter.record_plan(&view, &decided);
             let acted = writer.act(&frozen, &view, &decided, now).await;
-            teller.told(&view, &acted);
+            reporter.record_done(&view, &acted);
             absent.gone.extend(acted.gone);
             absent.forget(&view);
             let found_gone = absent.look(&self.clients, &decided).await;
@@ -107,18 +109,18 @@ impl Hub {
     }
 }
 
-/// Whoever reports is there, whatever its clock says.
+/// Takes in heartbeats. A seed that reports is alive, whatever its clock says.
 fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
     for cluster in &mut view.seeds {
-        let Cluster { member, beat, .. } = cluster;
+        let SeedState { member, beat, .. } = cluster;
         let seed = &member.seed.name;
         let signs = senders.listen(seed, *beat, now);
         (member.seen, member.unknown_until) = (signs.seen, signs.unknown_until);
         match signs.skew {
-            Some(skew) if skew.is_zero() => info!(%seed, "its clock is right again"),
+            Some(skew) if skew.is_zero() => info!(%seed, "the clock of a Seed is right again"),
             Some(skew) => {
                 let (off, which) = (skew.abs(), if skew.is_negative() { "behind" } else { "ahead of" });
-                warn!(%seed, "its clock is {off:#} {which} the hub's: times that it tells are wrong by that, and so are those in its backups");
+                warn!(%seed, "the clock of a Seed is {off:#} {which} the hub's: times that it reports, and those of its backups, are off by that");
             }
             None => {}
         }
@@ -127,11 +129,11 @@ fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
 }
 
 fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
-    // Some of what comes next is a silence; to look too early costs nothing.
+    // The next event may be a silence; a cycle that begins too early costs nothing.
     next.map_or(PERIOD, |next| paced(Duration::try_from(next.duration_since(now)).unwrap_or_default()))
 }
 
-/// UIDs that have a place and no entry: since when, and which of them are gone for certain.
+/// UIDs that have a place and no entry: since when, and which of them are certainly gone.
 #[derive(Default)]
 struct Absent {
     since: BTreeMap<String, Instant>,
@@ -139,14 +141,15 @@ struct Absent {
 }
 
 impl Absent {
-    /// What no bucket lists any more need not be remembered: no UID comes twice.
+    /// UIDs that no bucket lists any more are forgotten, because no UID comes twice.
     fn forget(&mut self, view: &View) {
         let listed: BTreeSet<&String> =
             view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
         self.gone.retain(|uid| listed.contains(uid));
     }
 
-    /// A place is given to somebody else only when the API server itself says that nobody has it. Are more of them gone now?
+    /// A place is given to another entry only when the API server itself has no entry with the UID.
+    /// `true`: more of them are gone now.
     async fn look(&mut self, clients: &Clients, decided: &Plan) -> bool {
         self.since.retain(|uid, _| decided.unknown.contains(uid));
         for uid in &decided.unknown {
@@ -178,7 +181,7 @@ impl Absent {
     }
 }
 
-/// Of all BackupEntries, as they are now.
+/// UIDs of all BackupEntries, read from the API server.
 async fn uids(clients: &Clients) -> Result<BTreeSet<String>, kube::Error> {
     let api: Api<BackupEntry> = Api::all(clients.call.clone());
     let mut params = ListParams::default().limit(PAGE);

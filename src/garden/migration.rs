@@ -1,8 +1,9 @@
-//! From a bucket of a cluster's own into its directory of a shared one. Each step can be the last before a crash: what is done
-//! is on record ([`record`]), and done again is the same.
+//! Moves backups from a cluster's own bucket into its directory of a shared bucket. Each step may be
+//! the last before a crash: what is done is on record ([`record`]), and every step is idempotent.
 //!
-//! A location keeps its name, for Backups name it; what it leads to is changed in one write. One run at a time: [`claim`], and,
-//! where the store can make a write depend on what was read, the record. Both are asked before anything is removed.
+//! A location keeps its name, because Backups name it; one write changes what it leads to. Only one
+//! run may work at a time. [`claim`] ensures that, and so does the record where the store has
+//! conditional writes. Both are checked before anything is removed.
 
 mod claim;
 mod copy;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_core::garden::migration::standing::{Found, Leads, Standing, standing};
+use berth_core::garden::migration::standing::{Found, Leads, Resume, standing};
 use berth_core::garden::migration::{
     Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
     record as note, relist, retirement,
@@ -28,7 +29,7 @@ use object_store::ObjectStoreExt;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::garden::running::{SETTLED, running};
+use crate::garden::active_backups::{SETTLED, count_active};
 use crate::leader::identity;
 use crate::storage::{Opener, Roots};
 use claim::Claim;
@@ -39,9 +40,10 @@ use record::{Head, Record};
 
 pub use error::MigrationError;
 
-/// What is copied between two writes of the record: so much is compared again after a crash.
+/// Objects that are copied between two writes of the record. After a crash so many are compared again.
 const SAVE: usize = 64;
-/// Listings before the cut-over: something that writes at the source although nobody should would never end otherwise.
+/// Listings before the cut-over. Without a limit a program that keeps writing at the source would keep
+/// the migration from ending.
 const LISTINGS: usize = 5;
 /// Attempts at one object in one run.
 const ATTEMPTS: u32 = 3;
@@ -52,20 +54,20 @@ pub struct Migration {
     pub namespace: String,
     /// Name of the location whose backups are moved.
     pub from: String,
-    /// Name of the entry, which is that of its location.
+    /// Name of the entry and of its location.
     pub entry: String,
     pub at_once: usize,
-    /// How long to wait for backups that run, and for the location at its new place.
+    /// How long to wait for running backups, and for the location at its new place.
     pub patience: Duration,
-    /// Where folders of this machine may be stores.
+    /// Folders of this machine that may be stores.
     pub roots: Roots,
 }
 
-/// What there is to do, or was done.
+/// What there is to do, or what was done.
 pub struct Summary {
     pub phase: Option<Phase>,
     pub counts: Counts,
-    /// At the destination already, by key.
+    /// Objects that are at the destination already, by key.
     pub there: usize,
 }
 
@@ -79,7 +81,7 @@ impl Migration {
         Opener::new(self.client.clone(), &self.namespace, self.roots.clone())
     }
 
-    /// What would be done; writes nothing.
+    /// Says what would be done, and writes nothing.
     pub async fn survey(&self) -> Result<Summary, MigrationError> {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = self.opener();
@@ -99,9 +101,9 @@ impl Migration {
         Ok(Summary { phase: found.map(|record| record.head().phase()), counts: Counts::of(&items), there })
     }
 
-    /// From wherever it is to the cut-over; with `retire`, to an empty source. `tell` hears of each phase.
+    /// Continues to the cut-over, or with `retire` to an empty source. Calls `tell` at each phase.
     pub async fn run(&self, retire: bool, tell: &impl Fn(&str)) -> Result<Summary, MigrationError> {
-        // Whatever else is wrong is told before anybody waits for anybody.
+        // Faults are reported before the run waits for anything.
         self.own_location().await?;
         self.entry_location().await?;
         let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
@@ -140,7 +142,8 @@ impl Migration {
         }
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
-        // What is copied from a directory into itself would be removed with it; and what others have below it, too.
+        // Objects copied from a directory into itself would be removed with it, and so would be what
+        // others have below it.
         if places.source.overlaps(&places.destination) && record.is_in(places.source.store()).await? {
             return Err(MigrationError::OneBucket(self.from.clone()));
         }
@@ -152,7 +155,7 @@ impl Migration {
                 Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
                 Phase::Quiescing => self.quiesce(tell).await?,
                 Phase::Delta => {
-                    // Somebody may have let backups go on since.
+                    // A person may have let backups continue since.
                     if phase == begun_at {
                         self.quiesce(tell).await?;
                     }
@@ -195,7 +198,7 @@ impl Migration {
         Ok(Record::create(store, &self.entry, head, items, earlier).await?)
     }
 
-    /// From which phase; `None`: the record is of something else, and is begun anew.
+    /// The phase to continue from; `None`: the record is of something else, and a new one is begun.
     fn goes_on(
         &self,
         head: &Head,
@@ -218,11 +221,11 @@ impl Migration {
         };
         let bucket = |spec: &BackupStorageLocationSpec| spec.object_storage.bucket.clone();
         match standing(&found) {
-            Standing::GoOn(phase) => Ok(Some(phase)),
-            Standing::Earlier | Standing::Over => Ok(None),
-            Standing::Another => Err(MigrationError::Other(head.location.clone())),
-            Standing::Moved => Err(MigrationError::Moved(bucket(&head.destination), self.entry.clone())),
-            Standing::Astray => {
+            Resume::GoOn(phase) => Ok(Some(phase)),
+            Resume::Earlier | Resume::Over => Ok(None),
+            Resume::Another => Err(MigrationError::Other(head.location.clone())),
+            Resume::Moved => Err(MigrationError::Moved(bucket(&head.destination), self.entry.clone())),
+            Resume::Astray => {
                 Err(MigrationError::Astray(self.from.clone(), bucket(&head.source), self.entry.clone()))
             }
         }
@@ -246,8 +249,9 @@ impl Migration {
                 if batch.is_empty() {
                     break;
                 }
-                // On record before anything is there: what a run that was killed left could not be told from somebody else's. Those
-                // of this batch go by what was on record before it, for somebody may still put something there.
+                // Mark these objects as started before writing any of them; otherwise a crashed run's
+                // partial copies look like foreign objects. This batch uses the marks saved earlier,
+                // because others may still write to the destination.
                 let begun: Vec<String> = stream::iter(&batch)
                     .filter(|(_, item)| std::future::ready(item.is_to_begin()))
                     .map(async |(key, _)| {
@@ -276,7 +280,7 @@ impl Migration {
                     .await;
                 for (key, attempt) in attempts {
                     let Some(item) = items.get_mut(&key) else { continue };
-                    // Gone before anything was written.
+                    // The object disappeared before anything was written.
                     item.begun &= attempt != Attempt::Missing || !begun.contains(&key);
                     let may_retry = note(item, attempt);
                     if item.status == Status::None {
@@ -296,8 +300,8 @@ impl Migration {
         Err(MigrationError::NotCopied { count: failed.len(), first: format!("{first}: {why}") })
     }
 
-    /// Backups wait, those that run end, and then nobody may write at the source. Those that began before they knew are waited
-    /// for afterwards.
+    /// Holds new backups, waits for running ones, and then makes the source read-only. Backups that
+    /// started before they saw that are awaited afterwards.
     async fn quiesce(&self, tell: &impl Fn(&str)) -> Result<(), MigrationError> {
         self.annotate_hold(Some(HELD_FOR)).await?;
         self.wait_until_none_runs(tell).await?;
@@ -310,7 +314,7 @@ impl Migration {
         let from = BTreeSet::from([self.from.clone()]);
         let began = Instant::now();
         loop {
-            let running = running(&self.client, &self.namespace, &from).await;
+            let running = count_active(&self.client, &self.namespace, &from).await;
             let running = running.map_err(api_error("list the Backups"))?;
             if running == 0 {
                 return Ok(());
@@ -344,7 +348,8 @@ impl Migration {
             let mut items = record.items();
             let source = list(&places.source, "source").await?;
             expire(&mut items, &source).map_err(MigrationError::Emptied)?;
-            // Another run may have ended all of this while this one slept, and emptied the source: written before, removed after.
+            // Written before anything is removed, because another run may have finished the migration and
+            // emptied the source while this process was suspended.
             record.confirm().await?;
             record.replace(items.clone()).await?;
             let there = list(&places.destination, "destination").await?;
@@ -358,7 +363,8 @@ impl Migration {
         Err(MigrationError::Gate(last.join("\n")))
     }
 
-    /// Only what is on record as copied, is as it was then, and is at the destination now.
+    /// Removes only objects that are on record as copied, have not changed since, and are at the
+    /// destination now.
     async fn retire(
         &self,
         places: &Places,
@@ -408,7 +414,7 @@ impl Migration {
     }
 }
 
-/// Nobody else is at it: asked of the API server at first, and of the clock for each object.
+/// Is this run still the only one? Checked with the API server first, and by the clock for each object.
 async fn remove(
     directory: &Directory,
     which: &'static str,

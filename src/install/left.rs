@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use berth_api::garden::{self, GARDEN_NAMESPACE, carried};
+use berth_api::garden::{self, GARDEN_NAMESPACE, member_objects};
 use berth_api::{extensions, keys};
 use berth_core::garden::store::SERVED;
 use k8s_openapi::api::core::v1::Secret;
@@ -70,7 +70,7 @@ fn member(object: &DynamicObject) -> Option<By> {
     let is_served = object.data["spec"]["type"].as_str().is_some_and(|kind| SERVED.contains(&kind));
     let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
     if has(object, &[keys::GARDEN_FINALIZER])
-        || (carried::is_ours(&object.metadata) && has(object, &executors))
+        || (member_objects::is_ours(&object.metadata) && has(object, &executors))
     {
         return Some(By::Courier);
     }
@@ -79,7 +79,7 @@ fn member(object: &DynamicObject) -> Option<By> {
 
 fn credentials(object: &DynamicObject) -> Option<By> {
     let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
-    if carried::is_ours(&object.metadata) && has(object, &executors) {
+    if member_objects::is_ours(&object.metadata) && has(object, &executors) {
         return Some(By::Courier);
     }
     // Secrets of a member's objects may belong to another provider.

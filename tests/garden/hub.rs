@@ -121,7 +121,7 @@ impl Garden {
                 let state =
                     entry.status.as_ref().and_then(|status| Some(status.last_operation.as_ref()?.state));
                 let Some(bucket) = &entry.spec.bucket_name else { return Ok(None) };
-                if json!(state) != "Succeeded" {
+                if state.is_none_or(|state| state.as_str() != "Succeeded") {
                     return Ok(None);
                 }
                 *buckets.entry(bucket.clone()).or_default() += 1;
@@ -134,7 +134,7 @@ impl Garden {
     fn waits_for(&self, name: &str, part: &str) -> String {
         self.wait(&format!("entry {name} to wait: {part}"), || {
             let status = self.entry(name)?.status.unwrap_or_default();
-            let last = status.last_operation.filter(|last| json!(last.state) == "Pending");
+            let last = status.last_operation.filter(|last| last.state.as_str() == "Pending");
             Ok(last.map(|last| last.description).filter(|why| why.contains(part)))
         })
     }
@@ -411,7 +411,9 @@ fn an_entry_moves_when_its_writer_has_stopped_or_somebody_has_spoken() {
         garden.wait(what, || {
             let status = garden.entry(name)?.status.unwrap_or_default();
             let last = status.last_operation.filter(|last| last.description.contains(what));
-            Ok(last.map(|last| (json!([last.kind, last.state]), status.seed.unwrap_or_default())))
+            Ok(last.map(|last| {
+                (json!([last.kind.as_str(), last.state.as_str()]), status.seed.unwrap_or_default())
+            }))
         })
     };
     let is_held_by = |seed: &str| {

@@ -264,7 +264,8 @@ impl Script {
                     || json!({"lastOperation": operation("Create", "Succeeded"), "lastError": null}),
                 ),
             };
-            let said = status.last_operation.map(|last| (json!(last.kind), json!(last.state)));
+            let said =
+                status.last_operation.map(|last| (json!(last.kind.as_str()), json!(last.state.as_str())));
             answer(bucket, said, wanted)
         });
         let entries = self.entries.values().filter_map(|entry| {
@@ -286,7 +287,8 @@ impl Script {
                     "observedGeneration": entry.metadata.generation,
                 }),
             };
-            let said = status.last_operation.map(|last| (json!(last.kind), json!(last.state)));
+            let said =
+                status.last_operation.map(|last| (json!(last.kind.as_str()), json!(last.state.as_str())));
             answer(entry, said, wanted)
         });
         buckets.chain(entries).collect()

@@ -1,25 +1,25 @@
-//! The hub's objects as the values on which it decides, and its decisions as parts of statuses.
+//! Reads the hub's objects into the values that it decides on, and writes its decisions as parts of
+//! statuses.
 
-use berth_core::garden::executor::Member;
+use berth_core::garden::assignment::SeedHealth;
 use berth_core::garden::hub::{
-    self, About, Bucket, BucketStatus, Conditions, Entry, EntryStatus, Infrastructure, Operation,
-    OperationKind, ProfileStatus,
+    self, Bucket, BucketStatus, ConditionType, Conditions, Entry, EntryStatus, Operation, ProfileState,
+    ProfileStatus,
 };
-use berth_core::garden::life::Purpose;
+use berth_core::garden::retention::Purpose;
 use berth_core::garden::{self, Place, Store};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::operation::{OperationState, OperationType};
 use super::{BackupBucket, BackupEntry, CloudProfile, Condition, LastOperation, Seed};
 use crate::keys;
 
 /// Code of an error: the account has no more of these (source: Gardener's `pkg/apis/core/v1beta1`).
 const QUOTA_EXCEEDED: &str = "ERR_INFRA_QUOTA_EXCEEDED";
 
-impl From<&CloudProfile> for Infrastructure {
+impl From<&CloudProfile> for ProfileState {
     fn from(wire: &CloudProfile) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         Self {
@@ -33,14 +33,14 @@ impl From<&CloudProfile> for Infrastructure {
     }
 }
 
-/// A Seed whose profile stands in infrastructure of `provider`, where that is known.
-pub fn cluster(wire: &Seed, provider: Option<&str>) -> hub::Cluster {
+/// A Seed. `provider`: of its profile, if known.
+pub fn cluster(wire: &Seed, provider: Option<&str>) -> hub::SeedState {
     let status = wire.status.as_ref();
-    hub::Cluster {
-        member: Member {
+    hub::SeedState {
+        member: SeedHealth {
             seed: garden::Seed::from(wire),
             provider: provider.unwrap_or_default().to_owned(),
-            // Whoever listens says so, by a clock of his own.
+            // Set by the leader that watches heartbeats, by its own clock.
             seen: None,
             unknown_until: None,
         },
@@ -113,23 +113,7 @@ impl From<&BackupEntry> for Entry {
 
 impl From<&LastOperation> for Operation {
     fn from(wire: &LastOperation) -> Self {
-        let kind = match wire.kind {
-            OperationType::Create => OperationKind::Create,
-            OperationType::Reconcile => OperationKind::Reconcile,
-            OperationType::Delete => OperationKind::Delete,
-            OperationType::Migrate => OperationKind::Migrate,
-            OperationType::Restore => OperationKind::Restore,
-            OperationType::LiveMigrate => OperationKind::LiveMigrate,
-        };
-        let state = match wire.state {
-            OperationState::Processing => hub::OperationState::Processing,
-            OperationState::Succeeded => hub::OperationState::Succeeded,
-            OperationState::Error => hub::OperationState::Error,
-            OperationState::Failed => hub::OperationState::Failed,
-            OperationState::Pending => hub::OperationState::Pending,
-            OperationState::Aborted => hub::OperationState::Aborted,
-        };
-        Self { kind, state, description: wire.description.clone() }
+        Self { kind: wire.kind, state: wire.state, description: wire.description.clone() }
     }
 }
 
@@ -163,7 +147,7 @@ pub fn entry_change(wire: &BackupEntry, wanted: &EntryStatus, now: Timestamp) ->
 
 /// As [`bucket_change`].
 pub fn profile_change(wire: &CloudProfile, wanted: &ProfileStatus, now: Timestamp) -> Value {
-    let found = Infrastructure::from(wire).status;
+    let found = ProfileState::from(wire).status;
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let mut change = Change::default();
     let (was, is) = (&found.last_ordinals, &wanted.last_ordinals);
@@ -193,8 +177,8 @@ impl Change {
     fn operation(&mut self, found: Option<&Operation>, wanted: Option<&Operation>, now: Timestamp) {
         let value = wanted.map(|wanted| {
             json!({
-                "type": format!("{:?}", wanted.kind),
-                "state": format!("{:?}", wanted.state),
+                "type": wanted.kind.as_str(),
+                "state": wanted.state.as_str(),
                 "description": wanted.description,
                 "progress": 0,
                 "lastUpdateTime": Time(now),
@@ -206,11 +190,13 @@ impl Change {
         }
     }
 
-    /// Ours replaced, those of others left where they are.
+    /// Replaces the hub's conditions, and leaves those of others.
     fn conditions(&mut self, found: &Conditions, wanted: &Conditions, wire: &[Condition], now: Timestamp) {
         let mut all: Vec<Condition> = wire
             .iter()
-            .filter(|one| About::parse(&one.kind).is_none_or(|about| found.get(&about) == wanted.get(&about)))
+            .filter(|one| {
+                ConditionType::parse(&one.kind).is_none_or(|about| found.get(&about) == wanted.get(&about))
+            })
             .cloned()
             .collect();
         for (about, condition) in wanted.iter().filter(|(about, one)| found.get(about) != Some(one)) {
@@ -241,7 +227,7 @@ fn conditions(wire: &[Condition]) -> Conditions {
             reason: one.reason.clone(),
             message: one.message.clone(),
         };
-        Some((About::parse(&one.kind)?, condition))
+        Some((ConditionType::parse(&one.kind)?, condition))
     });
     ours.collect()
 }
@@ -264,6 +250,7 @@ mod tests {
 
     use super::*;
     use crate::garden::BackupBucketStatus;
+    use crate::garden::operation::{OperationState, OperationType};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -285,10 +272,10 @@ mod tests {
         let idle =
             Found { holds: true, since: at(7), reason: "NotWanted".to_owned(), message: "m".to_owned() };
         let wanted = BucketStatus {
-            conditions: Conditions::from([(About::Idle, idle)]),
+            conditions: Conditions::from([(ConditionType::Idle, idle)]),
             operation: Some(Operation {
-                kind: OperationKind::Delete,
-                state: hub::OperationState::Pending,
+                kind: OperationType::Delete,
+                state: OperationState::Pending,
                 description: "later".to_owned(),
             }),
             allocated: vec!["uid".to_owned()],

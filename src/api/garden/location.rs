@@ -1,4 +1,5 @@
-//! The BackupStorageLocation that an entry yields, its credentials as Velero wants them, and what the hub is told of it.
+//! The BackupStorageLocation of an entry, its credentials in Velero's form, and the conditions that are
+//! reported of it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::carried::{self, Freight};
+use super::member_objects::{self, MemberContext};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
 use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
 use crate::keys;
@@ -18,7 +19,7 @@ use crate::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupSto
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
-/// Type of the entry's condition: its cluster goes on with a location of its own. Absent where it does not.
+/// Type of the entry's condition: its cluster still uses a location of its own. Absent if it does not.
 pub const LEGACY_LOCATION: &str = "LegacyLocation";
 /// Key of the Secret with the credentials: a file as the tools of its provider have it.
 pub const CLOUD: &str = "cloud";
@@ -27,22 +28,22 @@ pub const CLOUD: &str = "cloud";
 const ACCOUNT_KEY: &str = "AZURE_STORAGE_ACCOUNT_ACCESS_KEY";
 const SERVICE_ACCOUNT: &str = "serviceaccount.json";
 
-/// Why [`LOCATION_AVAILABLE`] and [`LEGACY_LOCATION`] are as they are.
+/// Reasons of [`LOCATION_AVAILABLE`] and [`LEGACY_LOCATION`].
 pub mod reason {
     pub const AVAILABLE: &str = "Available";
-    /// For reading: its entry is deleted, or another cluster writes there.
+    /// It can be read only: its entry is deleted, or another cluster writes there.
     pub const READ_ONLY: &str = "ReadOnly";
     pub const UNAVAILABLE: &str = "Unavailable";
-    /// The store was not asked yet, or not since the last change.
+    /// The store has not been checked yet, or not since the last change.
     pub const VALIDATING: &str = "Validating";
     pub const BUCKET_NOT_READY: &str = "BucketNotReady";
-    /// The cluster that its entry comes from is to write no more first.
+    /// The cluster that the entry comes from has to stop writing first.
     pub const MOVING: &str = "Moving";
-    /// Somebody else's location has the entry's name.
+    /// A foreign location has the entry's name.
     pub const NAME_TAKEN: &str = "NameTaken";
     pub const CREDENTIALS: &str = "Credentials";
     pub const REMOVED: &str = "Removed";
-    /// Backups that name no location go to the cluster's own.
+    /// Backups that name no location go to the cluster's own location.
     pub const OWN_DEFAULT: &str = "OwnDefault";
 }
 
@@ -51,8 +52,8 @@ pub fn secret_name(entry: &str) -> String {
     format!("{entry}-credentials")
 }
 
-/// The folder of Velero's backups in an entry's directory: others may keep theirs beside it, and Velero takes a location for
-/// broken in which there is anything else.
+/// The folder of Velero's backups in an entry's directory. Other tools may have theirs beside it, and
+/// Velero considers a location broken that contains anything else.
 pub fn prefix(entry: &str) -> String {
     format!("{entry}/velero")
 }
@@ -69,7 +70,7 @@ pub fn location(
     access: Access,
     is_default: bool,
     account: Option<&Account>,
-    freight: Freight<'_>,
+    context: MemberContext<'_>,
 ) -> BackupStorageLocation {
     let name = entry.metadata.name.clone().unwrap_or_default();
     let none = StoreConfig::default();
@@ -77,13 +78,13 @@ pub fn location(
     let takes_credentials = takes_credentials(&bucket.spec.provider);
     let config = config(bucket, store, account);
     let pem = store.ca_cert.as_deref().filter(|_| takes_credentials);
-    let mut labels = carried::labels(&entry.metadata, freight.seed);
+    let mut labels = member_objects::labels(&entry.metadata, context.seed);
     labels.insert(keys::BACKUP_ENTRY.to_owned(), name.clone());
     BackupStorageLocation {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels),
-            annotations: Some([(keys::CREDENTIALS_DIGEST.to_owned(), freight.digest.to_owned())].into()),
+            annotations: Some([(keys::CREDENTIALS_DIGEST.to_owned(), context.digest.to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: BackupStorageLocationSpec {
@@ -111,7 +112,7 @@ pub fn location(
     }
 }
 
-/// Nothing that Velero's plugin of that provider does not know: it would refuse the location for it.
+/// Only settings that Velero's plugin of that provider knows, because it refuses a location with others.
 fn config(bucket: &BackupBucket, store: &StoreConfig, account: Option<&Account>) -> BTreeMap<String, String> {
     let yes = |value: Option<bool>| value.unwrap_or_default().then(|| "true".to_owned());
     let endpoint = store.endpoint.as_deref().map(|url| url.trim_end_matches('/').to_owned());
@@ -168,12 +169,12 @@ pub fn account_of(found: &BackupStorageLocation) -> Option<Account> {
 }
 
 fn base64(text: &str) -> String {
-    // As every Secret is written.
+    // The encoding of Secrets.
     let written = serde_json::to_value(ByteString(text.as_bytes().to_vec()));
     written.ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// Has a location all that `wanted` has? What people set besides (how often it is checked, say) is theirs.
+/// Has a location all that `wanted` has? People may have set more, for example how often it is checked.
 pub fn is_as(found: &BackupStorageLocationSpec, wanted: &BackupStorageLocationSpec) -> bool {
     let theirs = BackupStorageLocationSpec {
         backup_sync_period: found.backup_sync_period.clone(),
@@ -201,7 +202,7 @@ pub fn cloud_file(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Result<St
     }
 }
 
-/// Keys of a Secret, and their names in the file; those without one stand elsewhere.
+/// Keys of a Secret, and their names in the file; keys without a name are not in the file.
 type Names = [(&'static str, Option<&'static str>)];
 
 fn of_lines(
@@ -230,7 +231,7 @@ fn of_lines(
     faults.into_result(lines.join("\n"))
 }
 
-/// As it is: Google's tools have no other form.
+/// Unchanged, because Google's tools have no other form.
 fn service_account(data: &BTreeMap<String, Vec<u8>>) -> Result<String, Violations> {
     let field = Field::root("data").key(SERVICE_ACCOUNT);
     let mut faults = Violations::default();
@@ -249,7 +250,7 @@ fn service_account(data: &BTreeMap<String, Vec<u8>>) -> Result<String, Violation
     faults.into_result(format!("{text}\n"))
 }
 
-/// What the hub is told of a location that is there.
+/// Condition of a location that exists.
 pub fn condition(found: &BackupStorageLocation, now: Timestamp) -> Condition {
     let status = found.status.clone().unwrap_or_default();
     let read_only = found.spec.access_mode == Some(AccessMode::ReadOnly);
@@ -278,14 +279,14 @@ pub fn condition(found: &BackupStorageLocation, now: Timestamp) -> Condition {
     }
 }
 
-/// What the hub is told where there is no location of ours.
+/// Condition where the entry has no location.
 pub fn without_location(why: &str, message: &str, now: Timestamp) -> Condition {
     let by_hand = [reason::NAME_TAKEN, reason::CREDENTIALS].contains(&why);
     let codes = if by_hand { vec![CONFIGURATION_PROBLEM.to_owned()] } else { Vec::new() };
     Condition { codes, ..said("False", why, message, now) }
 }
 
-/// What the hub is told of an entry whose cluster goes on with a default location of its own, if any of `all` is that.
+/// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is that.
 pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Option<Condition> {
     let candidates: Vec<_> = all.iter().map(|location| candidate(location)).collect();
     let name = berth_core::garden::location::legacy(&candidates)?;
@@ -304,7 +305,7 @@ fn candidate(location: &BackupStorageLocation) -> Candidate<'_> {
     Candidate {
         name: location.metadata.name.as_deref().unwrap_or_default(),
         is_default: location.spec.default == Some(true),
-        is_shared: carried::is_ours(&location.metadata)
+        is_shared: member_objects::is_ours(&location.metadata)
             || labels.is_some_and(|labels| labels.contains_key(keys::BACKUP_ENTRY)),
     }
 }

@@ -1,9 +1,11 @@
-//! Statuses: what was last done, what went wrong, and what holds (source: Gardener's `pkg/apis/core/v1beta1`; both its
-//! kinds and the hub's have these).
+//! Parts of statuses: last operation, last error, conditions (source: Gardener's
+//! `pkg/apis/core/v1beta1`). Gardener's kinds and the hub's have the same.
 
+pub use berth_core::garden::operation::{OperationState, OperationType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -13,30 +15,64 @@ pub struct LastOperation {
     pub last_update_time: Time,
     /// Per cent.
     pub progress: i32,
+    #[serde(serialize_with = "write", deserialize_with = "read")]
+    #[schemars(schema_with = "states")]
     pub state: OperationState,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", serialize_with = "write", deserialize_with = "read")]
+    #[schemars(schema_with = "types")]
     pub kind: OperationType,
 }
 
-/// `Error` is tried again, `Failed` is not; `Pending` cannot run yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum OperationState {
-    Processing,
-    Succeeded,
-    Error,
-    Failed,
-    Pending,
-    Aborted,
+/// An enum of core, by its name on the wire.
+trait Named: Copy + Sized + 'static {
+    const ALL: &'static [Self];
+
+    fn name(self) -> &'static str;
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum OperationType {
-    Create,
-    Reconcile,
-    Delete,
-    Migrate,
-    Restore,
-    LiveMigrate,
+impl Named for OperationState {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn name(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+impl Named for OperationType {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn name(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+fn write<T: Named, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(value.name())
+}
+
+fn read<'de, T: Named, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let found = T::ALL.iter().find(|one| one.name() == text);
+    let all = || T::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+    found
+        .copied()
+        .ok_or_else(|| D::Error::custom(format!("unknown value {text:?}, expected one of {}", all())))
+}
+
+fn names<T: Named>() -> Vec<&'static str> {
+    T::ALL.iter().map(|one| one.name()).collect()
+}
+
+fn states(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "description": "`Error` is tried again, `Failed` is not; `Pending` cannot run yet.",
+        "type": "string",
+        "enum": names::<OperationState>(),
+    })
+}
+
+fn types(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": names::<OperationType>()})
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,53 +1,40 @@
-//! From a member cluster up to the hub: what the status of the hub's object is to say.
+//! Reports of a member cluster: what the status of the hub's object should say.
 
+use berth_core::garden::member::Problem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
 
-use super::carried::annotation;
+use super::member_objects::annotation;
 use super::operation::{OperationState, OperationType};
 use super::{Condition, LastError, LastOperation, Removed};
 use crate::extensions::ExtensionStatus;
 use crate::keys;
 
-/// Codes of Gardener's (source: `pkg/apis/core/v1beta1`), as far as we give any.
+/// Gardener's codes (source: `pkg/apis/core/v1beta1`) that berth uses.
 pub const CONFIGURATION_PROBLEM: &str = "ERR_CONFIGURATION_PROBLEM";
 pub const UNAUTHORIZED: &str = "ERR_INFRA_UNAUTHORIZED";
 
-/// What goes up.
+/// What is reported to the hub.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub last_operation: LastOperation,
     pub last_error: Option<LastError>,
-    /// Of the hub's object; only what succeeded counts.
+    /// Generation of the hub's object, if the operation succeeded.
     pub observed_generation: Option<i64>,
 }
 
 impl Report {
-    /// Nothing goes on any more, for now.
+    /// No operation is under way.
     pub fn is_settled(&self) -> bool {
         self.last_operation.state != OperationState::Processing
     }
 }
 
-/// Why something could not be carried down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub description: String,
-    pub codes: Vec<String>,
-}
-
-impl Problem {
-    /// Something that a person has to put right.
-    pub fn of_configuration(description: impl Into<String>) -> Self {
-        Self { description: description.into(), codes: vec![CONFIGURATION_PROBLEM.to_owned()] }
-    }
-}
-
-/// Has whoever executes done all that was asked for (source: Gardener's `pkg/utils/kubernetes/health/extensions.go`)?
+/// Has the executor done all that was asked for (source: Gardener's `pkg/utils/kubernetes/health/extensions.go`)?
 pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
     let Some(last) = &status.last_operation else { return false };
-    // Written to the second by some.
+    // Some clients write it in whole seconds.
     let asked = annotation(metadata, keys::OPERATION_TIMESTAMP).and_then(|at| at.parse::<Timestamp>().ok());
     let is_late = asked.is_some_and(|at| at.as_second() > last.last_update_time.0.as_second());
     status.last_error.is_none()
@@ -57,8 +44,8 @@ pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
         && !is_late
 }
 
-/// What is to be said of an object that is kept. `generation`: of the hub's object, which was carried down. `before`: what
-/// the hub says now.
+/// Report of an object that is kept. `generation`: of the hub's object. `before`: what the hub's status
+/// says now.
 pub fn kept(
     metadata: &ObjectMeta,
     status: Option<&ExtensionStatus>,
@@ -78,7 +65,7 @@ pub fn kept(
         observed_generation: None,
     };
     let Some((status, last)) = status.and_then(|s| Some((s, s.last_operation.as_ref()?))) else {
-        return waiting("handed to the member cluster, where nobody has taken it up yet");
+        return waiting("handed to the member cluster; no controller has taken it up yet");
     };
     if is_healthy(metadata, status) {
         return Report {
@@ -98,11 +85,11 @@ pub fn kept(
     }
 }
 
-/// What is to be said of an object that is being removed; `None`: nothing new.
+/// Report of an object that is being removed; `None`: nothing new.
 pub fn going(status: Option<&ExtensionStatus>) -> Option<Report> {
     let status = status?;
     let last = status.last_operation.as_ref().filter(|op| op.kind == OperationType::Delete)?;
-    // That it has succeeded is told when it is certain: without the finalizer of who executed.
+    // Success is reported once the executor has removed its finalizer, because only then it is certain.
     let last = match last.state {
         OperationState::Succeeded => return None,
         _ => last.clone(),
@@ -110,8 +97,8 @@ pub fn going(status: Option<&ExtensionStatus>) -> Option<Report> {
     Some(Report { last_operation: last, last_error: status.last_error.clone(), observed_generation: None })
 }
 
-/// What is to be said of an object whose data is gone, and how much that was.
-pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Removed) {
+/// Report of an object whose data is gone.
+pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> Report {
     let last = status.and_then(|s| s.last_operation.as_ref());
     let last_operation = LastOperation {
         description: last.map_or_else(|| "removed".to_owned(), |op| op.description.clone()),
@@ -120,11 +107,10 @@ pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> (Report, Remove
         state: OperationState::Succeeded,
         kind: OperationType::Delete,
     };
-    let report = Report { last_operation, last_error: None, observed_generation: None };
-    (report, removed(status).unwrap_or_default())
+    Report { last_operation, last_error: None, observed_generation: None }
 }
 
-/// What is to be said of an object that somebody else's keeps from being removed, and that may be forgotten.
+/// Report of an object that may be forgotten, and whose place in the member a foreign object has.
 pub fn let_be(description: &str, now: Timestamp) -> Report {
     let last_operation = LastOperation {
         description: description.to_owned(),
@@ -136,8 +122,8 @@ pub fn let_be(description: &str, now: Timestamp) -> Report {
     Report { last_operation, last_error: None, observed_generation: None }
 }
 
-/// What is to be said of an entry that goes to another cluster. `running`: backups that write there still; of the hub's object
-/// `generation`.
+/// Report of an entry that moves to another cluster. `running`: backups that still write there.
+/// `generation`: of the hub's object.
 pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Report {
     let (state, progress, description) = match running {
         0 => (OperationState::Succeeded, 100, "this cluster writes there no more".to_owned()),
@@ -157,26 +143,26 @@ pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Repor
     Report { last_operation, last_error: None, observed_generation }
 }
 
-/// The same where this cluster cannot be kept from writing.
+/// Report of an entry that should move while this cluster cannot be kept from writing.
 pub fn stays(problem: &Problem, now: Timestamp) -> Report {
     let failed = failed(problem, false, None, now);
     let last_operation = LastOperation { kind: OperationType::Migrate, ..failed.last_operation };
     Report { last_operation, ..failed }
 }
 
-/// What is gone from the store so far.
+/// What was removed from the store so far.
 pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     let told: &Value = status?.provider_status.as_ref()?;
     serde_json::from_value(told.clone()).ok()
 }
 
-/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or nobody knows how long.
+/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or the end is unknown.
 pub fn locked_until(status: Option<&ExtensionStatus>) -> Option<Time> {
     let told = status?.provider_status.as_ref()?.get("retainedUntil")?;
     serde_json::from_value(told.clone()).ok()
 }
 
-/// What is to be said of something that could not be carried down.
+/// Report of an object that could not be written to the member.
 pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>, now: Timestamp) -> Report {
     let kind = if deleting { OperationType::Delete } else { kind_of(before, OperationState::Error) };
     Report {
@@ -189,7 +175,7 @@ pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>,
         },
         last_error: Some(LastError {
             description: problem.description.clone(),
-            codes: problem.codes.clone(),
+            codes: codes(problem),
             last_update_time: Some(Time(now)),
             ..LastError::default()
         }),
@@ -197,7 +183,11 @@ pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>,
     }
 }
 
-/// Create, until something is told after that has succeeded; then Reconcile.
+fn codes(problem: &Problem) -> Vec<String> {
+    problem.is_configuration.then(|| CONFIGURATION_PROBLEM.to_owned()).into_iter().collect()
+}
+
+/// Create until it has succeeded; then Reconcile.
 fn kind_of(before: Option<&LastOperation>, state: OperationState) -> OperationType {
     match before {
         None => OperationType::Create,
@@ -207,7 +197,7 @@ fn kind_of(before: Option<&LastOperation>, state: OperationState) -> OperationTy
     }
 }
 
-/// The same but for the times.
+/// Does the report say the same as the status, except for times?
 pub fn says_the_same(a: &Report, last: Option<&LastOperation>, error: Option<&LastError>) -> bool {
     let operation = last.is_some_and(|b| {
         let a = &a.last_operation;
@@ -217,7 +207,8 @@ pub fn says_the_same(a: &Report, last: Option<&LastOperation>, error: Option<&La
     operation && words(a.last_error.as_ref()) == words(error)
 }
 
-/// `conditions` with `wanted` in its place; `None`: they say so already. A time of transition goes with the status.
+/// `conditions` with `wanted` in its place; `None`: they say so already. The time of transition changes
+/// with the status.
 pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option<Vec<Condition>> {
     let found = conditions.iter().position(|c| c.kind == wanted.kind);
     let mut all = conditions.to_vec();
@@ -238,7 +229,7 @@ pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option
     Some(all)
 }
 
-/// `conditions` but that of `kind`; `None`: there is none of it.
+/// `conditions` without that of `kind`; `None`: there is none.
 pub fn without_condition(conditions: &[Condition], kind: &str) -> Option<Vec<Condition>> {
     let left: Vec<_> = conditions.iter().filter(|condition| condition.kind != kind).cloned().collect();
     (left.len() < conditions.len()).then_some(left)
@@ -311,8 +302,9 @@ mod tests {
         let pending = going(Some(&of(OperationState::Pending))).unwrap();
         assert_eq!(pending.last_operation.state, OperationState::Pending);
         assert_eq!(going(Some(&of(OperationState::Succeeded))), None);
-        let (told, removed) = gone(Some(&of(OperationState::Succeeded)), NOW);
-        assert_eq!((told.last_operation.progress, removed), (100, Removed { objects: 3, bytes: 4 }));
+        let status = of(OperationState::Succeeded);
+        assert_eq!(gone(Some(&status), NOW).last_operation.progress, 100);
+        assert_eq!(removed(Some(&status)), Some(Removed { objects: 3, bytes: 4 }));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Wire to the values that `berth-core` decides on. Nothing is judged here: what is missing is empty or `None`.
+//! Reads objects into the values that admission checks. Nothing is checked here: a missing field is
+//! empty or `None`.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +94,7 @@ impl From<&BackupBucket> for Bucket {
     fn from(wire: &BackupBucket) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         Self {
-            // Not what a name is generated from: that is no name yet.
+            // Not `generateName`, which is no name yet.
             name: wire.metadata.name.clone().unwrap_or_default(),
             place: Place { provider: wire.spec.provider.clone(), region: wire.spec.region.clone() },
             secret: wire.spec.secret_ref.as_ref().map(Into::into),
@@ -114,7 +115,7 @@ impl From<&BackupEntry> for Entry {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
             namespace: wire.namespace().unwrap_or_default(),
-            // Not what a name is generated from: that is no name yet.
+            // Not `generateName`, which is no name yet.
             name: wire.metadata.name.clone().unwrap_or_default(),
             uid: wire.uid().unwrap_or_default(),
             seed: wire.spec.seed_name.clone(),
@@ -130,7 +131,7 @@ impl From<&BackupEntry> for Entry {
     }
 }
 
-/// What an annotation says that is there, and not `false`.
+/// The value of an annotation, unless it is `false`.
 fn reason(annotations: &BTreeMap<String, String>, key: &str) -> Option<String> {
     annotations.get(key).filter(|_| keys::is_set(annotations, key)).cloned()
 }

@@ -10,8 +10,8 @@ use crate::args::garden::AgentArgs;
 use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::courier::{Courier, Settings};
+use crate::garden::deletion_permits::DeletionPermits;
 use crate::garden::executor::Executor;
-use crate::garden::leave::Leave;
 use crate::leader::{Candidate, identity};
 use crate::{health, shutdown};
 
@@ -66,18 +66,18 @@ async fn lead(
     events_dropped: &Counter,
 ) {
     let (events, sending) = Events::new(clients.call.clone(), &args.namespace, events_dropped.clone());
-    let leave = hub.map(|_| Arc::new(Leave::default()));
+    let permits = hub.map(|_| Arc::new(DeletionPermits::default()));
     let executor = Executor {
         call: clients.call.clone(),
         watch: clients.watch.clone(),
         namespace: args.garden_namespace.clone(),
-        leave: leave.clone(),
+        permits: permits.clone(),
         events,
         roots: args.folders.filesystem_roots.clone().into(),
     };
     let carrying = async {
-        if let (Some((settings, hub)), Some(leave)) = (hub, leave) {
-            Courier::new(settings.clone(), hub.clone(), clients.clone(), leave).run().await;
+        if let (Some((settings, hub)), Some(permits)) = (hub, permits) {
+            Courier::new(settings.clone(), hub.clone(), clients.clone(), permits).run().await;
         }
     };
     tokio::join!(executor.run(), carrying, sending);

@@ -165,7 +165,10 @@ fn data_until(found: &BackupEntry) -> Option<Timestamp> {
 }
 
 fn operation(last: Option<&LastOperation>) -> String {
-    last.map_or_else(|| "none yet".to_owned(), |last| format!("{:?} {:?}", last.kind, last.state))
+    last.map_or_else(
+        || "none yet".to_owned(),
+        |last| format!("{} {}", last.kind.as_str(), last.state.as_str()),
+    )
 }
 
 fn error(error: Option<&LastError>) -> Option<String> {

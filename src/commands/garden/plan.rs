@@ -8,9 +8,9 @@ use anyhow::{Context as _, bail, ensure};
 use berth_api::garden::hub::cluster;
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
 use berth_core::garden::check::{self, Findings};
-use berth_core::garden::hub::{Infrastructure, Settings, View};
-use berth_core::garden::outlook::{Outlook, outlook};
+use berth_core::garden::hub::{ProfileState, Settings, View};
 use berth_core::garden::quota::Quota;
+use berth_core::garden::simulation::{Outlook, simulate};
 use berth_core::garden::view;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -76,7 +76,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let (faults, warnings) = objects.findings();
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
     let now = Timestamp::now();
-    let told = tell(&outlook(objects.view(now), &settings, now), warnings);
+    let told = tell(&simulate(objects.view(now), &settings, now), warnings);
     show(&told, args.output)
 }
 
@@ -202,7 +202,7 @@ impl Objects {
             cluster
         });
         let profiles = self.profiles.iter().map(|profile| {
-            let mut infrastructure = Infrastructure::from(profile);
+            let mut infrastructure = ProfileState::from(profile);
             if infrastructure.uid.is_empty() {
                 NO_UID.clone_into(&mut infrastructure.uid);
             }

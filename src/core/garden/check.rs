@@ -21,9 +21,9 @@ use crate::violation::{Field, Violations};
 pub struct Findings {
     /// Whatever other objects come later.
     pub faults: Violations,
-    /// Other objects make a fault of it, which may change any moment; or that it is new.
+    /// Faults that depend on other objects, or only count for a new object. They may disappear any moment.
     pub blamed: Violations,
-    /// Worth knowing; nothing is refused for these.
+    /// Warnings, which refuse nothing.
     pub warnings: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Findings {
         self.blamed.push(field, message);
     }
 
-    /// What a restore brings, it brings in its own order: others may come later.
+    /// A restore creates objects in its own order, so others may come later.
     #[must_use]
     pub fn of_a_restore(mut self) -> Self {
         self.warnings.extend(self.blamed.iter().map(ToString::to_string));
@@ -58,11 +58,12 @@ pub enum Credentials {
     /// There, with these of its keys filled.
     Found(Vec<String>),
     Missing,
-    /// Nobody could tell, because of this.
+    /// It is unknown, for this reason.
     Unknown(String),
 }
 
-/// A reference that is complete: is the Secret where berth may read it, is it there, and has it what is needed?
+/// Checks a complete reference: is the Secret in the namespace where berth may read, is it there, and has
+/// it the needed keys?
 fn check_secret(
     parent: &Field,
     provider: &str,
@@ -106,7 +107,7 @@ fn check_secret(
     }
 }
 
-/// Whoever lets go of data says why, in words. `old`: what the annotation said before; `None`: nothing.
+/// Data may be given up only with a reason in words. `old`: the annotation's value before.
 fn check_reason(key: &str, old: Option<&String>, new: Option<&String>, found: &mut Violations) {
     let is_unsaid = new.is_some_and(|reason| Some(reason) != old && matches!(reason.trim(), "" | "true"));
     found.require(
@@ -116,7 +117,7 @@ fn check_reason(key: &str, old: Option<&String>, new: Option<&String>, found: &m
     );
 }
 
-/// Somebody else has to serve it.
+/// Warns of a provider that berth does not serve.
 fn check_provider(provider: &str, found: &mut Findings) {
     if !provider.is_empty() && !SERVED.contains(&provider) {
         found.warn(format!(

@@ -1,5 +1,5 @@
-//! What a store's refusal means: who can mend it, and whether to ask again. The words for it are Gardener's
-//! (source: `pkg/apis/core/v1beta1`), as statuses and tools know them.
+//! What a store's refusal means: whether to try again, and whether a person has to act. The codes are
+//! Gardener's (source: `pkg/apis/core/v1beta1`), which statuses and tools use.
 
 /// Why a store did not do what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ pub enum Fault {
     Unavailable,
     /// Something in the object, its Secret or this cluster must be changed first.
     Configuration,
-    /// A bucket of that name belongs to somebody else.
+    /// A bucket of that name belongs to another account.
     NameTaken,
     /// It said so: there is no such bucket.
     NoSuchBucket,
@@ -72,7 +72,7 @@ impl Fault {
             }
             (_, "NotImplemented" | "MethodNotAllowed") | (405 | 501, _) => Self::NotImplemented,
             (403, _) => Self::Unauthorized,
-            // A bucket that is just being made, removed or changed by somebody else.
+            // Another client is creating, removing or changing the bucket at this moment.
             (
                 _,
                 "OperationAborted"
@@ -115,7 +115,7 @@ impl Fault {
         }
     }
 
-    /// Not worth trying again before somebody changes something: the bucket's name stays taken.
+    /// Is not tried again before something changes, because the bucket's name stays taken.
     pub fn is_final(self) -> bool {
         self == Self::NameTaken
     }

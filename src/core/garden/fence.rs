@@ -1,99 +1,102 @@
-//! Who may write in an entry's directory while the entry moves from one cluster to another: one of them at any time, by the
-//! hub's word. The next one gets it when the one before has said that it writes no more. Who does not answer may be writing
-//! still, for as long as nobody says anything else: it may have lost its way to the hub and not that to the store.
+//! Which cluster may write in an entry's directory while the entry moves from one to another: only one
+//! at any time, and the hub decides. The next one may write once the holder has answered that it writes
+//! no more. A holder that does not answer counts as writing until a person says otherwise, because it may
+//! have lost the connection to the hub and not that to the store.
 
-/// Who may write there by now.
+/// The cluster that may write there now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     Nobody,
-    /// The cluster that it is to be of.
+    /// The cluster that the entry should belong to.
     Wanted,
-    /// Another one. `was_made`: and perhaps there is something there by which to write.
+    /// Another one. `was_made`: its directory was created, so the cluster may have a location there.
     Another {
         was_made: bool,
     },
 }
 
-/// What the holder has said of moving away.
+/// The holder's answer to the request to give the entry up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     Nothing,
-    /// It saw that it is to, and did as before: its controllers are of an earlier version.
-    Deaf,
-    /// It writes no more, since the last time that anybody changed his mind.
+    /// It has seen the request and ignored it: its controllers are of an earlier version.
+    Outdated,
+    /// It writes no more, as of the present generation of the entry.
     LetGo,
 }
 
-/// The holder's controllers, as the hub hears of them.
+/// The heartbeats of the holder's controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Heard {
-    /// They report; or it is not known yet that they do not.
+pub enum Liveness {
+    /// They report, or it is not known yet that they do not.
     Lately,
     Silent,
-    /// There is no such Seed any more: somebody has said that the cluster is gone.
+    /// Its Seed was deleted, by which a person says that the cluster is gone.
     Unregistered,
 }
 
-/// What people said.
+/// What people asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Asked {
+pub enum Request {
     Move,
-    /// Not to wait for the holder's answer.
+    /// A move that does not wait for the holder's answer.
     TakeOver,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Nobody moves.
+    /// The entry does not move.
     Stay,
-    /// From now on the wanted one may write there.
-    HandOver(Because),
-    Wait(For),
+    /// From now on the wanted cluster may write there.
+    HandOver(HandoverReason),
+    Wait(WaitingFor),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Because {
-    /// Nobody had it.
+pub enum HandoverReason {
+    /// There was no holder.
     Free,
-    /// The holder never made anything of it.
+    /// The holder never created the directory.
     NeverMade,
     LetGo,
-    /// The holder's cluster is gone, as somebody said.
+    /// The holder's Seed was deleted.
     Unregistered,
-    /// Somebody said so.
+    /// A person asked not to wait.
     TakenOver,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum For {
-    /// The holder ends its writing.
+pub enum WaitingFor {
+    /// The holder has to stop writing, and to answer.
     Answer,
-    /// It may be writing, and says nothing.
+    /// The holder may be writing, and sends no heartbeats.
     Sign,
-    /// Its controllers do not know what they are asked.
+    /// The holder's controllers do not know the request.
     Upgrade,
 }
 
-/// `is_expected`: the wanted one's Seed is there. In a hub that is being restored, Seeds come one after the other: one that is
-/// not there yet is not gone.
-pub fn next(holder: Holder, answer: Answer, heard: Heard, asked: Asked, is_expected: bool) -> Step {
+/// `is_expected`: the Seed of the wanted cluster is there. In a hub that is being restored, Seeds appear
+/// one after the other, and a missing one is not gone.
+pub fn next(holder: Holder, answer: Answer, heard: Liveness, asked: Request, is_expected: bool) -> Step {
     match (holder, answer, heard, asked) {
-        (Holder::Nobody, ..) => Step::HandOver(Because::Free),
+        (Holder::Nobody, ..) => Step::HandOver(HandoverReason::Free),
         (Holder::Wanted, ..) => Step::Stay,
-        (Holder::Another { was_made: false }, ..) => Step::HandOver(Because::NeverMade),
-        (Holder::Another { was_made: true }, Answer::LetGo, ..) => Step::HandOver(Because::LetGo),
-        (Holder::Another { was_made: true }, _, Heard::Unregistered, _) if is_expected => {
-            Step::HandOver(Because::Unregistered)
+        (Holder::Another { was_made: false }, ..) => Step::HandOver(HandoverReason::NeverMade),
+        (Holder::Another { was_made: true }, Answer::LetGo, ..) => Step::HandOver(HandoverReason::LetGo),
+        (Holder::Another { was_made: true }, _, Liveness::Unregistered, _) if is_expected => {
+            Step::HandOver(HandoverReason::Unregistered)
         }
-        (Holder::Another { was_made: true }, _, _, Asked::TakeOver) => Step::HandOver(Because::TakenOver),
-        (Holder::Another { was_made: true }, _, Heard::Silent | Heard::Unregistered, Asked::Move) => {
-            Step::Wait(For::Sign)
+        (Holder::Another { was_made: true }, _, _, Request::TakeOver) => {
+            Step::HandOver(HandoverReason::TakenOver)
         }
-        (Holder::Another { was_made: true }, Answer::Deaf, Heard::Lately, Asked::Move) => {
-            Step::Wait(For::Upgrade)
+        (Holder::Another { was_made: true }, _, Liveness::Silent | Liveness::Unregistered, Request::Move) => {
+            Step::Wait(WaitingFor::Sign)
         }
-        (Holder::Another { was_made: true }, Answer::Nothing, Heard::Lately, Asked::Move) => {
-            Step::Wait(For::Answer)
+        (Holder::Another { was_made: true }, Answer::Outdated, Liveness::Lately, Request::Move) => {
+            Step::Wait(WaitingFor::Upgrade)
+        }
+        (Holder::Another { was_made: true }, Answer::Nothing, Liveness::Lately, Request::Move) => {
+            Step::Wait(WaitingFor::Answer)
         }
     }
 }

@@ -1,25 +1,27 @@
-//! Signs of life. A beat carries the time of whoever sent it, and that clock may be wrong by minutes; so what counts is when a
-//! beat was seen to change, by our own clock.
+//! Heartbeats. A heartbeat carries its sender's time, and that clock may be wrong by minutes. So what
+//! counts is when a heartbeat was seen to change, by this process's own clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::executor::SILENT;
-use super::leave::Moment;
+use super::assignment::SILENT;
+use super::deletion_permit::Moment;
 
-/// A clock that is off by more is worth a word: beats are written to the second, and take a moment to arrive.
+/// A larger difference of clocks is reported. Smaller ones are not, because heartbeats are in whole
+/// seconds, and take a moment to arrive.
 pub const SKEW: SignedDuration = SignedDuration::from_secs(5);
 
-/// What follows from the beats of one sender, by our clock.
+/// What follows from the heartbeats of one sender, by this process's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// The last sign of life.
+    /// When the last heartbeat was seen.
     pub seen: Option<Timestamp>,
-    /// Until then nobody can know whether it is silent: it has not been listened to for long enough.
+    /// Until then it is unknown whether the sender is silent, because this process has not listened for
+    /// long enough.
     pub unknown_until: Option<Timestamp>,
-    /// Its clock is ahead of ours by so much, where that is news; zero: it no longer is.
+    /// By how much its clock is ahead of this one, if that has changed; zero: it is right again.
     pub skew: Option<SignedDuration>,
 }
 
@@ -28,7 +30,7 @@ pub struct Signs {
 struct Sender {
     beat: Option<Timestamp>,
     first: Duration,
-    /// When the beat was last seen to change.
+    /// When the heartbeat was last seen to change.
     changed: Option<Duration>,
     told: SignedDuration,
 }
@@ -38,18 +40,18 @@ struct Sender {
 pub struct Senders(BTreeMap<String, Sender>);
 
 impl Senders {
-    /// Those of others are forgotten.
+    /// Forgets all other senders.
     pub fn keep(&mut self, names: &BTreeSet<&str>) {
         self.0.retain(|name, _| names.contains(name.as_str()));
     }
 
-    /// `beat`: as it stands now, with the sender's time.
+    /// `beat`: the present heartbeat, by the sender's clock.
     pub fn listen(&mut self, name: &str, beat: Option<Timestamp>, now: Moment) -> Signs {
         let is_recent = beat.is_some_and(|beat| now.wall.duration_since(beat).abs() <= SILENT);
         let sender = self.0.entry(name.to_owned()).or_insert_with(|| Sender {
             beat,
             first: now.steady,
-            // What another process saw would count as well.
+            // What an earlier leader saw would count as well.
             changed: is_recent.then_some(now.steady),
             told: SignedDuration::ZERO,
         });
@@ -71,7 +73,7 @@ impl Senders {
 }
 
 impl Sender {
-    /// `Some`: what is to be told.
+    /// `Some`: a change to report.
     fn compare(&mut self, found: SignedDuration) -> Option<SignedDuration> {
         let found = if found.abs() > SKEW { found } else { SignedDuration::ZERO };
         let is_news = found.saturating_sub(self.told).abs() > SKEW || found.is_zero() && !self.told.is_zero();
@@ -82,8 +84,8 @@ impl Sender {
     }
 }
 
-/// Senders that somebody names and that are not there, and since when. In a hub that is being restored, and where one is made
-/// anew, they come in a moment.
+/// Senders that entries name and that are missing, and since when. In a hub that is being restored, and
+/// where a Seed is created again, they appear in a moment.
 #[derive(Clone, Debug, Default)]
 pub struct Missing(BTreeMap<String, Duration>);
 
@@ -92,7 +94,8 @@ impl Missing {
         self.0.is_empty()
     }
 
-    /// `names`: those that are not there now. Gives those that have not been there for so long that somebody has deleted them.
+    /// `names`: those that are missing now. Returns those that have been missing for so long that they were
+    /// deleted.
     pub fn look(&mut self, names: &BTreeSet<&str>, now: Moment) -> BTreeSet<String> {
         self.0.retain(|name, _| names.contains(name.as_str()));
         for name in names {
@@ -103,7 +106,7 @@ impl Missing {
     }
 }
 
-/// A moment of the steady clock by the other one, as that stands now.
+/// A time of the steady clock, by the present wall clock.
 fn past(now: Moment, at: Duration) -> Option<Timestamp> {
     let ago = SignedDuration::try_from(now.steady.saturating_sub(at)).ok()?;
     now.wall.checked_sub(ago).ok()

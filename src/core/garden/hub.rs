@@ -1,5 +1,5 @@
-//! What the hub does next: which buckets there are to be, which entries go where, who acts on them, and what goes.
-//! One frozen [`View`] in, one [`Plan`] out.
+//! What the hub does next: which buckets there should be, in which bucket each entry has its place,
+//! which seed acts on them, and what is removed. One frozen [`View`] in, one [`Plan`] out.
 
 mod plan;
 mod reason;
@@ -11,8 +11,8 @@ pub use plan::{End, EntryPlan, Handed, NewBucket, Plan, plan};
 pub use reason::Waiting;
 pub use record::{Left, Record, left};
 pub use view::{
-    About, Access, Bucket, BucketStatus, Cluster, Condition, Conditions, Credentials, Entry, EntryStatus,
-    Infrastructure, Operation, OperationKind, OperationState, ProfileStatus, Settings, View,
+    Access, Bucket, BucketStatus, Condition, ConditionType, Conditions, Credentials, Entry, EntryStatus,
+    Operation, ProfileState, ProfileStatus, SeedState, Settings, View,
 };
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Keys for the directory of one entry: what their Secret is called in the hub, and when they are made anew.
+//! Keys for the directory of one entry: the name of their Secret in the hub, and when they are renewed.
 
 use jiff::Timestamp;
 
-/// An entry that is made again has another UID, and does not get what the one before had.
+/// Contains a part of the UID, so that an entry that is created again does not get the keys of the one
+/// before.
 pub fn secret_name(entry: &str, uid: &str) -> String {
     format!("location-keys-{entry}-{}", uid.get(..5).unwrap_or(uid))
 }
@@ -10,21 +11,22 @@ pub fn secret_name(entry: &str, uid: &str) -> String {
 /// Keys that there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// By which they were made: others make others.
+    /// Digest of the keys that created them. Other keys create other ones.
     pub from: String,
     pub at: Timestamp,
     pub expire_at: Timestamp,
 }
 
 impl Made {
-    /// Whoever has them has the other half of their life to get the next ones, and to end what was begun with them.
+    /// At half of their life, so that a holder has the other half to get the next keys, and to finish what
+    /// it began with these.
     pub fn renewed_at(&self) -> Timestamp {
         let half = self.expire_at.duration_since(self.at) / 2;
         self.at.saturating_add(half).unwrap_or(self.at)
     }
 }
 
-/// Are they to be made, or made anew?
+/// Do they have to be created or renewed?
 pub fn is_due(made: Option<&Made>, from: &str, now: Timestamp) -> bool {
     made.is_none_or(|made| made.from != from || made.renewed_at() <= now)
 }

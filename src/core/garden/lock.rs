@@ -1,4 +1,4 @@
-//! Object locks: data that a store does not let go of before its time.
+//! Object locks: a store does not remove locked data before its time.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +20,7 @@ pub struct Lock {
 pub enum Change {
     Keep,
     Set(Lock),
-    /// It protects more than is wanted, in mode or in time: nobody takes that away from data here.
+    /// It protects more than is wanted, in mode or in time, and berth does not weaken that.
     Stronger(Lock),
 }
 
@@ -36,10 +36,11 @@ pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
     }
 }
 
-/// Longest time for which nobody looks whether locked data can go: locks can be lifted before their time.
+/// Longest pause before locked data is tried again, because locks can be lifted before their time.
 pub const LOOK: SignedDuration = SignedDuration::from_hours(1);
 
-/// Shortest such time: a store whose clock is behind keeps what is over here.
+/// Shortest such pause, because a store whose clock is behind still keeps data whose lock has ended by
+/// this process's clock.
 const PAUSE: SignedDuration = SignedDuration::from_secs(5);
 
 /// When to try again to remove data that is locked until then, as far as is known.

@@ -1,5 +1,6 @@
-//! Moving a cluster's backups from a bucket of its own into its directory of a shared one: what has been copied is on record
-//! for each object, so that it can be interrupted anywhere, and nothing at the destination is ever overwritten.
+//! Decisions of a migration of a cluster's backups from its own bucket into its directory of a shared
+//! one. A record of each object makes it possible to interrupt the migration anywhere, and ensures that
+//! no foreign object at the destination is overwritten.
 
 pub mod claim;
 pub mod standing;
@@ -17,7 +18,8 @@ pub enum Status {
     None,
     /// At the destination, with the same contents.
     Copied,
-    /// Listed earlier, and gone when its turn came. Backups expire while they are moved: that is no fault.
+    /// Listed earlier, and gone when its turn came. That is no fault, because backups expire while they
+    /// are moved.
     NotFound,
 }
 
@@ -34,13 +36,14 @@ pub struct Listed {
 pub struct Item {
     pub listed: Listed,
     pub status: Status,
-    /// SHA-256 of what we last put at the destination and found there, hexadecimal. While it is not copied (again): that, and
-    /// nothing else, may be replaced.
+    /// SHA-256 of what this migration last wrote to the destination and read there, hexadecimal. Until the
+    /// object is copied (again), only contents with this checksum may be replaced.
     pub checksum: Option<String>,
-    /// We began to put it there, where nothing was, and did not come to look at what arrived: that may be replaced, too.
+    /// This migration began to write it where nothing was, and has not read back what arrived: that may be
+    /// replaced, too.
     pub begun: bool,
     pub attempts: u32,
-    /// Why it is not copied, once that was tried.
+    /// Why the last attempt to copy it failed.
     pub error: Option<String>,
 }
 
@@ -49,7 +52,7 @@ impl Item {
         Self { listed, status: Status::None, checksum: None, begun: false, attempts: 0, error: None }
     }
 
-    /// Is what is at the destination there because we put it there?
+    /// Did this migration write what is at the destination?
     pub fn is_ours(&self) -> bool {
         self.checksum.is_some() || self.begun
     }
@@ -59,7 +62,8 @@ impl Item {
         self.begun || self.checksum.as_deref() == Some(there)
     }
 
-    /// Is it to be put on record as begun before it is copied? Not while nobody knows whose what is there is.
+    /// Does it have to be recorded as begun before it is copied? Not while it is unknown whose the object
+    /// at the destination is.
     pub fn is_to_begin(&self) -> bool {
         self.status == Status::None && !self.is_ours()
     }
@@ -72,9 +76,9 @@ pub type Items = BTreeMap<String, Item>;
 pub enum Phase {
     /// Everything at the source is listed.
     Planned,
-    /// Backups go on at the source meanwhile.
+    /// Backups continue at the source meanwhile.
     Copying,
-    /// Nothing new is written there; what runs ends.
+    /// No new backups start there; running ones end.
     Quiescing,
     /// The rest is copied.
     Delta,
@@ -120,10 +124,10 @@ impl Counts {
     }
 }
 
-/// Takes in a listing of the source: what is new there, and what came back or changed, is to be copied. What is no longer there
-/// is left to its turn: the destination may have it, and nothing that is there is removed.
+/// Takes in a listing of the source: objects that are new, came back or changed have to be copied.
+/// Objects that are missing are handled when their turn comes, because the destination may have them.
 ///
-/// Gives how many are to be copied because of it.
+/// Returns how many have to be copied because of it.
 pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
     let mut news = 0;
     for (key, listed) in listing {
@@ -144,7 +148,7 @@ pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
     news
 }
 
-/// What one attempt to copy came to.
+/// Result of one attempt to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// The same at both ends.
@@ -157,7 +161,7 @@ pub enum Attempt {
     Failed(String),
 }
 
-/// Gives `false` where nobody but a person can help.
+/// `false`: a person has to act.
 pub fn record(item: &mut Item, attempt: Attempt) -> bool {
     item.attempts = item.attempts.saturating_add(1);
     item.error = None;
@@ -197,9 +201,10 @@ pub enum Obstacle {
     Unlisted(String),
     /// The record says that it is at the destination; it is not, or not in that size.
     NotThere(String),
-    /// A backup of which a file is at the destination, and another is gone from the source: it cannot be restored.
+    /// A backup that cannot be restored: one of its files is at the destination, and another one is gone
+    /// from the source.
     Torn(String),
-    /// Nothing is left at the source, of so many objects that were there: a folder that is not mounted looks the same.
+    /// Of so many objects nothing is left at the source. A folder that is not mounted looks the same.
     Emptied(usize),
 }
 
@@ -261,11 +266,12 @@ pub fn gate(
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
-/// Marks what expired at the source while it was copied, for it would come back to life at the destination. On record first:
-/// what is marked is removed afterwards, see [`leftovers`], however often that is interrupted.
+/// Marks objects that expired at the source while they were copied, because they would reappear at the
+/// destination. Marked objects are removed afterwards (see [`leftovers`]), however often that is
+/// interrupted.
 ///
 /// # Errors
-/// When nothing is there at all: that is no reason to remove anything.
+/// When the source is empty, because that is no reason to remove anything.
 pub fn expire(items: &mut Items, source: &BTreeMap<String, Listed>) -> Result<(), Obstacle> {
     ensure_not_emptied(items, source)?;
     let gone =
@@ -281,7 +287,8 @@ pub fn ensure_not_emptied(items: &Items, source: &BTreeMap<String, Listed>) -> R
     if source.is_empty() && copied > 0 { Err(Obstacle::Emptied(copied)) } else { Ok(()) }
 }
 
-/// What we put at the destination, is there, and is on record as gone from the source: to be removed there.
+/// Objects to remove at the destination: written by this migration, and on record as gone from the
+/// source.
 pub fn leftovers<T>(items: &Items, destination: &BTreeMap<String, T>) -> Vec<String> {
     let is_left = |key: &String, item: &Item| {
         item.status == Status::NotFound && item.is_ours() && destination.contains_key(key)
@@ -324,7 +331,7 @@ fn backup_of(key: &str) -> Option<&str> {
     key.strip_prefix("backups/")?.split_once('/').map(|(backup, _)| backup)
 }
 
-/// Items of one record file: one that holds all would be written as often as there are objects, and whole each time.
+/// Items of one record file. A single file would be rewritten completely for every few objects.
 pub const SHARD: usize = 1000;
 
 /// How many record files so many objects take. A power of two, so that it is found again from what is there.

@@ -3,16 +3,79 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-/// In the order in which they are looked for.
+/// Type of an operation on a bucket or an entry, on the wire too. In the order in which the executor
+/// looks for what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum OperationType {
     /// Let go, touching nothing: another cluster takes over.
     Migrate,
+    /// As `Migrate`. The executor reports no operation of this type.
+    LiveMigrate,
     Delete,
     /// Taken over from another cluster.
     Restore,
     Create,
     Reconcile,
+}
+
+impl OperationType {
+    pub const ALL: [Self; 6] =
+        [Self::Create, Self::Reconcile, Self::Delete, Self::Migrate, Self::Restore, Self::LiveMigrate];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "Create",
+            Self::Reconcile => "Reconcile",
+            Self::Delete => "Delete",
+            Self::Migrate => "Migrate",
+            Self::Restore => "Restore",
+            Self::LiveMigrate => "LiveMigrate",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == text)
+    }
+
+    /// The operation that the executor does for it.
+    pub fn executed(self) -> Self {
+        if self == Self::LiveMigrate { Self::Migrate } else { self }
+    }
+}
+
+/// State of an operation, on the wire too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationState {
+    /// Under way, unless the process that did it is gone.
+    Processing,
+    Succeeded,
+    /// Is tried again.
+    Error,
+    /// Is not tried again before something changes.
+    Failed,
+    /// Waits for a time, or for a permit.
+    Pending,
+    Aborted,
+}
+
+impl OperationState {
+    pub const ALL: [Self; 6] =
+        [Self::Processing, Self::Succeeded, Self::Error, Self::Failed, Self::Pending, Self::Aborted];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Processing => "Processing",
+            Self::Succeeded => "Succeeded",
+            Self::Error => "Error",
+            Self::Failed => "Failed",
+            Self::Pending => "Pending",
+            Self::Aborted => "Aborted",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == text)
+    }
 }
 
 /// Value of the annotation `gardener.cloud/operation`. Others are not for us.
@@ -37,24 +100,11 @@ impl Request {
     }
 }
 
-/// How the last operation stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    Succeeded,
-    /// Under way, unless whoever was at it is no more.
-    Unfinished,
-    /// Will be tried again.
-    Error,
-    /// Will not, before something changes.
-    Failed,
-    /// Waits for a time, or for leave.
-    Pending,
-}
-
+/// `status.lastOperation` of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Last {
-    pub operation: Operation,
-    pub state: State,
+    pub operation: OperationType,
+    pub state: OperationState,
     pub at: Timestamp,
 }
 
@@ -64,7 +114,7 @@ pub struct View {
     pub generation: i64,
     pub observed_generation: Option<i64>,
     pub is_deleted: bool,
-    /// Somebody said, besides deleting it, that its data may go.
+    /// Besides the deletion, its removal was confirmed.
     pub is_confirmed: bool,
     pub request: Option<Request>,
     /// When something was last asked for.
@@ -72,26 +122,27 @@ pub struct View {
     pub last: Option<Last>,
     /// When an operation that failed or waits is to be tried again. Absent: now.
     pub not_before: Option<Timestamp>,
-    /// How often what is well is looked at. Absent: never.
+    /// How often an object is reconciled that is as it should be. Absent: never.
     pub resync: Option<SignedDuration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    Do(Operation),
-    /// It is deleted, and nobody confirmed it: its data stays.
+    Do(OperationType),
+    /// It is deleted, and that is not confirmed: its data stays.
     Unconfirmed,
     /// Nothing, before that time or a change.
     Rest(Option<Timestamp>),
 }
 
-/// Clocks of those who ask may be ahead of ours, by so much: what they asked is done once, not until our clock is there.
+/// By how much the clock of a client may be ahead. A request from the future is done once, and not again
+/// and again until this clock has reached its time.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// What is to be done with it now.
+/// What to do with it now.
 pub fn next(view: &View, now: Timestamp) -> Next {
     let operation = operation(view);
-    if operation == Operation::Delete && !view.is_confirmed {
+    if operation == OperationType::Delete && !view.is_confirmed {
         return Next::Unconfirmed;
     }
     if view.request == Some(Request::WaitForState) && !view.is_deleted {
@@ -101,23 +152,23 @@ pub fn next(view: &View, now: Timestamp) -> Next {
     let is_asked = view.request.is_some()
         || view.observed_generation != Some(view.generation)
         || view.requested_at.is_some_and(|at| is_newer(at, last.at, now));
-    let is_let_go = last.operation == Operation::Migrate && last.state == State::Succeeded;
-    if is_let_go && !matches!(operation, Operation::Migrate | Operation::Restore) {
+    let is_let_go = last.operation == OperationType::Migrate && last.state == OperationState::Succeeded;
+    if is_let_go && !matches!(operation, OperationType::Migrate | OperationType::Restore) {
         return Next::Rest(None);
     }
-    if is_asked || last.operation != operation && operation != Operation::Reconcile {
+    if is_asked || last.operation != operation && operation != OperationType::Reconcile {
         return Next::Do(operation);
     }
     match last.state {
-        State::Unfinished => Next::Do(operation),
-        State::Error | State::Pending => match view.not_before.filter(|at| *at > now) {
+        OperationState::Processing | OperationState::Aborted => Next::Do(operation),
+        OperationState::Error | OperationState::Pending => match view.not_before.filter(|at| *at > now) {
             Some(at) => Next::Rest(Some(at)),
             None => Next::Do(operation),
         },
-        State::Failed => Next::Rest(None),
-        // Its data is gone, and it is still there: whoever removed it did not come to let go of it.
-        State::Succeeded if operation == Operation::Delete => Next::Do(operation),
-        State::Succeeded => {
+        OperationState::Failed => Next::Rest(None),
+        // Its data is gone and the object is still there: the executor died before it released it.
+        OperationState::Succeeded if operation == OperationType::Delete => Next::Do(operation),
+        OperationState::Succeeded => {
             let due = view.resync.map(|every| last.at.saturating_add(every).unwrap_or(Timestamp::MAX));
             match due {
                 Some(due) if due <= now => Next::Do(operation),
@@ -127,28 +178,29 @@ pub fn next(view: &View, now: Timestamp) -> Next {
     }
 }
 
-fn operation(view: &View) -> Operation {
+fn operation(view: &View) -> OperationType {
     match (view.request, view.last) {
-        (Some(Request::Migrate), _) => Operation::Migrate,
-        _ if view.is_deleted => Operation::Delete,
-        (Some(Request::Restore), _) => Operation::Restore,
-        (_, None) => Operation::Create,
-        (_, Some(last)) if last.state != State::Succeeded => last.operation,
-        _ => Operation::Reconcile,
+        (Some(Request::Migrate), _) => OperationType::Migrate,
+        _ if view.is_deleted => OperationType::Delete,
+        (Some(Request::Restore), _) => OperationType::Restore,
+        (_, None) => OperationType::Create,
+        (_, Some(last)) if last.state != OperationState::Succeeded => last.operation,
+        _ => OperationType::Reconcile,
     }
 }
 
-/// Was it asked for after `done`? To the second: that is how whoever waits for it compares.
+/// Was it asked for after `done`? In whole seconds, as clients compare when they wait for it.
 fn is_newer(asked: Timestamp, done: Timestamp, now: Timestamp) -> bool {
     asked.as_second() > done.as_second() && asked <= now.saturating_add(SKEW).unwrap_or(Timestamp::MAX)
 }
 
-/// Time of what is done now: not before it was asked for, or whoever asked would go on waiting.
+/// Time of an operation that ends now. Not before the time of the request, because a client that waits
+/// for it would wait on.
 pub fn done_at(requested_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
     requested_at.filter(|at| is_newer(*at, now, now)).unwrap_or(now)
 }
 
-/// How long to leave something alone that failed so often.
+/// Pause after so many failures.
 pub fn pause(failures: u32) -> SignedDuration {
     const LONGEST: i64 = 300;
     let seconds = 2_i64.saturating_pow(failures.min(16)).min(LONGEST);
@@ -163,7 +215,7 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
     }
 
-    fn last(operation: Operation, state: State) -> Option<Last> {
+    fn last(operation: OperationType, state: OperationState) -> Option<Last> {
         Some(Last { operation, state, at: at(100) })
     }
 
@@ -171,30 +223,45 @@ mod tests {
         View {
             generation: 1,
             observed_generation: Some(1),
-            last: last(Operation::Create, State::Succeeded),
+            last: last(OperationType::Create, OperationState::Succeeded),
             ..View::default()
         }
     }
 
     #[test]
+    fn every_type_and_state_is_read_as_it_is_written() {
+        for one in OperationType::ALL {
+            assert_eq!(OperationType::parse(one.as_str()), Some(one));
+        }
+        for one in OperationState::ALL {
+            assert_eq!(OperationState::parse(one.as_str()), Some(one));
+        }
+        assert_eq!(OperationType::parse("create"), None);
+    }
+
+    #[test]
     fn the_operation_is_found_in_gardeners_order() {
-        use Operation::{Create, Delete, Migrate, Reconcile, Restore};
+        use OperationType::{Create, Delete, Migrate, Reconcile, Restore};
         let deleted = View { is_deleted: true, is_confirmed: true, ..well() };
         let table = [
             (View { last: None, ..well() }, Create),
             (View { request: Some(Request::Reconcile), ..well() }, Reconcile),
             (View { generation: 2, ..well() }, Reconcile),
-            (View { last: last(Create, State::Unfinished), ..well() }, Create),
-            (View { last: last(Restore, State::Error), ..well() }, Restore),
+            (View { last: last(Create, OperationState::Processing), ..well() }, Create),
+            (View { last: last(Restore, OperationState::Error), ..well() }, Restore),
             (View { request: Some(Request::Restore), ..well() }, Restore),
             (View { last: None, request: Some(Request::Restore), ..well() }, Restore),
             (View { request: Some(Request::Migrate), ..deleted }, Migrate),
             (View { request: Some(Request::Restore), ..deleted }, Delete),
             (View { request: Some(Request::WaitForState), ..deleted }, Delete),
             (deleted, Delete),
-            (View { last: last(Migrate, State::Unfinished), ..well() }, Migrate),
+            (View { last: last(Migrate, OperationState::Processing), ..well() }, Migrate),
             (
-                View { last: last(Migrate, State::Succeeded), request: Some(Request::Restore), ..well() },
+                View {
+                    last: last(Migrate, OperationState::Succeeded),
+                    request: Some(Request::Restore),
+                    ..well()
+                },
                 Restore,
             ),
         ];
@@ -208,7 +275,7 @@ mod tests {
         assert_eq!(next(&well(), at(101)), Next::Rest(None));
         let resync = Some(SignedDuration::from_secs(50));
         assert_eq!(next(&View { resync, ..well() }, at(101)), Next::Rest(Some(at(150))));
-        assert_eq!(next(&View { resync, ..well() }, at(150)), Next::Do(Operation::Reconcile));
+        assert_eq!(next(&View { resync, ..well() }, at(150)), Next::Do(OperationType::Reconcile));
         assert_eq!(next(&View { request: Some(Request::WaitForState), ..well() }, at(101)), Next::Rest(None));
         assert_eq!(
             next(&View { last: None, request: Some(Request::WaitForState), ..well() }, at(101)),
@@ -219,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_was_let_go_is_left_alone() {
-        let gone = View { last: last(Operation::Migrate, State::Succeeded), ..well() };
+        let gone = View { last: last(OperationType::Migrate, OperationState::Succeeded), ..well() };
         for view in [gone, View { generation: 2, ..gone }, View { request: Some(Request::Reconcile), ..gone }]
         {
             assert_eq!(next(&view, at(101)), Next::Rest(None), "{view:?}");
@@ -233,37 +300,43 @@ mod tests {
         let deleted = View { is_deleted: true, ..well() };
         assert_eq!(next(&deleted, at(101)), Next::Unconfirmed);
         let confirmed = View { is_confirmed: true, ..deleted };
-        assert_eq!(next(&confirmed, at(101)), Next::Do(Operation::Delete));
-        let removed = View { last: last(Operation::Delete, State::Succeeded), ..confirmed };
-        assert_eq!(next(&removed, at(101)), Next::Do(Operation::Delete), "it is still to be let go of");
+        assert_eq!(next(&confirmed, at(101)), Next::Do(OperationType::Delete));
+        let removed = View { last: last(OperationType::Delete, OperationState::Succeeded), ..confirmed };
+        assert_eq!(next(&removed, at(101)), Next::Do(OperationType::Delete), "it is still to be let go of");
     }
 
     #[test]
     fn failures_are_tried_again_in_time_and_final_ones_on_a_change() {
-        let failed =
-            View { last: last(Operation::Reconcile, State::Error), not_before: Some(at(200)), ..well() };
+        let failed = View {
+            last: last(OperationType::Reconcile, OperationState::Error),
+            not_before: Some(at(200)),
+            ..well()
+        };
         assert_eq!(next(&failed, at(150)), Next::Rest(Some(at(200))));
-        assert_eq!(next(&failed, at(200)), Next::Do(Operation::Reconcile));
+        assert_eq!(next(&failed, at(200)), Next::Do(OperationType::Reconcile));
         assert_eq!(
             next(&View { request: Some(Request::Reconcile), ..failed }, at(150)),
-            Next::Do(Operation::Reconcile)
+            Next::Do(OperationType::Reconcile)
         );
-        let over = View { last: last(Operation::Create, State::Failed), ..well() };
+        let over = View { last: last(OperationType::Create, OperationState::Failed), ..well() };
         assert_eq!(next(&over, at(9_999)), Next::Rest(None));
-        assert_eq!(next(&View { generation: 2, ..over }, at(150)), Next::Do(Operation::Create));
+        assert_eq!(next(&View { generation: 2, ..over }, at(150)), Next::Do(OperationType::Create));
         let deleted = View { is_deleted: true, is_confirmed: true, ..over };
-        assert_eq!(next(&deleted, at(150)), Next::Do(Operation::Delete), "what failed can still go");
+        assert_eq!(next(&deleted, at(150)), Next::Do(OperationType::Delete), "what failed can still go");
     }
 
     #[test]
     fn whoever_asks_is_answered_even_if_the_clocks_differ() {
         let asked = |second| View { requested_at: Some(at(second)), ..well() };
         assert_eq!(next(&asked(100), at(101)), Next::Rest(None), "within the same second it is done");
-        assert_eq!(next(&asked(101), at(101)), Next::Do(Operation::Reconcile));
-        assert_eq!(next(&asked(160), at(101)), Next::Do(Operation::Reconcile), "their clock is ahead");
+        assert_eq!(next(&asked(101), at(101)), Next::Do(OperationType::Reconcile));
+        assert_eq!(next(&asked(160), at(101)), Next::Do(OperationType::Reconcile), "their clock is ahead");
         assert_eq!(done_at(Some(at(160)), at(101)), at(160));
         let done = View {
-            last: Some(Last { at: at(160), ..last(Operation::Create, State::Succeeded).unwrap() }),
+            last: Some(Last {
+                at: at(160),
+                ..last(OperationType::Create, OperationState::Succeeded).unwrap()
+            }),
             ..asked(160)
         };
         assert_eq!(next(&done, at(102)), Next::Rest(None), "and once is enough");

@@ -1,9 +1,9 @@
-//! Whose a directory of a bucket is: a mark in the store, written once by whoever comes first, and never replaced. What two hubs, or
-//! two namespaces of one, do not know of each other, they see there.
+//! The owner of a directory of a bucket: a mark in the store, written once by the first one, and never
+//! replaced. By the mark two hubs, or two namespaces of one hub, see each other.
 
 use std::fmt;
 
-/// Who a mark names, or who looks at it.
+/// The owner that a mark names, or the one that reads the mark.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub entry: String,
@@ -47,17 +47,17 @@ pub struct Directory<'m> {
     pub holds_data: bool,
 }
 
-/// What becomes of a directory that an entry is to have.
+/// Whether an entry gets a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its mark is the entry's.
     Ours,
-    /// Nobody's yet: it is marked.
+    /// It has no owner yet: mark it.
     Mark,
     Refused(Refusal),
 }
 
-/// Why an entry does not get the directory of its name. Nothing in it is touched for that entry.
+/// Why an entry does not get the directory of its name. Nothing in it is touched for this entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
@@ -72,8 +72,9 @@ pub enum Refusal {
     Unmarked(String, String),
 }
 
-/// May `us` have it? `is_known`: it was this entry's before there were marks, or somebody who may say so does. `mark`: key of the mark;
-/// `way_out`: the annotation by which to say so. Both for people.
+/// May `us` have it? `is_known`: it was this entry's before there were marks, or a person with that
+/// right says so. `mark`: key of the mark; `way_out`: the annotation by which a person says so. Both are
+/// for messages.
 pub fn judge(directory: Directory<'_>, us: &Owner, is_known: bool, (mark, way_out): (&str, &str)) -> Verdict {
     match directory.mark {
         Some(owner) if owner.is(us) => Verdict::Ours,
@@ -83,21 +84,21 @@ pub fn judge(directory: Directory<'_>, us: &Owner, is_known: bool, (mark, way_ou
     }
 }
 
-/// What becomes of a directory whose entry is deleted.
+/// What happens to a directory whose entry is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All that is in it goes.
+    /// All of its content is removed.
     Remove,
     /// It was never this entry's, and there is nothing in it.
     Nothing,
     LeftAlone(Refusal),
 }
 
-/// `was_set_up`: what is in it without a mark is known to be this entry's, as in [`judge`].
+/// `was_set_up`: unmarked content is known to be this entry's, as in [`judge`].
 pub fn end(directory: Directory<'_>, us: &Owner, was_set_up: bool, words: (&str, &str)) -> End {
     match judge(directory, us, was_set_up, words) {
         Verdict::Ours => End::Remove,
-        // Somebody else may begin there after the look.
+        // Another entry may begin there after this check.
         Verdict::Mark if !was_set_up => End::Nothing,
         Verdict::Mark => End::Remove,
         Verdict::Refused(why) => End::LeftAlone(why),

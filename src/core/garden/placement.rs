@@ -1,36 +1,37 @@
-//! Which bucket an entry goes to: the fullest that still has room, so that there are as few as possible.
+//! Chooses the bucket of an entry: the fullest one that still has room, so that there are as few
+//! buckets as possible.
 
 use jiff::Timestamp;
 
 use super::quota::room;
 
-/// How a bucket in the store stands.
+/// State of a bucket in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub enum BucketHealth {
     /// It is there.
     Ready,
-    /// It is there, and something is wrong with it that may pass.
+    /// It is there, with a fault that may pass.
     Ailing,
-    /// It is being made.
+    /// It is being created.
     Making,
-    /// It could not be made so far; that is tried again.
+    /// It could not be created so far, and is tried again.
     Stuck,
-    /// It never was, and never will be: its name is somebody else's, as a rule.
+    /// It will never be created, usually because its name belongs to another account.
     Refused,
 }
 
-impl Standing {
+impl BucketHealth {
     pub fn exists(self) -> bool {
         matches!(self, Self::Ready | Self::Ailing)
     }
 }
 
-/// A bucket, as far as entries may go there.
+/// A bucket that entries may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate<'b> {
     pub name: &'b str,
     pub created_at: Timestamp,
-    pub standing: Standing,
+    pub standing: BucketHealth,
     pub used: usize,
     /// `None`: any number.
     pub limit: Option<u32>,
@@ -42,8 +43,9 @@ impl Candidate<'_> {
     }
 }
 
-/// Index of the one that the next entry goes to: one with room that is there, and 1. well, 2. the fullest, 3. the oldest,
-/// 4. first by name, so that whoever asks again gets the same answer. `None`: the next bucket has to be waited for.
+/// Index of the bucket of the next entry: one with room that is there, and 1. without a fault, 2. the
+/// fullest, 3. the oldest, 4. first by name, so that the answer is always the same. `None`: wait for the
+/// next bucket.
 pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     let open = candidates.iter().enumerate().filter(|(_, one)| one.standing.exists() && one.has_room());
     let best =
@@ -51,16 +53,16 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     best.map(|(index, _)| index)
 }
 
-/// Buckets that are to be made for `waiting` entries, beside those that are being made. Where there is none at all, one is
-/// made before the first entry comes.
+/// How many buckets to create for `waiting` entries, in addition to those that are being created. If
+/// there is none at all, one is created before the first entry comes.
 pub fn missing(candidates: &[Candidate], waiting: usize, limit: Option<u32>) -> usize {
-    let coming = |one: &&Candidate| matches!(one.standing, Standing::Making | Standing::Stuck);
+    let coming = |one: &&Candidate| matches!(one.standing, BucketHealth::Making | BucketHealth::Stuck);
     let room = candidates
         .iter()
         .filter(coming)
         .fold(0usize, |sum, one| sum.saturating_add(room(one.limit, one.used)));
     let each = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)).max(1);
-    let is_first = candidates.iter().all(|one| one.standing == Standing::Refused);
+    let is_first = candidates.iter().all(|one| one.standing == BucketHealth::Refused);
     waiting.saturating_sub(room).div_ceil(each).max(usize::from(is_first))
 }
 
@@ -68,14 +70,14 @@ pub fn missing(candidates: &[Candidate], waiting: usize, limit: Option<u32>) -> 
 mod tests {
     use proptest::prelude::*;
 
-    use super::Standing::*;
+    use super::BucketHealth::*;
     use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn bucket(name: &'static str, standing: Standing, used: usize) -> Candidate<'static> {
+    fn bucket(name: &'static str, standing: BucketHealth, used: usize) -> Candidate<'static> {
         Candidate { name, created_at: at(0), standing, used, limit: Some(10) }
     }
 

@@ -1,7 +1,7 @@
 //! Where backups of a profile's clusters go, and which buckets that takes.
 //!
-//! A bucket is wanted once a seed is there that backs up into it, also where the profile names one region for all: a
-//! bucket's name is known to the whole world, and one that nobody uses is not taken for nothing.
+//! A bucket is wanted once a seed is there that backs up into it, even if the profile names one region
+//! for all: names of buckets are global, and none is taken without need.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub struct Profile {
     pub backup: Option<Backup>,
     /// Another provider without a region is let in, and yields no bucket.
     pub allows_cross_provider: bool,
-    /// This endpoint, or path, is another address of the store in which its buckets are: so somebody says.
+    /// A person says that this endpoint or path is another address of the store that has its buckets.
     pub same_store: Option<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct Backup {
     pub config: StoreConfig,
 }
 
-/// A member cluster, as far as its place goes.
+/// A member cluster and its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seed {
     pub name: String,
@@ -54,12 +54,12 @@ impl Seed {
     }
 }
 
-/// What a profile and its seeds come to.
+/// The buckets that a profile and its seeds need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// In each of these there has to be a bucket with room.
     pub stores: BTreeSet<Store>,
-    /// Names of seeds whose region is none of the profile's: they have nowhere to back up.
+    /// Names of seeds whose region is none of the profile's, and whose backups have no bucket.
     pub stranded: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
-//! What may be removed from a bucket. Whoever removes anything holds a [`Scope`], and there is no way to one but these
-//! functions: an empty or crooked prefix would take the data of every cluster that shares the bucket.
+//! What may be removed from a bucket. Every removal takes a [`Scope`], which only these functions
+//! create, because an empty or malformed prefix would remove the data of every cluster that shares the
+//! bucket.
 
 /// Put before the name of an entry from which another cluster is restored; its data lies under the name without it
 /// (source: Gardener's control-plane migration).
@@ -49,7 +50,7 @@ impl Scope {
         (!self.0.is_empty() && !self.0.starts_with(NOTES)).then(|| Self(format!("{NOTES}/{}", self.0)))
     }
 
-    /// All of a bucket. `named`: the value of the annotation by which somebody wants it emptied.
+    /// All of a bucket. `named`: the value of the annotation by which a person asks to empty it.
     ///
     /// # Errors
     /// When that does not name the bucket.

@@ -1,8 +1,8 @@
-//! A store: where it is, by which credentials and settings it is reached.
+//! A store: its place, credentials and settings.
 
 use crate::violation::{Field, Violations};
 
-/// Providers that berth itself serves. Others are left to whoever serves them in a member cluster.
+/// Providers that berth itself serves. Other providers need another controller in the member cluster.
 pub const SERVED: [&str; 4] = [AWS, AZURE, GCP, FILESYSTEM];
 pub const AWS: &str = "aws";
 pub const AZURE: &str = "azure";
@@ -23,14 +23,15 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// A Secret with credentials. Either part may be empty, where somebody left it out.
+/// A Secret with credentials. Either part may be empty if it was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretRef {
     pub name: String,
     pub namespace: String,
 }
 
-/// Keys that a Secret must have for it. Of providers that others serve: those of the S3 protocol, which most speak.
+/// Keys that a Secret must have for it. For providers that berth does not serve: those of S3, which most
+/// of them speak.
 pub fn secret_keys(provider: &str) -> &'static [&'static str] {
     match provider {
         FILESYSTEM => &[],
@@ -55,7 +56,7 @@ pub struct StoreConfig {
     pub location_keys: Option<LocationKeys>,
     /// What [`LocationKeys::Scoped`] takes besides: a role, whose rights they have in their directories.
     pub role_arn: Option<String>,
-    /// Who makes them, where that is not Amazon.
+    /// The service that creates them, if that is not Amazon's.
     pub sts_endpoint: Option<String>,
     /// How long they last.
     pub key_minutes: Option<u32>,
@@ -101,7 +102,7 @@ pub struct Store {
     pub config: StoreConfig,
 }
 
-/// What cannot work at this provider. Of others than [`SERVED`] nothing is known.
+/// Settings that cannot work at this provider. Nothing is known of providers other than [`SERVED`].
 pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Violations {
     let mut found = Violations::default();
     let is_folder = provider == FILESYSTEM;

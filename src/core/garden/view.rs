@@ -1,4 +1,4 @@
-//! The objects of hub and member, as far as checks go.
+//! The objects of hub and member, reduced to what admission checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ pub struct Bucket {
     pub place: Place,
     pub secret: Option<SecretRef>,
     pub config: StoreConfig,
-    /// The profile that it was made for. `None`: people made it.
+    /// The profile that it was created for. `None`: a person created it.
     pub owner: Option<String>,
     /// UIDs of the entries that have a place here.
     pub allocated: BTreeSet<String>,
     /// How many it takes. `None`: any number.
     pub limit: Option<u32>,
-    /// It has been there, in the store.
+    /// It was once in the store.
     pub is_made: bool,
     pub is_terminating: bool,
-    /// It will never come about.
+    /// It will never be created.
     pub has_failed: bool,
-    /// What is in it is to stay in the store: the reason that was given.
+    /// Its content should stay in the store: the reason that was given.
     pub forget_data: Option<String>,
 }
 
@@ -52,11 +52,11 @@ pub struct Entry {
     /// The bucket in which the hub once gave it its place, which outlives a restore.
     pub placed_in: Option<String>,
     pub is_terminating: bool,
-    /// The hub has taken it up, and puts its end on record.
+    /// The hub has taken it up, and will record its end.
     pub is_claimed: bool,
-    /// Its data is to go without grace: the reason that was given.
+    /// Its data should be removed without grace: the reason that was given.
     pub force_deletion: Option<String>,
-    /// Its data is to stay in the store: the reason that was given.
+    /// Its data should stay in the store: the reason that was given.
     pub forget_data: Option<String>,
     /// Its next move does not wait for the cluster that may be writing there: the reason that was given.
     pub take_over: Option<String>,
@@ -72,11 +72,11 @@ pub struct Extension {
     pub bucket: Option<String>,
     pub secret: Option<SecretRef>,
     pub is_terminating: bool,
-    /// Somebody has confirmed that it may be deleted.
+    /// Its deletion was confirmed.
     pub is_confirmed: bool,
 }
 
-/// Everything of one moment.
+/// All objects at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Where the hub's credentials are.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::cache::{Cache, Shared};
 use crate::watch::reflect_by;
 
-/// Name, and namespace, which is empty for cluster-scoped kinds: all of one name stand together.
+/// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are together.
 type Key = (String, String);
 
 pub struct ObjectCache<K> {
@@ -24,7 +24,7 @@ impl<K> ObjectCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    /// `changes` counts what happens to any of several kinds.
+    /// `changes` counts changes of several kinds together.
     pub fn new(changes: &Arc<watch::Sender<u64>>) -> Self {
         Self { objects: Shared::new(Cache::default(), changes) }
     }
@@ -33,7 +33,7 @@ where
         self.objects.read().is_synced()
     }
 
-    /// The only one of that name; of several the first.
+    /// The first object of that name.
     pub fn get(&self, name: &str) -> Option<Arc<K>> {
         self.named(name).into_iter().next()
     }
@@ -49,12 +49,12 @@ where
         self.objects.read().values().cloned().collect()
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later.
+    /// Takes in the answer to a write of this process, which the watch will show only later.
     pub fn note(&self, object: K) {
         self.objects.write_silently(|objects| objects.assume(key(&object), Arc::new(object)));
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, api: Api<DeserializeGuard<K>>, config: watcher::Config) {
         let keep = |mut object: K| {
             object.meta_mut().managed_fields = None;

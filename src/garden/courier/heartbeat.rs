@@ -1,5 +1,5 @@
-//! The hub hears that this seed's controllers are at work, and of which cluster they are. In another one's name nobody speaks,
-//! and nothing is carried.
+//! Tells the hub that this seed's controllers are running, and of which cluster they are. A cluster
+//! that uses another one's name reports only that, and syncs nothing.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use anyhow::{Context as _, anyhow};
 use berth_api::garden::report::with_condition;
 use berth_api::garden::{Condition, Seed};
 use berth_api::keys;
-use berth_core::garden::executor::SILENT;
-use berth_core::garden::identity::{Standing, standing};
+use berth_core::garden::assignment::SILENT;
+use berth_core::garden::identity::{SeedIdentity, standing};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -23,23 +23,23 @@ use crate::pace::{paced, passed};
 use crate::text::chain;
 use crate::write::{Answer, Pauses, Write, patch_status};
 
-/// The hub takes a seed for gone that was silent for four of these.
+/// The hub considers a seed gone after four periods without a heartbeat.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long an API server may take.
+/// Time-out of a call to an API server.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Somebody else writes the same status now and then.
+/// Writes of one heartbeat: the hub writes the same status now and then.
 const ATTEMPTS: usize = 3;
-/// Every cluster has it from its first moment, and nobody can make it anew.
+/// Its UID identifies the cluster, because it cannot be deleted and created again.
 const OF_CLUSTER: &str = "kube-system";
-/// Type of the Seed's condition: another cluster comes with its name.
+/// Type of the Seed's condition: another cluster uses its name.
 const CLUSTER_CONFLICT: &str = "ClusterConflict";
 
-/// May we carry in the name of the seed?
+/// Is this cluster the seed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The hub has not been asked.
+    /// The hub has not been asked yet.
     Unknown,
-    /// Nobody else is it.
+    /// No other cluster is the seed.
     Ours,
     Anothers,
 }
@@ -51,22 +51,23 @@ pub struct Heart<'a> {
     pub identity: &'a watch::Sender<Identity>,
 }
 
-/// What a look at the Seed came to.
+/// Result of one heartbeat.
 enum Look {
     Beaten,
-    /// Another cluster is it, with this UID.
+    /// Another cluster is the seed, with this UID.
     Another(String),
     Unregistered,
 }
 
-/// The condition of the one that is turned away, which it renews; when that was last seen to change, by our clock.
+/// The condition that a rejected cluster writes and renews, and when it was last seen to change, by
+/// this process's clock.
 #[derive(Default)]
 struct Rival {
     renewed: Option<(Time, Instant)>,
 }
 
 impl Heart<'_> {
-    /// For ever.
+    /// Runs for ever.
     pub async fn run(&self) {
         let mut ticks = interval(paced(PERIOD));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -81,14 +82,14 @@ impl Heart<'_> {
                 Ok(Look::Another(uid)) => {
                     self.become_known(Identity::Anothers);
                     Some(format!(
-                        "the hub has it as another cluster, with UID {uid}: nothing is carried; if it is this one from now on, give \
+                        "the hub knows this Seed as another cluster, with UID {uid}: nothing is synced; if it is this cluster from now on, give \
                          the Seed the annotation {}: {}",
                         keys::CLUSTER,
                         own.as_deref().unwrap_or_default()
                     ))
                 }
                 Ok(Look::Unregistered) => {
-                    // Nobody else is it either, unless it was a moment ago.
+                    // No other cluster is the seed either, unless one was a moment ago.
                     if *self.identity.borrow() == Identity::Unknown {
                         self.become_known(Identity::Ours);
                     }
@@ -98,12 +99,12 @@ impl Heart<'_> {
             };
             match (&failed, silent) {
                 (Some(why), _) if *self.identity.borrow() == Identity::Anothers => {
-                    error!(seed = self.seed, why, "this cluster is not the Seed in whose name it comes");
+                    error!(seed = self.seed, why, "this cluster is not the Seed whose name it uses");
                 }
                 (Some(why), _) => {
-                    warn!(seed = self.seed, why, "the hub does not hear of us; what runs goes on");
+                    warn!(seed = self.seed, why, "could not send a heartbeat to the hub; syncing continues");
                 }
-                (None, true) => info!(seed = self.seed, "the hub hears of us again"),
+                (None, true) => info!(seed = self.seed, "sends heartbeats to the hub again"),
                 (None, false) => {}
             }
             silent = failed.is_some();
@@ -114,7 +115,8 @@ impl Heart<'_> {
         self.identity.send_if_modified(|identity| std::mem::replace(identity, now) != now);
     }
 
-    /// Each write carries the version that was judged: of two that come at once, one is the first.
+    /// Each write carries the resourceVersion that was judged, so of two clusters that write at the same
+    /// time only one succeeds.
     async fn look(&self, own: &mut Option<String>, rival: &mut Rival) -> anyhow::Result<Look> {
         let uid = match own {
             Some(uid) => uid.clone(),
@@ -135,8 +137,10 @@ impl Heart<'_> {
             let status = found.status.clone().unwrap_or_default();
             let said = found.annotations().get(keys::CLUSTER).map(String::as_str);
             let (status, look) = match standing(&uid, said, status.cluster_uid.as_deref()) {
-                Standing::Known | Standing::First => (rival.beat(&uid, &status.conditions), Look::Beaten),
-                Standing::Another(other) => {
+                SeedIdentity::Known | SeedIdentity::First => {
+                    (rival.beat(&uid, &status.conditions), Look::Beaten)
+                }
+                SeedIdentity::Another(other) => {
                     let conflict = conflict(&uid, other, self.seed);
                     let renewed = renewed(&status.conditions, conflict);
                     (json!({"conditions": renewed}), Look::Another(other.to_owned()))
@@ -146,7 +150,7 @@ impl Heart<'_> {
             let as_judged = Write::to(self.seed).version(judged).within(ANSWER);
             match (patch_status(&api, as_judged, json!({"status": status})).await, look) {
                 (Answer::Written(_), look) => return Ok(look),
-                // It is so, whether it could be told or not.
+                // Another cluster is the seed, whether the condition could be written or not.
                 (_, Look::Another(other)) => return Ok(Look::Another(other)),
                 (Answer::Conflict(error), _) => last = anyhow!(chain(&error)),
                 (Answer::Gone(_), _) => return Ok(Look::Unregistered),
@@ -157,15 +161,15 @@ impl Heart<'_> {
         Err(last)
     }
 
-    /// Of this cluster.
+    /// UID of this cluster.
     async fn uid(&self) -> anyhow::Result<String> {
         let api: Api<Namespace> = Api::all(self.member.clone());
         let asked = timeout(ANSWER, api.get_metadata(OF_CLUSTER)).await;
         let found = asked.context("this cluster's API server did not answer in time")?;
         let found = found.map_err(|error| {
             anyhow!(
-                "which cluster this is cannot be told: {}: it takes the right to get namespace {OF_CLUSTER}, which ClusterRole \
-                 berth-garden-courier gives",
+                "cannot identify this cluster: {}: it takes the right to get namespace {OF_CLUSTER}, which ClusterRole \
+                 berth-garden-courier grants",
                 chain(&error)
             )
         })?;
@@ -174,8 +178,8 @@ impl Heart<'_> {
 }
 
 impl Rival {
-    /// What a beat writes. That somebody else comes with the same name is taken back when nothing has been heard of that for a
-    /// while.
+    /// What a heartbeat writes. The condition that another cluster uses the same name is taken back when
+    /// that cluster has not renewed it for a while.
     fn beat(&mut self, uid: &str, conditions: &[Condition]) -> Value {
         let mut beat = json!({"lastHeartbeatTime": Time(Timestamp::now()), "clusterUID": uid});
         let told = conditions.iter().find(|one| one.kind == CLUSTER_CONFLICT && one.status == "True");
@@ -186,8 +190,7 @@ impl Rival {
         match &self.renewed {
             Some((renewed, at)) if *renewed == told.last_update_time => {
                 if passed(at.elapsed()) > SILENT.unsigned_abs() {
-                    let over =
-                        condition("False", "OneCluster", "no other cluster comes with this name any more");
+                    let over = condition("False", "OneCluster", "no other cluster uses this name any more");
                     if let Some(conditions) = with_condition(conditions, over) {
                         beat["conditions"] = json!(conditions);
                     }
@@ -214,7 +217,7 @@ fn condition(status: &str, reason: &str, message: &str) -> Condition {
 
 fn conflict(own: &str, other: &str, seed: &str) -> Condition {
     let message = format!(
-        "a cluster with UID {own} comes as Seed {seed}, which is the one with UID {other}: it is turned away, and carries nothing. If \
+        "a cluster with UID {own} uses the name of Seed {seed}, which is the cluster with UID {other}: it syncs nothing. If \
          it is a copy, stop its agent, or register it as a Seed of its own; if it is this Seed from now on, set the annotation {}: \
          {own}",
         keys::CLUSTER
@@ -222,7 +225,7 @@ fn conflict(own: &str, other: &str, seed: &str) -> Condition {
     condition("True", "AnotherCluster", &message)
 }
 
-/// Said again each time: who is the Seed takes it back when it is not.
+/// Renewed with each heartbeat: the cluster that is the Seed takes it back when it is not renewed.
 fn renewed(conditions: &[Condition], wanted: Condition) -> Vec<Condition> {
     let now = wanted.last_update_time.clone();
     let mut all = with_condition(conditions, wanted).unwrap_or_else(|| conditions.to_vec());

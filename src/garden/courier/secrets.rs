@@ -1,9 +1,11 @@
-//! Secrets of the hub, each asked for by its name: a seed may read those of its buckets, and list none.
+//! Secrets of the hub, each read by its name, because a seed may read those of its buckets and may
+//! list none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_core::garden::member::Problem;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::RwLock;
@@ -15,15 +17,26 @@ use crate::client::is_forbidden;
 use crate::pace::paced;
 use crate::text::chain;
 
-/// Changed keys are noticed within this.
+/// Changed keys are noticed within this time.
 const PERIOD: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(5);
-/// Rights that were just given may take a moment to be known to every API server, and keys to be made.
+/// How long a refusal has to last: new rights take a moment to reach every API server, and new keys
+/// take a moment to be created.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// Keys and values of a Secret.
 pub type Credentials = BTreeMap<String, Vec<u8>>;
+
+/// Credentials of a bucket or of an entry, as far as the hub has answered.
+#[derive(Clone, Debug)]
+pub enum HubCredentials {
+    /// The hub has yet to say what this Secret contains.
+    Unanswered(String),
+    /// There are none: why, and what to do about it.
+    Missing(Problem),
+    Known(Arc<Credentials>),
+}
 
 /// What the hub answered last.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +63,7 @@ impl Secrets {
         }
     }
 
-    /// These are to be known, and no others.
+    /// Reads these, and forgets all others.
     pub fn want(&self, names: BTreeSet<String>) {
         self.wanted.send_if_modified(|wanted| {
             let differs = *wanted != names;
@@ -64,7 +77,7 @@ impl Secrets {
         self.answers.read().get(name).cloned()
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, client: &Client) {
         let api: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
         let mut changed = self.wanted.subscribe();
@@ -89,7 +102,7 @@ impl Secrets {
         }
     }
 
-    /// `None`: no answer; what is known stays.
+    /// `None`: no answer; what is known stays valid.
     async fn ask(&self, api: &Api<Secret>, name: &str) -> Option<Answer> {
         match timeout(ANSWER, api.get_opt(name)).await {
             Ok(Ok(None)) => Some(Answer::Missing),
@@ -98,15 +111,19 @@ impl Secrets {
                 Some(Answer::Found(Arc::new(data.collect())))
             }
             Ok(Err(error)) if is_forbidden(&error) => {
-                debug!(name, error = chain(&error), "a Secret of the hub may not be read");
+                debug!(name, error = chain(&error), "may not read a Secret of the hub");
                 Some(Answer::Forbidden)
             }
             Ok(Err(error)) => {
-                warn!(name, error = chain(&error), "a Secret of the hub cannot be read: what is known stays");
+                warn!(
+                    name,
+                    error = chain(&error),
+                    "could not read a Secret of the hub: its last contents stand"
+                );
                 None
             }
             Err(_) => {
-                warn!(name, "the hub did not answer in time: what is known of its Secret stays");
+                warn!(name, "could not read a Secret of the hub in time: its last contents stand");
                 None
             }
         }
@@ -120,7 +137,7 @@ impl Secrets {
     }
 }
 
-/// Has it been refused for long enough that it is meant so?
+/// Has it been refused for so long that the refusal is final?
 fn has_lasted(refused: &mut BTreeMap<String, Instant>, name: &str) -> bool {
     refused.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= paced(SETTLED)
 }

@@ -1,12 +1,13 @@
 //! The hub and the member cluster, as the courier sees them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::garden::report::Problem;
 use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
 use berth_api::velero::BackupStorageLocation;
 use berth_api::{extensions, keys};
 use berth_core::garden::location_keys;
+use berth_core::garden::member::Problem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -14,11 +15,10 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::cache::ObjectCache;
-use super::secrets::{Answer, Credentials, Secrets};
-use super::write::Failure;
+use super::secrets::{Answer, Credentials, HubCredentials, Secrets};
 use crate::watch::of_namespace;
 
-/// What the hub says. Stays as it was while the hub cannot be reached.
+/// Watch caches of the hub. They stay as they are while the hub cannot be reached.
 pub struct Hub {
     namespace: String,
     pub buckets: ObjectCache<BackupBucket>,
@@ -27,16 +27,16 @@ pub struct Hub {
     tombstones: ObjectCache<ConfigMap>,
 }
 
-/// What was made of it here.
+/// Watch caches of the member cluster.
 pub struct Member {
     namespace: String,
     garden_namespace: String,
     pub buckets: ObjectCache<extensions::BackupBucket>,
     pub entries: ObjectCache<extensions::BackupEntry>,
-    /// Of ours in the namespace of the credentials.
+    /// The courier's own, in the namespace of the credentials.
     pub secrets: ObjectCache<Secret>,
     pub locations: ObjectCache<BackupStorageLocation>,
-    /// Of ours beside the locations.
+    /// The courier's own, beside the locations.
     pub location_secrets: ObjectCache<Secret>,
 }
 
@@ -55,7 +55,8 @@ impl Hub {
         self.buckets.is_synced() && self.entries.is_synced() && self.tombstones.is_synced()
     }
 
-    /// Credentials are asked for of buckets that this seed acts on, and of entries that are its.
+    /// Asks for the credentials of buckets that this seed acts on, and of entries that it holds or is to
+    /// hold.
     pub fn want_credentials(&self, seed: &str) {
         let acts = |by: Option<&String>| by.is_some_and(|by| by == seed);
         let mut wanted = Vec::new();
@@ -75,7 +76,7 @@ impl Hub {
         self.secrets.want(ours.map(|secret| secret.name).collect());
     }
 
-    /// Where the credentials of a bucket are, or of an entry in it, which may have some of its own.
+    /// Where the credentials of a bucket are, or of an entry in it, which may have its own.
     fn secret_of(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> Option<SecretReference> {
         let secret = bucket.spec.secret_ref.clone()?;
         let Some(entry) = entry.filter(|_| is_scoped(bucket)) else { return Some(secret) };
@@ -83,7 +84,7 @@ impl Hub {
         Some(SecretReference { name, namespace: self.namespace.clone() })
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, client: &Client) {
         let all = watcher::Config::default;
         let ended = all().labels(&format!("{}=true", keys::TOMBSTONE));
@@ -95,8 +96,8 @@ impl Hub {
         );
     }
 
-    /// The entry of that name. Of several, in as many namespaces, one has the directory: the one that was given a place, and a
-    /// seed to act on it.
+    /// The entry of that name. If several namespaces have one, the directory is that of the entry which
+    /// has a place, and a seed that acts on it.
     pub fn entry(&self, name: &str) -> Option<Arc<BackupEntry>> {
         let lacks = |entry: &Arc<BackupEntry>| {
             let is_claimed = entry.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER);
@@ -106,28 +107,21 @@ impl Hub {
         self.entries.named(name).into_iter().min_by_key(lacks)
     }
 
-    /// Is the end of the entry of that name and UID on record?
-    pub fn has_tombstone(&self, entry: &str, uid: &str) -> bool {
-        let says = |map: &ConfigMap, key: &str, value: &str| {
-            map.data.as_ref().and_then(|data| data.get(key)).is_some_and(|found| found == value)
-        };
-        self.tombstones.all().iter().any(|map| says(map, "entry", entry) && says(map, "uid", uid))
+    /// UIDs of entries of that name whose end is on record.
+    pub fn tombstones_of(&self, entry: &str) -> BTreeSet<String> {
+        let get = |map: &ConfigMap, key: &str| map.data.as_ref()?.get(key).cloned();
+        let all = self.tombstones.all();
+        let theirs = all.iter().filter(|map| get(map, "entry").as_deref() == Some(entry));
+        theirs.filter_map(|map| get(map, "uid")).collect()
     }
 
-    /// Of a bucket, or of an entry in it. Within: why there are none, and what to do about it.
-    ///
-    /// # Errors
-    /// When the hub has yet to answer.
-    pub fn credentials(
-        &self,
-        bucket: &BackupBucket,
-        entry: Option<&BackupEntry>,
-    ) -> Result<Result<Credentials, Problem>, Failure> {
-        let fault = |text: String| Ok(Err(Problem::of_configuration(text)));
+    /// Of a bucket, or of an entry in it.
+    pub fn credentials(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> HubCredentials {
+        let fault = |text: String| HubCredentials::Missing(Problem::of_configuration(text));
         let secret = self.secret_of(bucket, entry);
         let Some(SecretReference { name, namespace }) = &secret else {
             if !berth_api::garden::location::takes_credentials(&bucket.spec.provider) {
-                return Ok(Ok(Credentials::new()));
+                return HubCredentials::Known(Arc::new(Credentials::new()));
             }
             let bucket = bucket.name_any();
             return fault(format!("BackupBucket {bucket} names no credentials: set spec.secretRef"));
@@ -135,12 +129,12 @@ impl Hub {
         let ours = &self.namespace;
         if namespace != ours {
             return fault(format!(
-                "Secret {namespace}/{name} cannot be read: credentials of buckets belong into namespace {ours}"
+                "Secret {namespace}/{name} cannot be read: put credentials of buckets into namespace {ours}"
             ));
         }
         match self.secrets.get(name) {
-            None => Err(Failure::Unanswered { name: name.clone() }),
-            Some(Answer::Found(credentials)) => Ok(Ok((*credentials).clone())),
+            None => HubCredentials::Unanswered(name.clone()),
+            Some(Answer::Found(credentials)) => HubCredentials::Known(credentials),
             Some(Answer::Missing) if entry.is_some() && is_scoped(bucket) => fault(format!(
                 "the hub has not made the keys of this directory (Secret {namespace}/{name}): Events of the BackupEntry there say why"
             )),
@@ -148,8 +142,8 @@ impl Hub {
                 "there is no Secret {namespace}/{name} in the hub: create it again with the store's keys"
             )),
             Some(Answer::Forbidden) => fault(format!(
-                "Secret {namespace}/{name} in the hub may not be read: that right is given to ServiceAccount SEED of namespace {} \
-                 and to user {}SEED, where SEED is this Seed's name: let the agent's kubeconfig be for one of them",
+                "Secret {namespace}/{name} in the hub may not be read: ServiceAccount SEED of namespace {} and user {}SEED may, where \
+                 SEED is this Seed's name: let the agent's kubeconfig be for one of them",
                 keys::SEEDS_NAMESPACE,
                 keys::SEED_USER
             )),
@@ -178,7 +172,7 @@ impl Member {
             && self.location_secrets.is_synced()
     }
 
-    /// For ever.
+    /// Runs for ever.
     pub async fn follow(&self, client: &Client) {
         let all = watcher::Config::default;
         let ours = || all().labels(keys::CARRIED_FOR);
@@ -192,7 +186,7 @@ impl Member {
     }
 }
 
-/// Do locations there have keys of their own?
+/// Do locations in this bucket have keys of their own?
 fn is_scoped(bucket: &BackupBucket) -> bool {
     let keys = bucket.spec.provider_config.as_ref().and_then(|config| config.location_keys);
     keys == Some(LocationKeys::Scoped)

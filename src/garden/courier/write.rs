@@ -2,8 +2,7 @@
 
 use std::fmt::Debug;
 
-use berth_api::garden::carried::{is_ours, lacks};
-use berth_api::garden::report::Problem;
+use berth_api::garden::member_objects::{is_ours, lacks};
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -24,13 +23,13 @@ pub enum Failure {
     #[error("failed to {what} {kind} {name}")]
     Api { what: &'static str, kind: String, name: String, source: Box<kube::Error> },
     #[error(
-        "{kind} {name} in the member cluster is somebody else's: rename one of the two, or delete that one"
+        "{kind} {name} in the member cluster was not made for a hub: rename one of the two, or delete that one"
     )]
     Foreign { kind: String, name: String },
-    #[error("{}", .0.description)]
-    Elsewhere(Problem),
-    #[error("the hub has not said yet what its Secret {name} holds")]
+    #[error("the hub has not said yet what its Secret {name} contains")]
     Unanswered { name: String },
+    #[error("more steps are left than one pass takes")]
+    Unfinished,
 }
 
 impl Failure {
@@ -42,34 +41,35 @@ impl Failure {
         Self::Foreign { kind: K::kind(&()).into_owned(), name: name.to_owned() }
     }
 
-    /// Somebody else was faster, or has yet to speak: nothing is wrong, and it is looked at again.
+    /// Another writer was faster, or the hub has yet to answer: nothing is wrong, and the next pass
+    /// looks again.
     pub fn passes(&self) -> bool {
         match self {
             Self::Api { source, .. } => is_conflict(source),
-            Self::Unanswered { .. } => true,
-            Self::Foreign { .. } | Self::Elsewhere(_) => false,
+            Self::Unanswered { .. } | Self::Unfinished => true,
+            Self::Foreign { .. } => false,
         }
     }
 }
 
-/// One kind to write to, and what is known of it.
-pub struct Desk<'a, K> {
+/// Objects of one kind, to write to, and their watch cache.
+pub struct Target<'a, K> {
     pub api: Api<K>,
-    pub known: &'a ObjectCache<K>,
+    pub cache: &'a ObjectCache<K>,
 }
 
-impl<K> Desk<'_, K>
+impl<K> Target<'_, K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
 {
-    /// Server-side: what others set besides stays.
+    /// By server-side apply, so fields that others set stay.
     pub async fn apply(&self, object: &K) -> Result<(), Failure> {
         let name = object.name_any();
         let answer = write::apply(&self.api, Write::to(&name), object).await;
         self.take("apply", &name, answer)
     }
 
-    /// As it was seen, or not at all. `metadata` and `rest` are merged in.
+    /// Merges `metadata` and `rest` into the object, on the resourceVersion that was seen.
     pub async fn patch(&self, found: &K, metadata: Value, rest: Value) -> Result<(), Failure> {
         let mut change = rest;
         change["metadata"] = metadata;
@@ -81,20 +81,20 @@ where
         self.patch(found, json!({"annotations": annotations}), json!({})).await
     }
 
-    /// Of the status; as it was seen, or not at all.
+    /// Merges into the status, on the resourceVersion that was seen.
     pub async fn patch_status(&self, found: &K, status: Value) -> Result<(), Failure> {
         let answer = write::patch_status(&self.api, as_seen(found), json!({"status": status})).await;
         self.take("report on", &found.name_any(), answer)
     }
 
-    /// What was written is known before the watch shows it.
+    /// Takes the written object into the watch cache, which would show it only later.
     fn take(&self, what: &'static str, name: &str, answer: Answer<K>) -> Result<(), Failure> {
         let written = answer.written().map_err(|error| Failure::of::<K>(what, name, error))?;
-        self.known.note(written);
+        self.cache.note(written);
         Ok(())
     }
 
-    /// That very object. Gone already is as good.
+    /// Deletes the object with this UID. One that is gone already counts as deleted.
     pub async fn delete(&self, found: &K) -> Result<(), Failure> {
         let name = found.name_any();
         match write::delete(&self.api, Write::to(&name).uid(found.meta().uid.as_deref())).await {
@@ -106,9 +106,9 @@ where
     /// # Errors
     /// When there is an object of that name that was not made for a hub.
     pub async fn ensure_ours(&self, name: &str) -> Result<(), Failure> {
-        let foreign = match self.known.get(name) {
+        let foreign = match self.cache.get(name) {
             Some(found) => !is_ours(found.meta()),
-            // Those that are somebody else's are not watched everywhere.
+            // Objects that were not made for a hub are not watched everywhere.
             None => {
                 let found = self.api.get_metadata_opt(name).await;
                 let found = found.map_err(|error| Failure::of::<K>("get", name, error))?;
@@ -123,23 +123,26 @@ fn as_seen<K: Resource>(found: &K) -> Write<'_> {
     Write::on(found).uid(None)
 }
 
-/// A Secret of ours with these contents; written only where it is not so already.
-pub async fn keep_secret(
-    desk: &Desk<'_, Secret>,
-    name: &str,
-    labels: &[(&str, &str)],
-    data: &Credentials,
-) -> Result<(), Failure> {
+impl Target<'_, Secret> {
+    /// Writes a Secret of ours; core plans this only where it is not so already.
+    pub async fn keep(&self, wanted: &Secret) -> Result<(), Failure> {
+        self.ensure_ours(&wanted.name_any()).await?;
+        self.apply(wanted).await
+    }
+}
+
+/// A Secret of ours with these contents.
+pub fn secret(name: &str, labels: &[(&str, &str)], data: &Credentials) -> Secret {
     let data = data.iter().map(|(key, value)| (key.clone(), ByteString(value.clone()))).collect();
-    // Whoever reads an archive is not to find the keys to the bucket that it is in.
+    // An archive in a bucket must not contain the keys to that bucket.
     let labels = labels.iter().chain([&(EXCLUDE_FROM_BACKUP, "true")]);
     let labels = labels.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..ObjectMeta::default() };
-    let is_so =
-        |found: &Secret| found.data.clone().unwrap_or_default() == data && !lacks(&found.metadata, &metadata);
-    if desk.known.get(name).is_some_and(|found| is_so(&found)) {
-        return Ok(());
-    }
-    desk.ensure_ours(name).await?;
-    desk.apply(&Secret { metadata, data: Some(data), ..Secret::default() }).await
+    Secret { metadata, data: Some(data), ..Secret::default() }
+}
+
+/// Has `found` all that `wanted` has, and the same contents?
+pub fn is_kept(found: &Secret, wanted: &Secret) -> bool {
+    found.data.clone().unwrap_or_default() == wanted.data.clone().unwrap_or_default()
+        && !lacks(&found.metadata, &wanted.metadata)
 }

@@ -1,9 +1,9 @@
-//! BackupBucket: a bucket of its name.
+//! BackupBucket: a bucket of the object's name.
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry, ExtensionStatus};
-use berth_api::garden::{Removed, SecretReference};
+use berth_api::extensions::{BackupBucket, BackupEntry};
+use berth_api::garden::Removed;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::scope::Scope;
@@ -13,133 +13,113 @@ use kube::api::{Api, ListParams};
 use tracing::warn;
 
 use super::emptying::empty;
-use super::outcome::{Outcome, Problem, store_config};
+use super::outcome::{Outcome, Problem};
 use super::purge::survey;
-use super::secret;
-use super::task::{Extension, Task};
-use crate::storage::bucket::{Bucket, Created, Removed as How, StoreError};
+use super::task::{Actuator, Task};
+use crate::storage::bucket::{Created, Removed as How, StoreError};
 
-/// Pages of what is in the way of removing a bucket that are counted: to know that it is much is enough.
+/// Pages of a bucket's objects that are counted before the bucket is refused to be removed: it is
+/// enough to know that there are many.
 const COUNTED_PAGES: usize = 10;
-/// When it is looked again whether entries have left a bucket.
+/// How long to wait before looking again whether entries have left a bucket.
 const AGAIN: SignedDuration = SignedDuration::from_secs(30);
 const ENTRIES: u32 = 500;
-/// How often a bucket is looked at that is as it should be (as Gardener does).
+/// How often a bucket is reconciled that is as it should be (as Gardener does).
 const RESYNC: SignedDuration = SignedDuration::from_hours(12);
 
-impl Extension for BackupBucket {
-    const FINALIZER: &'static str = keys::EXTENSION_BUCKET_FINALIZER;
+impl Actuator for BackupBucket {
     const RESYNC: Option<SignedDuration> = Some(RESYNC);
     const IS_SLOW: bool = true;
 
-    fn provider(&self) -> &str {
-        &self.spec.kind
-    }
-
-    fn secret_ref(&self) -> &SecretReference {
-        &self.spec.secret_ref
-    }
-
-    fn status(&self) -> Option<&ExtensionStatus> {
-        self.status.as_ref().map(|status| &status.common)
-    }
-
     async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
-        set_up(task).await
+        let name = task.object.name_any();
+        let bucket = task.open(&name, None).await?;
+        let was_made = *task.record.made.get_or_insert(false);
+        let is_there = was_made && bucket.exists().await?;
+        if was_made && !is_there && task.object.annotation(keys::MAKE_ANEW) != Some(&*name) {
+            let message = format!(
+                "bucket {name} was made, and is not in the store any more: has the store another address, or do these keys open another \
+                 one? Put that right; if what was in it is lost, annotate {}={name}, and an empty one is made",
+                keys::MAKE_ANEW
+            );
+            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+        }
+        let created = if is_there { Created::Already } else { bucket.create().await? };
+        let mut warnings = bucket.configure().await?;
+        if created == Created::New && was_made {
+            warnings
+                .push("it had gone from the store, with all that was in it, and was made anew".to_owned());
+        }
+        task.record.made = Some(true);
+        task.record.name_taken = None;
+        for warning in &warnings {
+            warn!(%name, warning, "bucket");
+        }
+        let done = if created == Created::New { "was made" } else { "is there" };
+        let sentences = std::iter::once(format!("bucket {name} {done}")).chain(warnings);
+        Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
     }
 
     async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
-        tear_down(task).await
-    }
-}
-
-async fn set_up(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
-    let bucket = open(task).await?;
-    let was_made = *task.record.made.get_or_insert(false);
-    let name = task.object.name_any();
-    let is_there = was_made && bucket.exists().await?;
-    if was_made && !is_there && task.object.annotation(keys::MAKE_ANEW) != Some(&*name) {
-        let message = format!(
-            "bucket {name} was made, and is not in the store any more: has the store another address, or do these keys open another \
-             one? Put that right; if what was in it is lost, annotate {}={name}, and an empty one is made",
-            keys::MAKE_ANEW
-        );
-        return Err(StoreError::new(Fault::NoSuchBucket, message).into());
-    }
-    let created = if is_there { Created::Already } else { bucket.create().await? };
-    let mut warnings = bucket.configure().await?;
-    if created == Created::New && was_made {
-        warnings.push("it had gone from the store, with all that was in it, and was made anew".to_owned());
-    }
-    task.record.made = Some(true);
-    task.record.name_taken = None;
-    for warning in &warnings {
-        warn!(%name, warning, "bucket");
-    }
-    let done = if created == Created::New { "was made" } else { "is there" };
-    let sentences = std::iter::once(format!("bucket {name} {done}")).chain(warnings);
-    Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
-}
-
-async fn tear_down(task: &mut Task<'_, BackupBucket>) -> Result<Outcome, Problem> {
-    let name = task.object.name_any();
-    if task.record.name_taken == Some(true) {
-        return Ok(Outcome::Done {
-            description: format!("bucket {name} is somebody else's, and was left alone"),
-        });
-    }
-    if task.object.annotation(keys::FORGET_DATA).is_some_and(|why| why != "false") {
-        task.record.forgotten = task.object.annotation(keys::FORGET_DATA).map(str::to_owned);
-        return Ok(Outcome::Done {
-            description: format!("bucket {name} was left in the store, with what is in it"),
-        });
-    }
-    let entries = entries_in(task, &name).await?;
-    if !entries.is_empty() {
-        let shown = entries.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let description = format!("{} BackupEntries are in it, and go first: {shown}", entries.len());
-        let again = Timestamp::now().saturating_add(AGAIN).unwrap_or(Timestamp::MAX);
-        return Ok(Outcome::Waits { description, again });
-    }
-    let bucket = Arc::new(open(task).await?);
-    match bucket.delete().await {
-        Err(error) if error.fault == Fault::NotEmpty => {}
-        removed => return gone(task, &name, removed?),
-    }
-    // What is no object may be in the way.
-    let everything =
-        Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
-    let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
-    if found.objects > 0 {
-        let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
-            let least = if is_all { "" } else { "at least " };
-            let message = format!(
-                "bucket {name} holds {least}{} objects with {} bytes and is not removed; take them out, or, to lose them, \
-                 annotate {}={name}",
-                found.objects,
-                found.bytes,
-                keys::EMPTY_BUCKET
-            );
-            return Err(StoreError::new(Fault::NotEmpty, message).into());
-        };
-        let scope =
-            Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
-        if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
-            return Ok(waits);
+        let name = task.object.name_any();
+        if task.record.name_taken == Some(true) {
+            return Ok(Outcome::Done {
+                description: format!("bucket {name} is somebody else's, and was left alone"),
+            });
         }
-    } else {
-        bucket.sweep(everything.prefix()).await?;
+        if let Some(why) = task.forget_reason() {
+            task.record.forgotten = Some(why);
+            return Ok(Outcome::Done {
+                description: format!("bucket {name} was left in the store, with what is in it"),
+            });
+        }
+        let entries = entries_in(task, &name).await?;
+        if !entries.is_empty() {
+            let shown = entries.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let description = format!("{} BackupEntries are in it, and go first: {shown}", entries.len());
+            let again = Timestamp::now().saturating_add(AGAIN).unwrap_or(Timestamp::MAX);
+            return Ok(Outcome::Waits { description, again });
+        }
+        let bucket = Arc::new(task.open(&name, None).await?);
+        match bucket.delete().await {
+            Err(error) if error.fault == Fault::NotEmpty => {}
+            removed => return gone(task, &name, removed?),
+        }
+        // Uploads that were never completed are no objects, but keep the bucket from being removed.
+        let everything =
+            Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
+        let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
+        if found.objects > 0 {
+            let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
+                let least = if is_all { "" } else { "at least " };
+                let message = format!(
+                    "bucket {name} holds {least}{} objects with {} bytes and is not removed; take them out, or, to lose them, \
+                     annotate {}={name}",
+                    found.objects,
+                    found.bytes,
+                    keys::EMPTY_BUCKET
+                );
+                return Err(StoreError::new(Fault::NotEmpty, message).into());
+            };
+            let scope =
+                Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
+            if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
+                return Ok(waits);
+            }
+        } else {
+            bucket.sweep(everything.prefix()).await?;
+        }
+        // It was there, even if another program removes it now.
+        task.record.made = Some(true);
+        gone(task, &name, bucket.delete().await?)
     }
-    // Whoever removed it meanwhile: it was there.
-    task.record.made = Some(true);
-    gone(task, &name, bucket.delete().await?)
 }
 
 fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outcome, Problem> {
     let how = match removed {
         How::Now => "was removed",
         How::WasAbsent => {
-            // What could not be made here, nobody else made.
+            // If berth tried to create it and failed, no other program created it.
             task.believe_it_gone(name, task.record.made.is_some())?;
             "was gone already"
         }
@@ -151,14 +131,7 @@ fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outco
     Ok(Outcome::Done { description: format!("bucket {name} {how}{emptied}") })
 }
 
-async fn open(task: &Task<'_, BackupBucket>) -> Result<Bucket, Problem> {
-    let spec = &task.object.spec;
-    let secret = secret::get(&task.client(), &spec.secret_ref).await?;
-    let config = store_config(spec.provider_config.as_ref())?;
-    Ok(Bucket::open(&spec.kind, &task.object.name_any(), &spec.region, &config, &secret, task.roots())?)
-}
-
-/// Asked of the API server, since what a watch has not shown yet would lose its data.
+/// Read from the API server, because an entry that the watch has not shown yet would lose its data.
 async fn entries_in(task: &Task<'_, BackupBucket>, bucket: &str) -> Result<Vec<String>, kube::Error> {
     let api: Api<BackupEntry> = Api::all(task.client());
     let (mut params, mut found) = (ListParams::default().limit(ENTRIES), Vec::new());

@@ -1,4 +1,4 @@
-//! Removes what a bucket or an entry covers, and tells how far that is.
+//! Removes what a bucket or an entry covers, and reports progress.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::outcome::{Outcome, Problem};
 use super::purge::{Kept, Purge, survey};
-use super::task::{Extension, Task};
+use super::task::{Actuator, Task};
 use crate::storage::bucket::Bucket;
 
-/// How often it is told how far a removal is.
+/// How often progress is reported.
 const TOLD: Duration = Duration::from_secs(2);
 
-/// Removes what `scope` covers, telling how far it is.
-pub async fn empty<K: Extension>(
+/// Removes what `scope` covers, and reports progress.
+pub async fn empty<K: Actuator>(
     task: &mut Task<'_, K>,
     bucket: &Arc<Bucket>,
     scope: &Scope,
 ) -> Result<Outcome, Problem> {
-    // Counted before: so the sum is right however often it was interrupted.
+    // Counted first, so that the sum is right however often the removal is interrupted.
     let found = match task.record.found {
         Some(found) => found,
         None => {
@@ -64,19 +64,19 @@ pub async fn empty<K: Extension>(
     })
 }
 
-pub fn waits<K: Extension>(task: &mut Task<'_, K>, kept: Kept) -> Outcome {
+pub fn waits<K: Actuator>(task: &mut Task<'_, K>, kept: Kept) -> Outcome {
     let now = Timestamp::now();
     task.record.retained_until = kept.until.map(Time);
     let until = match kept.until {
         Some(until) if kept.is_indefinite => format!("until {until}, some by a legal hold longer"),
         Some(until) => format!("until {until}"),
-        None => "by a legal hold, until somebody lifts it".to_owned(),
+        None => "by a legal hold, until it is lifted".to_owned(),
     };
     let description = format!("the store keeps {} locked objects {until}; they go then", kept.versions);
     Outcome::Waits { description, again: look_again(kept.until, now) }
 }
 
-/// Of what was found, per cent; all of it only when nothing is left.
+/// Per cent of what was found; 100 only when nothing is left.
 fn progress(removed: Removed, found: Removed) -> i32 {
     let share = removed.objects.saturating_mul(100).checked_div(found.objects).unwrap_or_default();
     i32::try_from(share.min(99)).unwrap_or(99)
@@ -86,7 +86,7 @@ fn sum(a: Removed, b: Removed) -> Removed {
     Removed { objects: a.objects.saturating_add(b.objects), bytes: a.bytes.saturating_add(b.bytes) }
 }
 
-/// What a killed process removed, and did not come to tell, was found before.
+/// Objects that a killed process removed without reporting them are in the count of what was found.
 fn largest(removed: Removed, found: Removed) -> Removed {
     Removed { objects: removed.objects.max(found.objects), bytes: removed.bytes.max(found.bytes) }
 }

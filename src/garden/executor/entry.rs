@@ -1,9 +1,8 @@
-//! BackupEntry: a directory in a bucket. To make one is to know it; to remove one is to remove all that is in it.
+//! BackupEntry: a directory in a bucket. Creating one marks it; removing one removes its content.
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry, ExtensionStatus};
-use berth_api::garden::SecretReference;
+use berth_api::extensions::{BackupBucket, BackupEntry};
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::name::tombstone;
@@ -17,88 +16,66 @@ use kube::api::Api;
 use tracing::warn;
 
 use super::emptying::{empty, waits};
-use super::outcome::{Outcome, Problem, store_config};
+use super::outcome::{Outcome, Problem};
 use super::owner::Claim;
 use super::purge::{Kept, Pick, Purge};
-use super::secret;
-use super::task::{Extension, Task};
+use super::task::{Actuator, Task};
 use crate::storage::bucket::{Bucket, StoreError, Version};
 use crate::write::{Answer, create};
 
-impl Extension for BackupEntry {
-    const FINALIZER: &'static str = keys::EXTENSION_ENTRY_FINALIZER;
+impl Actuator for BackupEntry {
     const RESYNC: Option<SignedDuration> = None;
     const IS_SLOW: bool = false;
 
-    fn provider(&self) -> &str {
-        &self.spec.kind
-    }
-
-    fn secret_ref(&self) -> &SecretReference {
-        &self.spec.secret_ref
-    }
-
-    fn status(&self) -> Option<&ExtensionStatus> {
-        self.status.as_ref().map(|status| &status.common)
-    }
-
     async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
-        set_up(task).await
+        let scope = scope(task)?;
+        task.record.prefix = Some(scope.prefix().to_owned());
+        let name = task.object.spec.bucket_name.clone();
+        let bucket = open(task).await?;
+        if !bucket.exists().await? {
+            let message = format!(
+                "bucket {name} does not exist (not created yet, or deleted): cannot create the directory"
+            );
+            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+        }
+        if task.was_set_up() {
+            task.record.made = Some(true);
+        }
+        let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
+            Some(claim) => claim.take(&bucket, &scope).await?,
+            None => None,
+        };
+        if let Some(why) = refused {
+            task.record.name_taken = Some(true);
+            return Err(Problem::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
+        }
+        task.record.made = Some(true);
+        task.record.name_taken = None;
+        Ok(Outcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
     }
 
     async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
-        tear_down(task).await
-    }
-}
-
-async fn set_up(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
-    let scope = scope(task)?;
-    task.record.prefix = Some(scope.prefix().to_owned());
-    let name = task.object.spec.bucket_name.clone();
-    let bucket = open(task).await?;
-    if !bucket.exists().await? {
-        let message = format!("there is no bucket {name} yet, or no longer; the directory has nowhere to be");
-        return Err(StoreError::new(Fault::NoSuchBucket, message).into());
-    }
-    if task.was_set_up() {
-        task.record.made = Some(true);
-    }
-    let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
-        Some(claim) => claim.take(&bucket, &scope).await?,
-        None => None,
-    };
-    if let Some(why) = refused {
-        task.record.name_taken = Some(true);
-        return Err(Problem::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
-    }
-    task.record.made = Some(true);
-    task.record.name_taken = None;
-    Ok(Outcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
-}
-
-async fn tear_down(task: &mut Task<'_, BackupEntry>) -> Result<Outcome, Problem> {
-    let scope = scope(task)?;
-    let bucket_name = task.object.spec.bucket_name.clone();
-    if let Some(why) =
-        task.object.annotation(keys::FORGET_DATA).filter(|why| *why != "false").map(str::to_owned)
-    {
-        return forget(task, &scope, why).await;
-    }
-    let bucket = Arc::new(open(task).await?);
-    match remove(task, &bucket, &scope).await {
-        Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
-            let bucket = bucket_here(task).await?;
-            let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
-            task.believe_it_gone(&bucket_name, was_seen)?;
-            Ok(Outcome::Done {
-                description: format!("there is no bucket {bucket_name}: its objects were gone already"),
-            })
+        let scope = scope(task)?;
+        let bucket_name = task.object.spec.bucket_name.clone();
+        if let Some(why) = task.forget_reason() {
+            return forget(task, &scope, why).await;
         }
-        done => done,
+        let bucket = Arc::new(open(task).await?);
+        match remove(task, &bucket, &scope).await {
+            Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
+                let bucket = bucket_here(task).await?;
+                let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
+                task.believe_it_gone(&bucket_name, was_seen)?;
+                Ok(Outcome::Done {
+                    description: format!("there is no bucket {bucket_name}: its objects were gone already"),
+                })
+            }
+            done => done,
+        }
     }
 }
 
-/// Nothing of a stranger's, nor what was noted of it.
+/// Removes the directory and berth's notes of it, unless the mark in it names another owner.
 async fn remove(
     task: &mut Task<'_, BackupEntry>,
     bucket: &Arc<Bucket>,
@@ -108,7 +85,7 @@ async fn remove(
     else {
         return Err(Problem::configuration(format!("{} has no place for a mark", scope.prefix())));
     };
-    // Before it is read whose it is: so these are of nobody who came after that.
+    // Listed before the mark is read, so that no version is of an owner who came after that.
     let marks = claim.versions(bucket).await?;
     match claim.end(bucket, scope).await? {
         End::LeftAlone(why) => {
@@ -126,7 +103,8 @@ async fn remove(
         End::Remove => {}
     }
     task.record.name_taken = None;
-    // A lock may keep an earlier version of the mark when nothing else is left to tell.
+    // Recorded, because a lock may keep an earlier version of the mark when nothing else is left that
+    // shows it.
     task.record.made = Some(true);
     match empty(task, bucket, scope).await? {
         Outcome::Done { description } => {
@@ -142,8 +120,9 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
     buckets.get_opt(&task.object.spec.bucket_name).await
 }
 
-/// Removes what nobody counts, and the mark with its key last: until then it is seen whose the rest is. Only those `versions` of
-/// the mark, because whoever comes next may have marked the directory by then. Gives what the store keeps.
+/// Removes berth's notes, which are not counted, and the mark last: until then it shows whose the
+/// directory is. Of the mark only `versions`, because the next owner may have marked the directory by
+/// then. Returns what the store keeps.
 async fn clear(
     bucket: &Arc<Bucket>,
     scope: &Scope,
@@ -167,17 +146,16 @@ fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {
 
 async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
     let spec = &task.object.spec;
-    let secret = secret::get(&task.client(), &spec.secret_ref).await?;
     let config = match &spec.provider_config {
-        Some(config) => Some(config.clone()),
-        // The same store as the bucket's, if that is known here. Whether the bucket is well does not matter.
+        Some(_) => None,
+        // The same store as the bucket's, if that is known here, whatever state the bucket is in.
         None => bucket_here(task).await?.and_then(|bucket| bucket.spec.provider_config),
     };
-    let config = store_config(config.as_ref())?;
-    Ok(Bucket::open(&spec.kind, &spec.bucket_name, &spec.region, &config, &secret, task.roots())?)
+    task.open(&spec.bucket_name, config.as_ref()).await
 }
 
-/// Whatever is in the store stays there: recorded where it outlives the object, for nobody else knows of it then.
+/// Leaves the data in the store, and records that in a ConfigMap, because nothing else shows it once
+/// the object is gone.
 async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) -> Result<Outcome, Problem> {
     let (spec, name) = (&task.object.spec, task.object.name_any());
     let uid = task.object.uid().unwrap_or_default();
@@ -209,7 +187,7 @@ async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) ->
         Answer::Conflict(_) => {}
         answer => drop(answer.written()?),
     }
-    warn!(%name, bucket = %spec.bucket_name, prefix = scope.prefix(), %why, "data is left in the store");
+    warn!(%name, bucket = %spec.bucket_name, prefix = scope.prefix(), %why, "left data in the store");
     let description =
         format!("data below {} of bucket {} was left in the store: {why}", scope.prefix(), spec.bucket_name);
     task.record.forgotten = Some(why);

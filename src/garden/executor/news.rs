@@ -1,25 +1,25 @@
-//! What of an operation people should hear.
+//! Which results of an operation get an Event.
 
 use berth_api::garden::LastError;
-use berth_core::garden::operation::Operation;
+use berth_core::garden::operation::OperationType;
 
 use super::outcome::Record;
 use crate::events::What;
 use crate::storage::bucket::StoreError;
 
-/// What people should hear of what has succeeded. That all is still as it was is no news.
-pub fn news(operation: Operation, record: &Record) -> Option<What> {
+/// The Event of an operation that has succeeded. `None`: nothing has changed.
+pub fn news(operation: OperationType, record: &Record) -> Option<What> {
     match operation {
-        Operation::Create | Operation::Restore => Some(What::Created),
-        Operation::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
+        OperationType::Create | OperationType::Restore => Some(What::Created),
+        OperationType::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
             Some(What::DataLeft)
         }
-        Operation::Delete => Some(What::Removed),
-        Operation::Reconcile | Operation::Migrate => None,
+        OperationType::Delete => Some(What::Removed),
+        OperationType::Reconcile | OperationType::Migrate | OperationType::LiveMigrate => None,
     }
 }
 
-/// Whoever asks again and is told the same has told it already.
+/// Was this error reported already?
 pub fn is_same(before: &LastError, error: &StoreError) -> bool {
     before.description == error.message && before.codes == [error.fault.code()]
 }
@@ -46,12 +46,12 @@ mod tests {
     #[test]
     fn data_that_was_left_is_not_told_as_removed() {
         let (mut record, forgotten) = (Record::default(), Some("given up".to_owned()));
-        assert_eq!(news(Operation::Create, &record), Some(What::Created));
-        assert_eq!(news(Operation::Reconcile, &record), None);
-        assert_eq!(news(Operation::Delete, &record), Some(What::Removed));
+        assert_eq!(news(OperationType::Create, &record), Some(What::Created));
+        assert_eq!(news(OperationType::Reconcile, &record), None);
+        assert_eq!(news(OperationType::Delete, &record), Some(What::Removed));
         record.name_taken = Some(true);
-        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft), "it is somebody else's");
+        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft), "it is somebody else's");
         let record = Record { forgotten, ..Record::default() };
-        assert_eq!(news(Operation::Delete, &record), Some(What::DataLeft));
+        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft));
     }
 }

@@ -1,4 +1,4 @@
-//! What an operation ends with, and what is recorded of it, for both kinds.
+//! How an operation ends, and what is recorded of it, for both kinds.
 
 use berth_api::garden::{Removed, StoreConfig};
 use berth_core::garden::fault::Fault;
@@ -9,24 +9,24 @@ use serde_json::Value;
 
 use crate::storage::bucket::StoreError;
 
-/// What became of an operation that could be done.
+/// How an operation ended that did not fail.
 pub enum Outcome {
     Done {
         description: String,
     },
-    /// Only time is needed, or leave: tried again then.
+    /// It takes only time, or a permit: tried again then.
     Waits {
         description: String,
         again: Timestamp,
     },
 }
 
-/// Why it could not.
+/// Why it failed.
 #[derive(Debug)]
 pub enum Problem {
-    /// Told in the object's status.
+    /// Reported in the object's status.
     Store(StoreError),
-    /// The object cannot be told anything.
+    /// A call to the API server failed, so the status cannot be written either.
     Api(kube::Error),
 }
 
@@ -48,24 +48,25 @@ impl From<kube::Error> for Problem {
     }
 }
 
-/// `status.providerStatus` of either kind, as far as it is ours. `objects` and `bytes` are [`Removed`]'s.
+/// berth's part of `status.providerStatus`, for both kinds. `objects` and `bytes` are those of
+/// [`Removed`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
-    /// The bucket was there, an entry's, too. `false`: it was tried to make it.
+    /// The bucket (of an entry, too) was once there. `false`: berth has tried to create it.
     pub made: Option<bool>,
-    /// It was somebody else's, and is to be left alone: a bucket, or an entry's directory.
+    /// The bucket, or an entry's directory, belongs to another owner and is not touched.
     pub name_taken: Option<bool>,
-    /// Directory of an entry, with its slash.
+    /// Directory of an entry, with its trailing slash.
     pub prefix: Option<String>,
-    /// Found when removing began.
+    /// Counted when removing began.
     pub found: Option<Removed>,
     /// Removed so far.
     pub objects: Option<u64>,
     pub bytes: Option<u64>,
     /// The store keeps what is left, at least until then.
     pub retained_until: Option<Time>,
-    /// Data was left in the store, because somebody said so: why.
+    /// Data was left in the store: the reason that a person gave.
     pub forgotten: Option<String>,
 }
 
@@ -80,13 +81,13 @@ impl Record {
 }
 
 /// # Errors
-/// [`Fault::Configuration`] when it is no StoreConfig of ours.
+/// [`Fault::Configuration`] when it is not a StoreConfig of berth.
 pub fn store_config(config: Option<&Value>) -> Result<StoreConfig, StoreError> {
     let Some(config) = config else { return Ok(StoreConfig::default()) };
     serde_json::from_value(config.clone()).map_err(|error| {
         StoreError::new(
             Fault::Configuration,
-            format!("spec.providerConfig: it is no StoreConfig of garden.berth.dev/v1alpha1: {error}"),
+            format!("spec.providerConfig: not a StoreConfig of garden.berth.dev/v1alpha1: {error}"),
         )
     })
 }

@@ -1,7 +1,7 @@
-//! The mark of a directory's owner, in the store. `berth_core::garden::owner` says what comes of it.
+//! The mark of a directory's owner, in the store. `berth_core::garden::owner` decides on it.
 
 use berth_api::extensions::BackupEntry;
-use berth_api::garden::carried;
+use berth_api::garden::member_objects;
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
 use berth_core::garden::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::outcome::Record;
-use super::task::Extension as _;
+use super::task::Actuator as _;
 use crate::storage::bucket::{Bucket, Result, StoreError, Version};
 
-/// Beside what else berth notes of an entry: it goes with that, when the data is gone.
+/// Among berth's notes of the entry, which are removed when the data is gone.
 const FILE: &str = "owner.json";
-/// Larger than any mark.
+/// No mark is larger.
 const LARGEST: usize = 4 * 1024;
-/// What the name of an object may have (source: RFC 1123's subdomains).
+/// Longest name of an object (source: RFC 1123's subdomains).
 const NAME: usize = 253;
 
 #[derive(Serialize, Deserialize)]
@@ -33,7 +33,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// Nothing but names, as Kubernetes has them.
+    /// It contains only names, as Kubernetes has them.
     fn is_plain(&self) -> bool {
         let mut all = [&self.entry, &self.uid].into_iter().chain(&self.namespace).chain(&self.seed);
         all.all(|text| text.len() <= NAME && text.chars().all(|c| c.is_ascii_graphic()))
@@ -52,43 +52,45 @@ impl From<Owner> for Wire {
     }
 }
 
-/// What an object says of its directory.
+/// What a BackupEntry says of its directory.
 pub struct Claim {
     us: Owner,
     /// Key of the mark.
     mark: String,
-    /// It comes from another cluster, with its data; or it is the source of a copy, and names the data of the original.
+    /// It comes from another cluster, with its data; or it is the source of a copy, and names the data
+    /// of the original.
     is_restored: bool,
-    /// It was its own before there were marks, or somebody says so.
+    /// The directory was its own before there were marks, or a person says so.
     was_set_up: bool,
     way_out: String,
-    /// Its hub may still say in which namespace it is.
+    /// Its hub has not said yet in which namespace it is.
     is_incomplete: bool,
 }
 
 impl Claim {
-    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its data. What was made for a hub is
-    /// that hub's for good: its label of the Seed is taken off where the hub is gone.
+    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its data.
+    /// An object that was made for a hub stays that hub's, also where the hub is gone and the label of
+    /// the Seed was taken off.
     pub fn of(object: &BackupEntry, record: &Record, scope: &Scope, is_restored: bool) -> Option<Self> {
         let (name, metadata) = (object.name_any(), &object.metadata);
         let entry = scope.prefix().trim_end_matches('/').to_owned();
         let said = |key: &str| object.annotation(key).map(str::to_owned);
         let namespace = said(keys::HUB_NAMESPACE);
-        let is_hubs = carried::is_of_a_hub(metadata);
-        // An older version made the object, and did not say for which namespace.
+        let is_hubs = member_objects::is_of_a_hub(metadata);
+        // Created by an older version, which did not record the namespace.
         let is_incomplete = is_hubs && namespace.is_none();
         let us = if is_hubs {
             Owner {
                 entry,
                 namespace: Some(namespace.unwrap_or_default()),
-                uid: carried::hub_uid(metadata).unwrap_or_default().to_owned(),
+                uid: member_objects::hub_uid(metadata).unwrap_or_default().to_owned(),
                 seed: object.labels().get(keys::CARRIED_FOR).cloned(),
             }
         } else {
             Owner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
         };
         let is_said = object.annotation(keys::OWN_DIRECTORY) == Some(name.as_str());
-        // Nothing is counted before it is known whose it is.
+        // Objects are counted only after the owner is known.
         let is_recorded = record.made == Some(true) || record.found.is_some();
         let was_set_up = is_said || is_recorded && record.name_taken != Some(true);
         let is_restored = is_restored || name.starts_with(SOURCE);
@@ -102,7 +104,7 @@ impl Claim {
         &self.mark
     }
 
-    /// Marks the directory, where it is nobody's yet. `Some`: why it is not this one's.
+    /// Marks the directory, if it has no owner yet. `Some`: why it is not this entry's.
     ///
     /// # Errors
     /// What the store says; [`Fault::Configuration`] where something else has the key of the mark.
@@ -110,11 +112,12 @@ impl Claim {
         match self.judge(bucket, scope).await? {
             Verdict::Ours => Ok(None),
             Verdict::Refused(why) => Ok(Some(why)),
-            // It is marked when the namespace is known, so that the mark is right from its first moment.
+            // Marked once the namespace is known, so that the mark is never incomplete.
             Verdict::Mark if self.is_incomplete => Ok(None),
             Verdict::Mark => {
                 let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
-                // Somebody may have been faster, and what was written may be another's where a store knows no conditions.
+                // Another writer may have been faster, and may have been overwritten where the store has no
+                // conditional writes.
                 match (self.judge(bucket, scope).await?, written) {
                     (Verdict::Ours, _) => Ok(None),
                     (Verdict::Refused(why @ Refusal::Anothers(..)), _) => Ok(Some(why)),
@@ -131,14 +134,14 @@ impl Claim {
     /// What becomes of the directory when its entry is deleted.
     ///
     /// # Errors
-    /// As [`Self::take`]; [`Fault::Unavailable`] as long as its hub has not said its namespace, where that decides.
+    /// As [`Self::take`]; [`Fault::Unavailable`] while the hub has not said the namespace, if it decides.
     pub async fn end(&self, bucket: &Bucket, scope: &Scope) -> Result<End> {
         let mark = self.read(bucket).await?;
         let directory = self.directory(bucket, scope, mark.as_ref()).await?;
         match end(directory, &self.us, self.was_set_up, (&self.mark, &self.way_out)) {
             End::LeftAlone(Refusal::Anothers(..)) if self.is_incomplete && self.us.seed.is_some() => {
                 let message = format!(
-                    "{bucket:?}: {} names another UID, and the hub has not said the namespace of this entry yet; it is looked again",
+                    "{bucket:?}: {} names another UID, and the hub has not said the namespace of this entry yet; berth tries again",
                     self.mark
                 );
                 Err(StoreError::new(Fault::Unavailable, message))
@@ -147,7 +150,7 @@ impl Claim {
         }
     }
 
-    /// All versions of the mark that there are by now.
+    /// All versions of the mark.
     ///
     /// # Errors
     /// What the store says.
@@ -174,7 +177,7 @@ impl Claim {
 
     async fn read(&self, bucket: &Bucket) -> Result<Option<Owner>> {
         let Some(bytes) = bucket.read_object(&self.mark).await? else { return Ok(None) };
-        // Others may write there, too, and what is read is told.
+        // Others may write there, too, and its content is reported.
         let is_short = bytes.len() <= LARGEST;
         let read = is_short.then(|| serde_json::from_slice::<Wire>(&bytes).ok()).flatten();
         match read.filter(Wire::is_plain) {

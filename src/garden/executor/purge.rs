@@ -1,5 +1,5 @@
-//! Removes all that a [`Scope`] covers, page by page. What is removed once is gone, so it begins anew wherever it was
-//! interrupted; it ends when a whole look finds nothing but what the store does not let go of.
+//! Removes all that a [`Scope`] covers, page by page. After an interruption it starts again from the
+//! first key. It ends when one whole listing finds nothing but what the store does not let go of.
 
 use std::sync::Arc;
 
@@ -13,15 +13,16 @@ use tokio::task::JoinSet;
 
 use crate::storage::bucket::{Bucket, Hold, Marker, PAGE, Page, Removal, Result, StoreError, Version};
 
-/// Pages that are being removed while the next one is listed.
+/// Pages that are removed while the next one is listed.
 const AT_ONCE: usize = 4;
-/// Looks that found something to remove. More, and somebody writes there as fast as we remove.
+/// Listings that may find something to remove. If there are more, another program writes there as
+/// fast as this removes.
 const LOOKS: u32 = 20;
-/// Of the versions that the store keeps, so many are asked until when.
+/// How many of the versions that the store keeps are asked how long they are locked.
 const ASKED: usize = 100;
 const QUESTIONS_AT_ONCE: usize = 8;
 
-/// All of it, counted.
+/// Counts what `scope` covers.
 ///
 /// # Errors
 /// What the store says.
@@ -50,16 +51,16 @@ pub struct Kept {
     pub versions: u64,
     /// The last of the times known.
     pub until: Option<Timestamp>,
-    /// Some are held until somebody lifts that.
+    /// Some have a legal hold, which has no end.
     pub is_indefinite: bool,
 }
 
-/// What of a scope is to go.
+/// Which objects of a scope are removed.
 pub enum Pick {
     All,
-    /// All but what has this key.
+    /// All but those with this key.
     AllBut(String),
-    /// None but these versions.
+    /// Only these versions.
     These(Vec<Version>),
 }
 
@@ -80,14 +81,14 @@ pub struct Purge {
     bucket: Arc<Bucket>,
     scope: Scope,
     pick: Pick,
-    /// What this one removed.
+    /// What this removal has removed.
     pub removed: Removed,
     flight: JoinSet<Result<Removal>>,
     look: Look,
     looks: u32,
 }
 
-/// Once from the first key to the last.
+/// One listing from the first key to the last.
 #[derive(Default)]
 struct Look {
     after: Option<Marker>,
@@ -102,7 +103,7 @@ impl Purge {
         Self::picking(bucket, scope, Pick::All)
     }
 
-    /// Of what `scope` covers, no more than that.
+    /// Of what `scope` covers, only what `pick` names.
     pub fn picking(bucket: Arc<Bucket>, scope: Scope, pick: Pick) -> Self {
         let (removed, look) = (Removed::default(), Look::default());
         Self { bucket, scope, pick, removed, flight: JoinSet::new(), look, looks: 0 }
@@ -122,7 +123,7 @@ impl Purge {
         }
         if let Some(ended) = self.flight.join_next().await {
             if let Err(error) = self.take(ended) {
-                // What was begun is ended, and counted.
+                // Removals that have begun are awaited, and counted.
                 let _ = self.drain().await;
                 return Err(error);
             }
@@ -136,7 +137,7 @@ impl Purge {
             return Err(StoreError::new(
                 Fault::Unavailable,
                 format!(
-                    "{:?}: {LOOKS} times everything below {:?} was removed, and there is more: somebody is writing there",
+                    "{:?}: {LOOKS} times everything below {:?} was removed, and there is more: another program is writing there",
                     self.bucket,
                     self.scope.prefix()
                 ),
@@ -154,7 +155,7 @@ impl Purge {
     }
 
     fn begin(&mut self, mut page: Page) -> Result<()> {
-        // Whatever a store lists: nothing else is removed.
+        // A store may list anything, but nothing outside the scope is removed.
         if let Some(strange) = page.versions.iter().find(|version| !self.scope.covers(&version.key)) {
             let message = format!(
                 "{:?}: {:?} was listed below {:?}; nothing more is removed",
@@ -193,7 +194,7 @@ impl Purge {
     /// What is left, after the last step.
     ///
     /// # Errors
-    /// [`Fault::Unauthorized`] when nothing locks what we may not remove; what the store says.
+    /// [`Fault::Unauthorized`] when objects that berth may not remove have no lock; what the store says.
     pub async fn kept(&self) -> Result<Option<Kept>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
         let holds: Vec<_> = self.look.examples.iter().map(|version| self.bucket.hold(version)).collect();

@@ -1,4 +1,4 @@
-//! When what failed is tried again.
+//! When failed operations are tried again.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,8 @@ use berth_core::garden::operation::pause;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// Objects whose last operation failed or waits: how often, and when it is tried again. Forgotten with the process:
-/// then all are tried at once.
+/// By UID of objects whose last operation failed or waits: how often, and when it is tried again. The
+/// next process tries all of them at once.
 #[derive(Default)]
 pub struct Retries(Mutex<HashMap<String, Retry>>);
 

@@ -1,4 +1,4 @@
-//! The Secrets that objects name: read when they are needed, and kept from going before.
+//! The Secrets that objects name. A finalizer keeps them as long as they are needed.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,8 @@ use serde_json::json;
 use super::outcome::Problem;
 use crate::write::{self, Answer, Write};
 
-/// Objects that need their Secret from now on, and such as need it no more, by UID: the watch may not show either yet.
+/// Objects that need their Secret from now on, and objects that no longer need it, by UID, because the
+/// watch may not show either yet.
 #[derive(Default)]
 pub struct Holders {
     held: HashSet<String>,
@@ -25,28 +26,28 @@ impl Holders {
         self.held.insert(uid.to_owned());
     }
 
-    /// Those that are not `here` any more are forgotten.
+    /// Forgets objects that are not `here` any more.
     pub fn release(&mut self, uid: &str, here: &HashSet<String>) {
         self.held.retain(|one| one != uid && here.contains(one));
         self.released.retain(|one| here.contains(one));
         self.released.insert(uid.to_owned());
     }
 
-    /// `is_shown`: with our finalizer, by the watch.
+    /// `is_shown`: the watch shows it with the executor's finalizer.
     pub fn needs(&self, uid: &str, is_shown: bool) -> bool {
         !self.released.contains(uid) && (is_shown || self.held.contains(uid))
     }
 }
 
 /// # Errors
-/// Told as a fault of configuration when it is not there or may not be read. That it is not there says nothing about the
-/// data it is for.
+/// A fault of configuration if it is missing or may not be read. A missing Secret says nothing about
+/// the data that it is for.
 pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret, Problem> {
     let SecretReference { name, namespace } = reference;
     match api(client, reference).get_opt(name).await {
         Ok(Some(secret)) => Ok(secret),
         Ok(None) => Err(Problem::configuration(format!(
-            "spec.secretRef: there is no Secret {namespace}/{name}; bring it back, or, to give up whatever is in the store, \
+            "spec.secretRef: there is no Secret {namespace}/{name}; create it again, or, to leave the data in the store, \
              delete the object with the annotation {}=<why>",
             keys::FORGET_DATA
         ))),
@@ -62,7 +63,7 @@ pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(
     if secret.finalizers().iter().any(|held| held == finalizer) {
         return Ok(());
     }
-    // Nothing can be put on what is going; it can be used as long as it is there.
+    // No finalizer can be added to an object that is being deleted; it can be used while it is there.
     if secret.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -80,7 +81,7 @@ pub async fn let_go(
     let secret = match api(client, reference).get_opt(&reference.name).await {
         Ok(Some(secret)) => secret,
         Ok(None) => return Ok(()),
-        // Where we may not look we never put anything.
+        // Where berth may not read, it has never put a finalizer.
         Err(kube::Error::Api(status)) if status.code == 403 => return Ok(()),
         Err(error) => return Err(error),
     };

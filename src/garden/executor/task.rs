@@ -1,13 +1,13 @@
-//! One operation on one object, of whichever kind: what is written of it, and in which order.
+//! One operation on one object of either kind: what is written to the object, and in which order.
 
 use std::fmt::Debug;
 
-use berth_api::extensions::ExtensionStatus;
+use berth_api::extensions::Extension;
 use berth_api::garden::operation::{OperationState, OperationType};
-use berth_api::garden::{LastError, LastOperation, SecretReference, carried};
+use berth_api::garden::{LastError, LastOperation, member_objects};
 use berth_api::keys;
 use berth_core::garden::fault::Fault;
-use berth_core::garden::operation::{Operation, Request, done_at};
+use berth_core::garden::operation::{Request, done_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -19,20 +19,20 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::news::{is_same, news};
-use super::outcome::{Outcome, Problem, Record};
+use super::outcome::{Outcome, Problem, Record, store_config};
 use super::{Context, secret};
 use crate::events::What;
-use crate::garden::leave::{during, may_go};
-use crate::storage::Roots;
-use crate::storage::bucket::StoreError;
+use crate::garden::deletion_permits::{may_remove, while_permitted};
+use crate::storage::bucket::{Bucket, StoreError};
 use crate::write::{Write, patch, patch_status};
 
-/// When it is looked again whether a hub has said its word.
+/// How long to wait before checking the permit again.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 
-/// A kind of Gardener's extensions API.
-pub trait Extension:
-    Resource<DynamicType = (), Scope = ClusterResourceScope>
+/// What the executor does with a kind of Gardener's extensions API.
+pub trait Actuator:
+    Extension
+    + Resource<DynamicType = (), Scope = ClusterResourceScope>
     + Clone
     + Debug
     + DeserializeOwned
@@ -40,24 +40,19 @@ pub trait Extension:
     + Sync
     + 'static
 {
-    /// On the object and on its Secret.
-    const FINALIZER: &'static str;
-    /// How often to look at what is well.
+    /// How often an object is reconciled that is as it should be.
     const RESYNC: Option<SignedDuration>;
-    /// Whether setting it up takes so long that its beginning is told.
+    /// Creating it takes so long that the status says when that begins.
     const IS_SLOW: bool;
 
-    fn provider(&self) -> &str;
-    fn secret_ref(&self) -> &SecretReference;
-    fn status(&self) -> Option<&ExtensionStatus>;
-    /// So that there is what it describes. Done any number of times.
+    /// Creates what the object describes. Idempotent.
     fn set_up(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
-    /// So that nothing of it is left in the store. Goes on where it was left.
+    /// Removes all of it from the store. Continues where an earlier attempt stopped.
     fn tear_down(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
 
-    /// What was recorded of it.
+    /// What the executor has recorded in the object's status.
     fn record(&self) -> Record {
-        let told = self.status().and_then(|status| status.provider_status.clone()).unwrap_or_default();
+        let told = self.common().and_then(|status| status.provider_status.clone()).unwrap_or_default();
         serde_json::from_value(told).unwrap_or_default()
     }
 
@@ -66,17 +61,17 @@ pub trait Extension:
     }
 }
 
-pub struct Task<'a, K: Extension> {
+pub struct Task<'a, K: Actuator> {
     context: &'a Context<K>,
     api: Api<K>,
-    /// As it was last read or written.
+    /// As last read or written.
     pub object: K,
     pub record: Record,
-    operation: Operation,
+    operation: OperationType,
 }
 
-impl<'a, K: Extension> Task<'a, K> {
-    pub(super) fn new(context: &'a Context<K>, object: K, operation: Operation) -> Self {
+impl<'a, K: Actuator> Task<'a, K> {
+    pub(super) fn new(context: &'a Context<K>, object: K, operation: OperationType) -> Self {
         let api = Api::all(context.client.clone());
         let record = object.record();
         Self { context, api, object, record, operation }
@@ -86,19 +81,28 @@ impl<'a, K: Extension> Task<'a, K> {
         self.context.client.clone()
     }
 
-    /// Where folders may be stores.
-    pub fn roots(&self) -> &Roots {
-        &self.context.roots
+    /// Opens the store's bucket `name`. `config`: where the object has no settings of its own.
+    pub async fn open(&self, name: &str, config: Option<&Value>) -> Result<Bucket, Problem> {
+        let object = &self.object;
+        let secret = secret::get(&self.context.client, object.secret_ref()).await?;
+        let config = store_config(object.provider_config().or(config))?;
+        Ok(Bucket::open(object.provider(), name, object.region(), &config, &secret, &self.context.roots)?)
+    }
+
+    /// Why a person wants the data to stay in the store.
+    pub fn forget_reason(&self) -> Option<String> {
+        self.object.annotation(keys::FORGET_DATA).filter(|why| *why != "false").map(str::to_owned)
     }
 
     /// It comes from another cluster, with its data.
     pub fn is_restored(&self) -> bool {
-        self.operation == Operation::Restore
+        self.operation == OperationType::Restore
     }
 
-    /// By its status: some earlier versions recorded nothing else. What is only reconciled by now succeeded before.
+    /// Read from the status, because some earlier versions recorded nothing else. An object that is being
+    /// reconciled was set up before.
     pub fn was_set_up(&self) -> bool {
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        let last = self.object.common().and_then(|status| status.last_operation.as_ref());
         last.is_some_and(|last| match last.kind {
             OperationType::Create | OperationType::Restore => last.state == OperationState::Succeeded,
             OperationType::Reconcile => true,
@@ -106,7 +110,7 @@ impl<'a, K: Extension> Task<'a, K> {
         })
     }
 
-    /// Data stays where it is until somebody says that it may go.
+    /// Data stays until its removal is confirmed.
     pub(super) async fn wait_for_confirmation(mut self) -> Result<Action, kube::Error> {
         let description = format!(
             "its data stays until its removal is confirmed: annotate {}=true",
@@ -116,33 +120,33 @@ impl<'a, K: Extension> Task<'a, K> {
         Ok(Action::await_change())
     }
 
-    /// Said once.
+    /// Writes a description that says why it waits, once.
     async fn wait(&mut self, description: String) -> Result<(), kube::Error> {
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
+        let last = self.object.common().and_then(|status| status.last_operation.as_ref());
         if last.is_none_or(|last| last.description != description) {
             self.tell(OperationState::Pending, 0, description, None).await?;
         }
         Ok(())
     }
 
-    /// The hub that it was made for has not said lately that its data is to go.
+    /// Why there is no permit to remove the data.
     fn hub_is_silent(&self) -> String {
         let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
-        match self.context.leave {
+        match self.context.permits {
             Some(_) => {
                 format!(
-                    "its data stays until the hub says again that Seed {seed} is to remove it; it is asked all the time"
+                    "waiting for the hub to confirm that Seed {seed} should delete this data (asked every few seconds)"
                 )
             }
             None => format!(
-                "its data stays: it was made for a hub, as Seed {seed}, and nobody here asks that hub. Start berth garden agent \
-                 with --hub-kubeconfig and --seed; or, if there is no such hub any more, take the label {} off",
+                "its data stays: it was made for a hub, as Seed {seed}, and no agent here asks that hub. Start berth garden \
+                 agent with --hub-kubeconfig and --seed; or, if that hub no longer exists, remove the label {}",
                 keys::CARRIED_FOR
             ),
         }
     }
 
-    /// Another cluster takes over: nothing is touched but what we put on objects.
+    /// Gives the object up to another cluster: removes only the executor's finalizers and annotations.
     pub(super) async fn let_go(mut self) -> Result<Option<Timestamp>, kube::Error> {
         self.tell(OperationState::Succeeded, 100, "let go; its data was not touched".to_owned(), None)
             .await?;
@@ -151,9 +155,9 @@ impl<'a, K: Extension> Task<'a, K> {
     }
 
     pub(super) async fn set_up(mut self) -> Result<Option<Timestamp>, kube::Error> {
-        // What is to be restored counts as asked for until it is done.
+        // The annotation that asks for a restore stays until the restore is done.
         let requested = self.object.annotation(keys::OPERATION).and_then(Request::parse).is_some();
-        let is_taken_up = requested && self.operation != Operation::Restore;
+        let is_taken_up = requested && self.operation != OperationType::Restore;
         self.take_up(if is_taken_up { &[keys::OPERATION] } else { &[] }).await?;
         if K::IS_SLOW {
             self.tell(OperationState::Processing, 0, "under way".to_owned(), None).await?;
@@ -164,7 +168,7 @@ impl<'a, K: Extension> Task<'a, K> {
         };
         let again = self.end(outcome).await?;
         let is_done = self.is_done();
-        if is_done && requested && self.operation == Operation::Restore {
+        if is_done && requested && self.operation == OperationType::Restore {
             self.annotate_away(&[keys::OPERATION]).await?;
         }
         Ok(again)
@@ -172,26 +176,26 @@ impl<'a, K: Extension> Task<'a, K> {
 
     pub(super) async fn delete(mut self) -> Result<Option<Timestamp>, kube::Error> {
         if self.is_done() {
-            // Its data is gone already, and perhaps its keys too.
+            // Its data is gone already, and perhaps its keys, too.
             self.release(&[]).await?;
             return Ok(None);
         }
-        let (leave, metadata) = (self.context.leave.as_deref(), self.object.meta().clone());
-        let may_go = || may_go(leave, &metadata);
+        let (permits, metadata) = (self.context.permits.as_deref(), self.object.meta().clone());
+        let is_permitted = || may_remove(permits, &metadata);
         let again = || Timestamp::now().saturating_add(ASK_AGAIN).unwrap_or(Timestamp::MAX);
         let silent = self.hub_is_silent();
-        if !may_go() {
+        if !is_permitted() {
             self.wait(silent).await?;
             return Ok(Some(again()));
         }
         if self.was_set_up() {
             self.record.made = Some(true);
         }
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
-        let progress = last.filter(|last| last.kind == operation_type(Operation::Delete));
+        let last = self.object.common().and_then(|status| status.last_operation.as_ref());
+        let progress = last.filter(|last| last.kind == OperationType::Delete);
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
-        let outcome = during(may_go, K::tear_down(&mut self)).await;
+        let outcome = while_permitted(is_permitted, K::tear_down(&mut self)).await;
         let outcome = outcome.unwrap_or_else(|| Ok(Outcome::Waits { description: silent, again: again() }));
         let again = self.end(outcome).await?;
         if self.is_done() {
@@ -201,19 +205,17 @@ impl<'a, K: Extension> Task<'a, K> {
     }
 
     fn is_done(&self) -> bool {
-        let last = self.object.status().and_then(|status| status.last_operation.as_ref());
-        last.is_some_and(|last| {
-            last.kind == operation_type(self.operation) && last.state == OperationState::Succeeded
-        })
+        let last = self.object.common().and_then(|status| status.last_operation.as_ref());
+        last.is_some_and(|last| last.kind == self.operation && last.state == OperationState::Succeeded)
     }
 
-    /// Tells what became of it. Gives when it is to be tried again.
+    /// Reports how it ended. Returns when it is tried again.
     async fn end(&mut self, outcome: Result<Outcome, Problem>) -> Result<Option<Timestamp>, kube::Error> {
         let (uid, now) = (self.object.uid().unwrap_or_default(), Timestamp::now());
         let (kind, name) = (K::kind(&()), self.object.name_any());
         match outcome {
             Ok(Outcome::Done { description }) => {
-                info!(%kind, %name, operation = ?self.operation, description, "done");
+                info!(%kind, %name, operation = self.operation.as_str(), description, "done");
                 self.context.retries.forget(&uid);
                 self.tell(OperationState::Succeeded, 100, description.clone(), None).await?;
                 if let Some(what) = news(self.operation, &self.record) {
@@ -222,20 +224,20 @@ impl<'a, K: Extension> Task<'a, K> {
                 Ok(None)
             }
             Ok(Outcome::Waits { description, again }) => {
-                info!(%kind, %name, operation = ?self.operation, description, "waits");
+                info!(%kind, %name, operation = self.operation.as_str(), description, "waits");
                 self.context.retries.waits(&uid, again);
                 self.tell(OperationState::Pending, 50, description, None).await?;
                 Ok(Some(again))
             }
             Err(Problem::Store(error)) => {
-                warn!(%kind, %name, operation = ?self.operation, %error, "failed");
+                warn!(%kind, %name, operation = self.operation.as_str(), %error, "failed");
                 let is_final = error.fault.is_final();
                 if error.fault == Fault::NameTaken {
                     self.record.name_taken = Some(true);
                 }
                 let again = (!is_final).then(|| self.context.retries.failed(&uid, now));
                 let state = if is_final { OperationState::Failed } else { OperationState::Error };
-                let before = self.object.status().and_then(|status| status.last_error.as_ref());
+                let before = self.object.common().and_then(|status| status.last_error.as_ref());
                 let is_known = before.is_some_and(|before| is_same(before, &error));
                 self.tell(state, 50, error.message.clone(), Some(&error)).await?;
                 if !is_known {
@@ -248,7 +250,7 @@ impl<'a, K: Extension> Task<'a, K> {
         }
     }
 
-    /// What is being done, in the midst of it.
+    /// Reports progress.
     pub async fn report(&mut self, progress: i32, description: String) -> Result<(), kube::Error> {
         self.tell(OperationState::Processing, progress, description, None).await
     }
@@ -265,23 +267,18 @@ impl<'a, K: Extension> Task<'a, K> {
             OperationState::Succeeded => done_at(requested_at(&self.object), now),
             _ => now,
         };
-        let last_operation = LastOperation {
-            description,
-            last_update_time: Time(at),
-            progress,
-            state,
-            kind: operation_type(self.operation),
-        };
+        let last_operation =
+            LastOperation { description, last_update_time: Time(at), progress, state, kind: self.operation };
         let last_error = error.map(|error| LastError {
             description: error.message.clone(),
             codes: vec![error.fault.code().to_owned()],
             last_update_time: Some(Time(now)),
             ..LastError::default()
         });
-        // What is being tried again has not got rid of its error yet.
+        // While it is tried again, the error still stands.
         let last_error = match (state, last_error) {
             (OperationState::Processing, None) => {
-                self.object.status().and_then(|status| status.last_error.clone())
+                self.object.common().and_then(|status| status.last_error.clone())
             }
             (_, error) => error,
         };
@@ -289,7 +286,7 @@ impl<'a, K: Extension> Task<'a, K> {
             "observedGeneration": self.object.meta().generation,
             "lastOperation": last_operation,
             "lastError": last_error,
-            // With its nulls: they take away what no longer holds.
+            // With its nulls, which remove what no longer holds.
             "providerStatus": self.record,
         }});
         let as_seen = Write::on(&self.object).uid(None);
@@ -297,7 +294,7 @@ impl<'a, K: Extension> Task<'a, K> {
         Ok(())
     }
 
-    /// Puts our finalizer on it, and takes annotations away, in one write where one is needed.
+    /// Adds the executor's finalizer and removes annotations, in one write, if one is needed.
     async fn take_up(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
         let mut finalizers = self.object.finalizers().to_vec();
         let is_ours = finalizers.iter().any(|finalizer| finalizer == K::FINALIZER);
@@ -324,17 +321,17 @@ impl<'a, K: Extension> Task<'a, K> {
         Ok(())
     }
 
-    /// That there is no such bucket says that it is gone where it was once seen. A seed that was chosen for it without having
-    /// seen it may ask another store than the one it is in.
+    /// A missing bucket counts as gone if this cluster has seen it before. A seed that was chosen later
+    /// may be asking another store than the one that has the bucket.
     pub fn believe_it_gone(&self, bucket: &str, was_seen: bool) -> Result<(), StoreError> {
-        if was_seen || self.record.made == Some(true) || !carried::is_ours(self.object.meta()) {
+        if was_seen || self.record.made == Some(true) || !member_objects::is_ours(self.object.meta()) {
             return Ok(());
         }
         let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
         Err(StoreError::new(
             Fault::NoSuchBucket,
             format!(
-                "the store that Seed {seed} reaches knows no bucket {bucket}, and it was never seen from here: set spec.reaches of \
+                "the store that Seed {seed} reaches has no bucket {bucket}, and this cluster has never seen it: set spec.reaches of \
                  that Seed to the stores that it really reaches; or, if the bucket is gone, annotate the hub's object with \
                  {}=<why>",
                 keys::FORGET_DATA
@@ -342,7 +339,8 @@ impl<'a, K: Extension> Task<'a, K> {
         ))
     }
 
-    /// Its keys are needed as long as it is there.
+    /// Puts the executor's finalizer on the Secret, because its keys are needed as long as the object is
+    /// there.
     async fn keep_secret(&self) -> Result<(), Problem> {
         let reference = self.object.secret_ref();
         self.context.holders.lock().await.hold(&self.object.uid().unwrap_or_default());
@@ -350,7 +348,7 @@ impl<'a, K: Extension> Task<'a, K> {
         secret::hold(&self.context.client, &secret, K::FINALIZER).await
     }
 
-    /// Takes our finalizers away, from its Secret too, if nobody else of its kind needs that.
+    /// Removes the executor's finalizer, from its Secret, too, if no other object of its kind needs that.
     async fn release(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
         let context = self.context;
         let reference = self.object.secret_ref().clone();
@@ -375,16 +373,6 @@ impl<'a, K: Extension> Task<'a, K> {
     }
 }
 
-pub fn requested_at<K: Extension>(object: &K) -> Option<Timestamp> {
+pub fn requested_at<K: Actuator>(object: &K) -> Option<Timestamp> {
     object.annotation(keys::OPERATION_TIMESTAMP)?.parse().ok()
-}
-
-pub fn operation_type(operation: Operation) -> OperationType {
-    match operation {
-        Operation::Create => OperationType::Create,
-        Operation::Reconcile => OperationType::Reconcile,
-        Operation::Restore => OperationType::Restore,
-        Operation::Migrate => OperationType::Migrate,
-        Operation::Delete => OperationType::Delete,
-    }
 }

@@ -1,4 +1,4 @@
-//! What each Seed may read in the hub, as a Role and who has it.
+//! What each Seed may read in the hub: a Role and its RoleBinding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<Str
         let Some(seed) = name.strip_prefix(PREFIX) else { continue };
         let secrets: BTreeSet<String> =
             role.rules.iter().flatten().filter_map(|rule| rule.resource_names.clone()).flatten().collect();
-        // Whatever else somebody wrote there is not what was given.
+        // Rules that a person added there were not granted by berth.
         let is_as_given = role.rules.clone().unwrap_or_default() == rules(&secrets);
         access.insert(seed.to_owned(), Access { secrets, is_bound: is_as_given });
     }
@@ -35,7 +35,7 @@ pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<Str
         access.is_bound &=
             bindings.iter().any(|one| one.metadata.name == wanted.metadata.name && is_given(one));
     }
-    // What is left of one that was removed half.
+    // What is left of a Role that was only half removed.
     for binding in bindings {
         if let Some(seed) = binding.name_any().strip_prefix(PREFIX) {
             access.entry(seed.to_owned()).or_default();
@@ -44,10 +44,10 @@ pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<Str
     access
 }
 
-/// Makes it so; `None`: there is to be nothing. Gives what is written down then.
+/// Writes the Role and its RoleBinding, or removes them (`None`). Returns what they grant then.
 ///
 /// # Errors
-/// When the API server does not take it, or not in time.
+/// When the API server refuses, or does not answer in time.
 pub async fn write(
     client: &Client,
     namespace: &str,
@@ -80,7 +80,7 @@ fn gone(answer: Answer<()>) -> Result<(), kube::Error> {
     }
 }
 
-/// A rule without names would be one for all.
+/// A rule without names would grant all Secrets.
 fn rules(secrets: &BTreeSet<String>) -> Vec<PolicyRule> {
     if secrets.is_empty() {
         return Vec::new();

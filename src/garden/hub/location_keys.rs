@@ -1,8 +1,9 @@
-//! Keys for one directory each, where a bucket's locations are to have such: made by the store's own keys, which only the Seed that
-//! acts on the bucket gets.
+//! Keys that are limited to one directory, for buckets whose locations should have such keys. They
+//! are created with the store's own keys, which only the Seed that acts on the bucket gets.
 //!
-//! The hub makes them, and no Seed does: it has the store's keys anyhow, every Seed has its Secrets from there, and a Seed that made
-//! them for others would have to write Secrets of others, and would let them run out while it is away.
+//! The hub creates them, because it has the store's keys anyway and every Seed reads its Secrets there.
+//! A Seed that created keys for others would have to write their Secrets, and would let the keys
+//! expire while it is away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,29 +31,29 @@ use crate::storage::bucket::sts::{self, Sts};
 use crate::text::chain;
 use crate::write::{Write, apply, delete};
 
-/// Looks again at least this often.
+/// A pass begins at least this often.
 const PERIOD: Duration = Duration::from_secs(10);
-/// One look takes in many changes.
+/// Changes that come within this time are handled in one pass.
 const GATHER: Duration = Duration::from_millis(200);
-/// Nothing is asked for twice within this, whatever came of it.
+/// The same keys are not asked for twice within this time, whatever the result was.
 const PACE: Duration = Duration::from_secs(30);
 const CALL: Duration = Duration::from_secs(20);
 const AT_ONCE: usize = 8;
 
 pub struct Keeper<'h> {
     pub client: &'h Client,
-    /// Of the Secrets.
+    /// Namespace of the Secrets.
     pub namespace: &'h str,
     pub events: &'h Events,
 }
 
-/// Keys that there are to be.
+/// Keys that an entry should have.
 struct Order {
-    /// Name of their Secret.
+    /// Name of the Secret with these keys.
     secret: String,
     entry: Arc<BackupEntry>,
     bucket: Arc<BackupBucket>,
-    /// Name of the Secret with the keys that make them.
+    /// Name of the Secret with the keys that create them.
     source: String,
     /// See [`Made::from`].
     from: String,
@@ -61,14 +62,14 @@ struct Order {
 /// By name of the Secret.
 type Attempts = Mutex<BTreeMap<String, Attempt>>;
 
-/// What came of an order last.
+/// Result of the last request for these keys.
 struct Attempt {
     at: Instant,
     failure: Option<String>,
 }
 
 impl Keeper<'_> {
-    /// For ever, while this process leads.
+    /// Runs while this process leads.
     pub async fn run(&self, objects: &HubCache) {
         let mut changed = objects.changed();
         while !objects.is_synced() {
@@ -127,7 +128,7 @@ impl Keeper<'_> {
         let before = attempts.lock().insert(order.secret.clone(), last).and_then(|last| last.failure);
         if let Some(why) = failure.filter(|why| before.as_ref() != Some(why)) {
             let name = order.entry.name_any();
-            warn!(name, error = why, "the keys of a directory could not be made");
+            warn!(name, error = why, "could not create the keys of a directory");
             let note = format!("the keys of its directory could not be made: {why}");
             self.events.tell_about(What::Failed, order.entry.object_ref(&()), note);
         }
@@ -172,7 +173,7 @@ impl Keeper<'_> {
             ..Secret::default()
         };
         let written = apply(&api, Write::to(name).within(CALL), &secret).await.written()?;
-        info!(name = entry.name_any(), until = %keys.expire_at, "made the keys of a directory");
+        info!(name = entry.name_any(), until = %keys.expire_at, "created the keys of a directory");
         Ok(written)
     }
 
@@ -180,14 +181,14 @@ impl Keeper<'_> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
         let name = over.name_any();
         let that_one = Write::to(&name).uid(over.metadata.uid.as_deref()).within(CALL);
-        // Whatever comes of it, it is looked at again.
+        // A Secret that stays is handled in the next pass.
         if let Err(error) = delete(&api, that_one).await.written() {
-            debug!(name, error = chain(&error), "expired keys were not removed");
+            debug!(name, error = chain(&error), "could not remove expired keys");
         }
     }
 }
 
-/// For every entry that was given a place in a bucket of which it is to have keys of its own.
+/// One for each entry that has a place in a bucket whose locations have their own keys.
 fn orders(frozen: &Frozen, namespace: &str) -> Vec<Order> {
     let mut orders = Vec::new();
     let scoped: Vec<_> = frozen.buckets.iter().filter(|bucket| is_scoped(bucket)).collect();
@@ -200,7 +201,7 @@ fn orders(frozen: &Frozen, namespace: &str) -> Vec<Order> {
         let reference = bucket.spec.secret_ref.as_ref().filter(|secret| secret.namespace == namespace);
         let source = reference
             .and_then(|reference| frozen.secrets.iter().find(|secret| secret.name_any() == reference.name));
-        // That they are missing is told of the bucket.
+        // The bucket's condition says that they are missing.
         let Some(source) = source else { continue };
         let role = bucket.spec.provider_config.as_ref().and_then(|config| config.role_arn.as_deref());
         let version = source.resource_version().unwrap_or_default();
@@ -235,8 +236,8 @@ fn is_ours(secret: &Metadata) -> bool {
     secret.labels().contains_key(keys::LOCATION_KEYS)
 }
 
-/// Does nobody want them, and has nobody any use of them? A hub that comes back from its own backup does not know for a moment
-/// who wants some.
+/// Are these keys neither wanted nor usable any more? A hub that was restored does not know for a
+/// moment which entries want keys.
 fn is_over(secret: &Metadata, wanted: &BTreeSet<&str>, now: Timestamp) -> bool {
     is_ours(secret)
         && !wanted.contains(secret.name_any().as_str())

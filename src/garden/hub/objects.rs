@@ -7,7 +7,7 @@ use std::sync::Arc;
 use berth_api::garden::hub::cluster;
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, Seed};
 use berth_api::keys;
-use berth_core::garden::hub::{Bucket, Credentials, Entry, Infrastructure, View};
+use berth_core::garden::hub::{Bucket, Credentials, Entry, ProfileState, View};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
@@ -21,7 +21,7 @@ use super::{access, tombstone};
 use crate::cache::{Cache, Shared};
 use crate::watch::{Key, of_namespace, reflect_everywhere};
 
-/// Of a Secret: its data is read by nobody here.
+/// Metadata of a Secret, because its data is not needed here.
 pub type Metadata = PartialObjectMeta<Secret>;
 
 /// Objects of one kind.
@@ -39,10 +39,10 @@ pub struct State {
     pub tombstones: KindCache<ConfigMap>,
 }
 
-/// Where a kind is kept.
+/// Which cache a kind is in.
 pub type Part<K> = fn(&mut State) -> &mut KindCache<K>;
 
-/// Everything at one moment, in the order of a view.
+/// All objects at one moment, in the order of a view.
 #[derive(Clone, Default)]
 pub struct Frozen {
     pub profiles: Vec<Arc<CloudProfile>>,
@@ -50,10 +50,10 @@ pub struct Frozen {
     pub buckets: Vec<Arc<BackupBucket>>,
     pub entries: Vec<Arc<BackupEntry>>,
     pub secrets: Vec<Arc<Metadata>>,
-    /// What seeds may read.
+    /// Roles of seeds.
     pub roles: Vec<Arc<Role>>,
     pub bindings: Vec<Arc<RoleBinding>>,
-    /// Records of entries that are no more.
+    /// Records of entries that have ended.
     pub tombstones: Vec<Arc<ConfigMap>>,
 }
 
@@ -94,7 +94,7 @@ impl HubCache {
         }
     }
 
-    /// For ever. `namespace`: that of the Secrets, and of the records.
+    /// Runs for ever. `namespace`: that of the Secrets and of the records.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let metadata =
             |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..Metadata::default() };
@@ -134,14 +134,14 @@ impl HubCache {
         .await;
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later.
+    /// Takes in the answer to a write of this process, which the watch will show only later.
     pub fn note<K: ResourceExt>(&self, part: Part<K>, object: K) {
         let (key, object) = keyed(object);
         self.state.write(|state| part(state).assume(key, object));
     }
 }
 
-/// What is kept of an object: nobody needs to know who wrote which field.
+/// What is kept of an object: all but its managedFields.
 fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
     object.meta_mut().managed_fields = None;
     ((object.namespace().unwrap_or_default(), object.name_any()), Arc::new(object))
@@ -149,7 +149,7 @@ fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
 
 impl Frozen {
     pub fn view(&self, gone: BTreeSet<String>) -> View {
-        let profiles: Vec<Infrastructure> = self.profiles.iter().map(|wire| (&**wire).into()).collect();
+        let profiles: Vec<ProfileState> = self.profiles.iter().map(|wire| (&**wire).into()).collect();
         let owner = |name: Option<&String>| profiles.iter().find(|one| Some(&one.profile.name) == name);
         let seeds = self.seeds.iter().map(|wire| {
             let owner = owner(Some(&wire.spec.cloud_profile_name));

@@ -1,5 +1,5 @@
-//! The record of an entry that is no more: what there was, and where it went. It outlives the entry, its namespace, and its
-//! bucket.
+//! The record of an entry that has ended: what there was, and what became of it. It outlives the
+//! entry, its namespace and its bucket.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::write::{Answer, create};
 /// What `data` says of an entry's data.
 const REMOVED: &str = "removed";
 const LEFT: &str = "left";
-/// How the reason begins where an older version wrote [`LEFT`] of a directory that another entry has.
+/// How the reason begins if an older version wrote [`LEFT`] of a directory that another entry has.
 const ANOTHERS: &str = "the directory of its name is another entry's";
 
 /// By name of an entry: what was left of its data in stores.
@@ -39,7 +39,7 @@ fn read(record: &ConfigMap) -> Option<Record<'_>> {
     Some(Record {
         name: record.metadata.name.as_deref()?,
         entry: text("entry")?,
-        // An agent's own record, where hub and member are one cluster, knows no namespace.
+        // A record that an agent wrote, where hub and member are one cluster, has no namespace.
         namespace: text("namespace")?,
         bucket: text("bucket").unwrap_or_default(),
         when: text("when").and_then(|when| when.parse().ok()),
@@ -47,10 +47,10 @@ fn read(record: &ConfigMap) -> Option<Record<'_>> {
     })
 }
 
-/// Writes it, once, and gives what was written.
+/// Writes the record once, and returns it.
 ///
 /// # Errors
-/// When the API server does not take it.
+/// When the API server refuses it.
 pub async fn write(
     client: &Client,
     namespace: &str,
@@ -62,7 +62,7 @@ pub async fn write(
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let record = record(namespace, entry, bucket, end, now);
     match create(&api, &record).await {
-        // A hub that died between this and the next step wrote it.
+        // Written by a hub that died between this step and the next.
         Answer::Conflict(_) => Ok(record),
         answer => Ok(answer.written()?),
     }
@@ -98,7 +98,7 @@ fn record(
     data.extend(deleted.map(|time| ("deleted".to_owned(), time.0.to_string())));
     data.extend(bucket.map(|bucket| ("provider".to_owned(), bucket.spec.provider.clone())));
     data.extend(bucket.map(|bucket| ("region".to_owned(), bucket.spec.region.clone())));
-    // Absent: whoever removed it did not count.
+    // Absent: the executor that removed the data did not count.
     if let Some(removed) = status.removed {
         data.insert("objects".to_owned(), removed.objects.to_string());
         data.insert("bytes".to_owned(), removed.bytes.to_string());

@@ -1,5 +1,5 @@
-//! What was decided, written. Each write carries the resourceVersion that was decided on; one that fails is left to the
-//! next decision.
+//! Writes what was decided. Each write carries the resourceVersion that was decided on; a write that
+//! fails is left to the next plan.
 
 mod patch;
 
@@ -33,20 +33,20 @@ use crate::write::{Answer, Write, create, delete, patch_metadata, patch_status};
 
 const AT_ONCE: usize = 16;
 
-/// What became of a plan.
+/// What was written of a plan.
 #[derive(Debug, Default)]
 pub struct Acted {
     /// Everything was written.
     pub is_complete: bool,
     /// UIDs of entries that ended.
     pub gone: Vec<String>,
-    /// Those, as indices into the view.
+    /// The same entries, as indices into the view.
     pub ended: Vec<usize>,
-    /// Names of buckets that were made, each with its profile.
+    /// Names of buckets that were created, each with its profile.
     pub made: Vec<(String, usize)>,
     /// Buckets that were deleted, as indices into the view.
     pub retired: Vec<usize>,
-    /// Entries that are another cluster's from now on, as indices into the view.
+    /// Entries that were given to another cluster, as indices into the view.
     pub handed: Vec<(usize, Handed)>,
 }
 
@@ -57,7 +57,7 @@ pub struct Writer<'o> {
     metrics: &'o GardenMetrics,
 }
 
-/// Where objects of a kind are written, and kept.
+/// Objects of one kind, to write to, and their watch cache.
 struct To<K> {
     api: Api<K>,
     part: Part<K>,
@@ -69,7 +69,7 @@ struct Round<'r> {
     view: &'r View,
     now: Timestamp,
     is_complete: AtomicBool,
-    /// Buckets whose status is not what entries of this plan need.
+    /// Buckets whose status could not be written as entries of this plan need it.
     unready: Mutex<BTreeSet<usize>>,
     acted: Mutex<Acted>,
 }
@@ -85,7 +85,7 @@ impl<'o> Writer<'o> {
         Self { client, namespace: namespace.to_owned(), objects, metrics }
     }
 
-    /// Buckets first: an entry is told its place when that is written down.
+    /// Buckets first, because an entry gets its place once the bucket's status lists it.
     pub async fn act(&self, frozen: &Frozen, view: &View, plan: &Plan, now: Timestamp) -> Acted {
         let round = Round {
             frozen,
@@ -97,7 +97,7 @@ impl<'o> Writer<'o> {
         };
         let round = &round;
         let Plan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
-        // Whoever is told of a bucket can read its Secret by then.
+        // Roles first, so that a seed that is assigned a bucket can already read its Secret.
         stream::iter(access).for_each_concurrent(AT_ONCE, |one| self.access(round, one)).await;
         stream::iter(create).for_each_concurrent(AT_ONCE, |new| self.make(round, new)).await;
         stream::iter(buckets).for_each_concurrent(AT_ONCE, |one| self.bucket(round, one)).await;
@@ -154,14 +154,14 @@ impl<'o> Writer<'o> {
                 self.objects.note(|state| &mut state.buckets, made);
                 round.acted.lock().made.push((new.name.clone(), new.profile));
             }
-            // Somebody else was faster: the watch will show it.
+            // Another writer was faster: the watch will show it.
             Answer::Conflict(_) => round.fail(),
             Answer::Gone(error) | Answer::Refused(error) => {
                 warn!(name = %new.name, error = chain(&error), "a BackupBucket could not be made");
                 round.fail();
             }
             Answer::TimedOut => {
-                warn!(name = %new.name, "making a BackupBucket took too long");
+                warn!(name = %new.name, "timed out creating a BackupBucket");
                 round.fail();
             }
         }
@@ -245,7 +245,7 @@ impl<'o> Writer<'o> {
             let is_there = found.spec.seed_name == *writer;
             let mut annotations = json!({keys::WRITER: writer});
             if is_there {
-                // Leave to take it over was for this move.
+                // The permission to take it over was for this move.
                 annotations[keys::TAKE_OVER] = Value::Null;
             }
             let patch = json!({"metadata": {"annotations": annotations}});
@@ -260,7 +260,7 @@ impl<'o> Writer<'o> {
             round.frozen.buckets.iter().find(|bucket| bucket.metadata.name == found.spec.bucket_name);
         let bucket = bucket.map(|bucket| &**bucket);
         match tombstone::write(&self.client, &self.namespace, &found, bucket, end, round.now).await {
-            // Whoever waits for the name is judged by it at once.
+            // Entries that wait for the name are judged by the record at once.
             Ok(record) => self.objects.note(|state| &mut state.tombstones, record),
             Err(error) => {
                 warn!(%namespace, %name, error = format!("{error:#}"), "the end of a BackupEntry cannot be recorded: it stays");
@@ -295,7 +295,7 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// Writes metadata and spec. `None`: look again.
+    /// Writes metadata and spec. `None`: not written.
     async fn patch<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, patch: Value) -> Option<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -333,7 +333,7 @@ impl<'o> Writer<'o> {
             Answer::Refused(error) => {
                 warn!(%kind, %name, error = chain(&error), "a decision could not be written");
             }
-            Answer::TimedOut => warn!(%kind, %name, "writing a decision took too long"),
+            Answer::TimedOut => warn!(%kind, %name, "timed out writing a decision"),
         }
         round.fail();
         None

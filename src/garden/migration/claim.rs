@@ -1,5 +1,6 @@
-//! The mark on the location by which of two who migrate from it one goes on: an annotation, each write of it with the version
-//! that was read. When it counts, [`berth_core::garden::migration::claim`] says.
+//! The mark by which only one of two runs that migrate from a location continues: an annotation of the
+//! location, written on the resourceVersion that was read. [`berth_core::garden::migration::claim`]
+//! decides how long it is valid.
 
 use std::time::Instant;
 
@@ -17,8 +18,8 @@ use crate::pace::{counted, paced, passed};
 use crate::text::chain;
 use crate::write::{Answer, Pauses, Write, patch};
 
-/// How often a write that takes the mark away is tried where somebody else was faster: for six seconds, because the mark says nothing
-/// any more after [`berth_core::garden::migration::claim::DEAD`].
+/// How often the removal of the mark is tried if other writers are faster: for six seconds, because
+/// the mark is no longer valid after [`berth_core::garden::migration::claim::DEAD`].
 const RELEASES: usize = 6;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +41,15 @@ pub struct Claim {
     last: Mutex<Last>,
 }
 
-/// When it was last renewed, by two clocks: one of them goes on while the machine sleeps.
+/// When the mark was last renewed, by two clocks, because one of them stops while the machine is
+/// suspended.
 struct Last {
     mark: String,
     since: (Instant, Timestamp),
 }
 
 impl Claim {
-    /// Waits for as long as it takes to see whether somebody else's mark is alive.
+    /// Waits until it is clear whether the mark of another run is still renewed.
     pub async fn take(
         api: Api<BackupStorageLocation>,
         location: &str,
@@ -90,7 +92,7 @@ impl Claim {
         &self.run
     }
 
-    /// Still the one? Asked before anything is removed.
+    /// Is the mark still this run's? Checked before anything is removed.
     pub fn ensure(&self) -> Result<(), ClaimError> {
         let (instant, time) = self.last.lock().since;
         let now = Timestamp::now();
@@ -101,7 +103,7 @@ impl Claim {
         Err(self.lost(format!("it said nothing for {by_time:.0}")))
     }
 
-    /// Says so again; fails when somebody else has it, or took it away.
+    /// Renews the mark. Fails if another run has it, or if it was removed.
     pub async fn renew(&self) -> Result<(), ClaimError> {
         let mut pauses = Pauses::default();
         loop {
@@ -122,7 +124,7 @@ impl Claim {
         }
     }
 
-    /// Goes on saying so; ends when that cannot be done any more.
+    /// Keeps renewing the mark; returns when that fails for good.
     pub async fn keep(&self) -> ClaimError {
         loop {
             sleep(paced(RENEW.unsigned_abs())).await;
@@ -138,7 +140,8 @@ impl Claim {
         }
     }
 
-    /// So that the next one need not wait. If that fails, it waits. A location is written by whoever looks at its store, too.
+    /// Removes the mark, so that the next run need not wait. If that fails, the next run waits. Servers
+    /// that validate the location write to it, too.
     pub async fn release(self) {
         let mut pauses = Pauses::default();
         for attempt in 0..RELEASES {
@@ -170,7 +173,7 @@ async fn get(api: &Api<BackupStorageLocation>, location: &str) -> Result<BackupS
     api.get(location).await.map_err(|error| ClaimError::Api(location.to_owned(), Box::new(error)))
 }
 
-/// `false`: it has changed since it was read.
+/// `false`: the location has changed since it was read.
 async fn write(
     api: &Api<BackupStorageLocation>,
     found: &BackupStorageLocation,

@@ -1,5 +1,5 @@
-//! One object from one place to another, compared at both ends by what is really read there. Nothing is overwritten but what
-//! an earlier copy of ours put there.
+//! Copies one object, and compares what is read at both ends. Overwrites only what an earlier copy of
+//! this migration wrote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio::io::AsyncWriteExt;
 
 use crate::text::chain;
 
-/// Below it, one request; above it, an upload in parts, of which as much is held at a time.
+/// Smaller objects are written in one request, larger ones in parts of this size.
 const PART: usize = 8 * 1024 * 1024;
 
 /// A directory in a bucket.
 #[derive(Clone)]
 pub struct Directory {
     store: Arc<DynObjectStore>,
-    /// Without slashes at its ends; may be empty.
+    /// Without slashes at its ends. May be empty.
     prefix: String,
 }
 
@@ -34,7 +34,7 @@ impl Directory {
         &self.store
     }
 
-    /// Would one be in the other, were both in one bucket?
+    /// Is one inside the other, if both are in the same bucket?
     pub fn overlaps(&self, other: &Self) -> bool {
         let is_in = |inner: &str, outer: &str| {
             let rest = inner.strip_prefix(outer);
@@ -43,7 +43,7 @@ impl Directory {
         is_in(&self.prefix, &other.prefix) || is_in(&other.prefix, &self.prefix)
     }
 
-    /// By key relative to it.
+    /// By key relative to the place.
     pub async fn list(&self) -> object_store::Result<BTreeMap<String, Listed>> {
         let prefix = (!self.prefix.is_empty()).then(|| Path::parse(&self.prefix)).transpose()?;
         let mut listed = self.store.list(prefix.as_ref());
@@ -54,7 +54,7 @@ impl Directory {
                 Some(rest) => rest.trim_start_matches('/'),
                 None => continue,
             };
-            // A mark that some tools leave for a folder.
+            // Some tools write an empty object as a mark of a folder.
             if key.is_empty() {
                 continue;
             }
@@ -107,7 +107,8 @@ async fn try_copy(
         if there == here {
             return Ok(Attempt::Same { checksum: here });
         }
-        // What an earlier copy of ours put there has changed at the source since. Anything else is somebody's.
+        // An earlier copy of this migration may be replaced if the source has changed since. Anything
+        // else is foreign.
         if !item.may_replace(&there) {
             return Ok(Attempt::Taken { source: here, destination: there });
         }
@@ -126,7 +127,7 @@ async fn try_copy(
     })
 }
 
-/// Reads an object to its end, writing it on where that is asked for.
+/// Reads an object to its end, and writes it to the destination if there is one.
 async fn read(found: GetResult, mut to: Option<BufWriter>) -> object_store::Result<String> {
     let failed = |source: std::io::Error| Error::Generic { store: "destination", source: Box::new(source) };
     let mut hash = Context::new(&SHA256);
@@ -135,7 +136,7 @@ async fn read(found: GetResult, mut to: Option<BufWriter>) -> object_store::Resu
         let chunk = match chunk {
             Ok(chunk) => chunk,
             Err(error) => {
-                // Parts that were sent are not left behind.
+                // Abort the upload, so that no parts are left.
                 if let Some(mut writer) = to {
                     let _ = writer.abort().await;
                 }

@@ -1,4 +1,4 @@
-//! Why a migration does not go on.
+//! Why a migration stops.
 
 use berth_core::garden::migration::Obstacle;
 

@@ -1,8 +1,9 @@
-//! The location whose backups are moved, and that of the entry: what they lead to, and the one write that changes it.
+//! The location whose backups are moved, and the entry's location: where they lead, and the one write
+//! that changes it.
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::carried::{hub_uid, is_ours};
+use berth_api::garden::member_objects::{hub_uid, is_ours};
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
@@ -19,19 +20,19 @@ use crate::write::{self, Write};
 pub(super) const HELD_FOR: &str = "migration";
 
 impl Migration {
-    /// One write leads the location to its new place; then it is looked at, and written to again.
+    /// One write leads the location to its new place; then it is validated, and opened again.
     pub(super) async fn cut_over(
         &self,
         to: &BackupStorageLocationSpec,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
-        // It may have gone to another cluster meanwhile.
+        // The entry may have moved to another cluster meanwhile.
         self.entry_location().await?;
         let location = self.location(&self.from).await?;
         if !leads_to(&location.spec, to) {
             tell("backups go to the shared bucket from now on");
             let lead = json!({
-                // By this, admission lets it write there.
+                // With this label, admission lets the location lead there.
                 "metadata": {"labels": {keys::BACKUP_ENTRY: self.entry}},
                 "spec": {
                     "provider": to.provider,
@@ -72,7 +73,7 @@ impl Migration {
         found.ok_or_else(|| MigrationError::NoLocation(name.to_owned(), self.namespace.clone(), ""))
     }
 
-    /// Not one of the hub's.
+    /// The location was not made for a hub.
     pub(super) async fn own_location(&self) -> Result<BackupStorageLocation, MigrationError> {
         let found = self.location(&self.from).await?;
         if is_ours(&found.metadata) {
@@ -102,7 +103,7 @@ impl Migration {
     pub(super) async fn annotate_hold(&self, value: Option<&str>) -> Result<(), MigrationError> {
         let location = self.location(&self.from).await?;
         let found = location.annotations().get(keys::HOLD);
-        // A person's hold is a person's to take off.
+        // A hold that a person set is removed by a person.
         if found.is_some_and(|found| found != HELD_FOR) {
             return Ok(());
         }
@@ -115,7 +116,8 @@ impl Migration {
     }
 }
 
-/// Of the hub's entry; where no hub is, of the location that stands for it. Another one of the same name has another.
+/// UID of the hub's entry; without a hub, that of the location that stands for it. Another entry of the
+/// same name has another UID.
 pub(super) fn entry_uid(location: &BackupStorageLocation) -> String {
     let uid = hub_uid(&location.metadata).map(str::to_owned).or_else(|| location.uid());
     uid.unwrap_or_default()
@@ -132,7 +134,7 @@ pub(super) fn leads_to(a: &BackupStorageLocationSpec, b: &BackupStorageLocationS
             .and_then(|config| config.get(key))
             .map(|url| url.trim_end_matches('/').to_owned())
     };
-    // Of Azure; who names no address means the account's usual one.
+    // Azure: without an address, it is the account's usual one.
     let account = |spec: &BackupStorageLocationSpec| {
         let name = at(spec, "storageAccount")?;
         let uri = at(spec, "storageAccountURI");
@@ -147,7 +149,7 @@ pub(super) fn leads_to(a: &BackupStorageLocationSpec, b: &BackupStorageLocationS
         && at(a, "storeEndpoint") == at(b, "storeEndpoint")
 }
 
-/// A merge that leaves nothing of the old settings.
+/// A merge patch that removes the old settings.
 fn replacement(old: Option<&BTreeMap<String, String>>, new: Option<&BTreeMap<String, String>>) -> Value {
     let gone = old.into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null));
     let kept = new.into_iter().flatten().map(|(key, value)| (key.clone(), json!(value)));

@@ -1,6 +1,7 @@
-//! The record of a migration, in the shared bucket and outside of the cluster's directory: a head, and items in several files,
-//! so that each can be written often. Every write replaces the version that was read, where the store can promise that: of
-//! two migrations of one entry, one stops.
+//! The record of a migration, in the shared bucket and outside of the cluster's directory: a head, and
+//! items in several files, so that each file can be written often. Where the store has conditional
+//! writes, every write replaces the version that was read, so of two migrations of one entry one
+//! stops.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,23 +33,24 @@ pub enum RecordError {
     Version(Path, u32),
 }
 
-/// What is moved from where to where, and how far it is.
+/// What is moved, from where to where, and its progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     pub version: u32,
-    /// Of whom the directory is, under whatever name: see [`crate::garden::migration`].
+    /// Owner of the directory: see [`crate::garden::migration`].
     #[serde(default)]
     pub entry_uid: String,
-    /// Name of the location whose backups are moved; it keeps it.
+    /// Name of the location whose backups are moved. The location keeps its name.
     pub location: String,
-    /// As it was before.
+    /// Where the location led before.
     pub source: BackupStorageLocationSpec,
     /// Of the entry.
     pub destination: BackupStorageLocationSpec,
     pub phase: WirePhase,
     pub started_at: Timestamp,
-    /// Who wrote it last. Another one's write fails then, if only for this.
+    /// The run that wrote it last. It changes with every run, so that another run's conditional write
+    /// fails.
     #[serde(default)]
     pub run: String,
     pub shards: usize,
@@ -214,7 +216,8 @@ impl Record {
         Ok(Some(Self { store, folder, head, shards: all }))
     }
 
-    /// The head comes last: without it there is no migration. `earlier`: what is no longer of any use, and is replaced.
+    /// Writes the head last, because without it there is no migration. `earlier`: an outdated record that
+    /// is replaced.
     pub async fn create(
         store: Arc<DynObjectStore>,
         entry: &str,
@@ -242,7 +245,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Is the bucket of this store the one that the record is in, by whatever address?
+    /// Is this store's bucket the one that the record is in, even if its address is another one?
     pub async fn is_in(&self, store: &Arc<DynObjectStore>) -> Result<bool, RecordError> {
         let found = read::<Head>(store, &self.folder.clone().join("migration.json")).await;
         let ours = &self.head.value;
@@ -250,7 +253,7 @@ impl Record {
             Ok(found) => Ok(found.is_some_and(|found| {
                 found.value.run == ours.run && found.value.started_at == ours.started_at
             })),
-            // Something of somebody else's.
+            // A foreign object.
             Err(RecordError::Parse(..)) => Ok(false),
             Err(error) => Err(error),
         }
@@ -265,13 +268,14 @@ impl Record {
         self.confirm().await
     }
 
-    /// From here on whoever read it before cannot write it any more.
+    /// From here on a run that read the record before cannot write it.
     pub async fn take_over(&mut self, run: &str) -> Result<(), RecordError> {
         self.head.value.run = run.to_owned();
         self.confirm().await
     }
 
-    /// Writes the head as it is known: that fails where somebody else did, and is done before anything is removed.
+    /// Writes the head as it is known, which fails if another run wrote it. Done before anything is
+    /// removed.
     pub async fn confirm(&mut self) -> Result<(), RecordError> {
         let path = self.folder.clone().join("migration.json");
         let mode = mode(self.head.version.clone());
@@ -292,7 +296,7 @@ impl Record {
         all.map(|(key, item)| (key.clone(), item.clone())).collect()
     }
 
-    /// Puts items, some of them new, where they belong; saves what has changed.
+    /// Puts items into their files, and writes the files that have changed.
     pub async fn replace(&mut self, items: Items) -> Result<(), RecordError> {
         let count = self.shards.len();
         let mut all: Vec<Items> = (0..count).map(|_| Items::new()).collect();
@@ -321,7 +325,7 @@ impl Record {
     }
 }
 
-/// Not in the entry's directory: whoever backs up there would take it for something strange.
+/// Outside of the entry's directory, where Velero would report it as a foreign object.
 fn folder(entry: &str) -> Path {
     Path::from_iter([NOTES, entry, "migration"])
 }

@@ -13,7 +13,7 @@ fn shared(provider: &str, config: StoreConfig) -> (BackupEntry, BackupBucket) {
     (entry, BackupBucket::new("packet-eu", spec))
 }
 
-const FREIGHT: Freight<'_> = Freight { seed: "ship", namespace: "garden", digest: "d1" };
+const FREIGHT: MemberContext<'_> = MemberContext { seed: "ship", namespace: "garden", digest: "d1" };
 
 #[test]
 fn a_bucket_knows_all_that_its_locations_need() {

@@ -9,11 +9,12 @@ use crate::garden::store::{check_config, check_lock};
 use crate::garden::view::{Bucket, View};
 use crate::violation::{Field, Violations};
 
-/// What is wrong whatever else there is. `old` is `None` on create.
+/// Faults that do not depend on other objects. `old` is `None` on create.
 pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
-    // Where it has none yet the API server names it, after the first webhooks and before the last ones and the policies.
+    // Without a name yet, the API server generates one after the mutating webhooks, and before the
+    // validating ones and the policies.
     if old.is_none() && !new.name.is_empty() {
         found.require(
             is_bucket_name(&new.name),
@@ -78,7 +79,7 @@ pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credential
 
 /// Is there such a profile, and do its backups go to where this bucket is?
 fn check_owner(old: Option<&Bucket>, new: &Bucket, view: &View, found: &mut Findings) {
-    // Whoever names another one is told that it cannot change.
+    // Naming another one is refused elsewhere: it cannot change.
     let Some(owner) = new.owner.as_ref().filter(|_| old.is_none_or(|old| old.owner.is_none())) else {
         return;
     };

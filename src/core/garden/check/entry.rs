@@ -8,7 +8,7 @@ use crate::violation::{Field, Violations};
 
 const NAME_LENGTH: usize = 63;
 
-/// What is wrong whatever else there is. `old` is `None` on create; `by_hub`: the hub's own controllers write.
+/// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own controllers write.
 pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
@@ -54,7 +54,7 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
                 "namespace \"{}\" has an entry of this name, and both would have the same directory: choose another name",
                 other.namespace
             );
-            // Whatever else comes: a copy into another namespace would take the directory over.
+            // Always a fault, because a copy into another namespace would take the directory over.
             found.faults.push(name(), message);
         }
     }
@@ -87,7 +87,8 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
     found
 }
 
-/// May it be deleted? One that the hub has not taken up is gone at once, and whatever is in its directory stays there.
+/// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in the
+/// directory.
 pub fn check_delete(old: &Entry) -> Violations {
     let mut found = Violations::default();
     found.require(
@@ -124,7 +125,7 @@ fn check_bucket(
     found: &mut Findings,
 ) {
     let spec = Field::root("spec");
-    // Who has a bucket and comes to another seed has to fit where its data is.
+    // An entry that has a bucket and moves to another seed has to fit the bucket that has its data.
     let comes = old.is_some_and(|old| old.bucket.as_deref() == Some(wanted));
     let field = spec.child(if comes { "seedName" } else { "bucketName" });
     let Some(bucket) = view.buckets.get(wanted) else {

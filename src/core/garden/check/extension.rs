@@ -1,4 +1,4 @@
-//! BackupBuckets and BackupEntries of a member cluster, as far as berth serves them: others have guards of their own.
+//! BackupBuckets and BackupEntries of a member cluster, of providers that berth serves.
 
 use super::deletion;
 use crate::garden::profile::secret_faults;
@@ -10,7 +10,7 @@ pub fn is_served(one: &Extension) -> bool {
     SERVED.contains(&one.place.provider.as_str())
 }
 
-/// What is wrong whatever else there is. `old` is `None` on create.
+/// Faults that do not depend on other objects. `old` is `None` on create.
 pub fn faults(old: Option<&Extension>, new: &Extension, spec_changed: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");

@@ -70,10 +70,10 @@ fn check_backup(
     }
 }
 
-/// That clusters trust each other is somebody's word: it is not assumed where berth hands out keys that cannot be limited. At
-/// provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`), and a provider that berth does not serve
-/// is told of. Profiles from before that was asked are not held up, and a restore brings those back, too; so nothing but an
-/// admission depends on it.
+/// Where keys cannot be limited to a directory, a person has to say that clusters trust each other. At
+/// provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`); for a provider
+/// that berth does not serve there is a warning. Profiles from before this check stay valid, and a
+/// restore may bring them back, so only admission depends on it.
 fn check_location_keys(
     old: Option<&Profile>,
     config: &Field,
@@ -96,7 +96,7 @@ fn check_location_keys(
     }
 }
 
-/// Entries whose data would be left behind. What counts is where backups go, not how that is written.
+/// Entries whose data would be left behind. Compares where backups go, not how that is written.
 fn check_dependents(old: &Profile, new: &Profile, view: &View, found: &mut Findings) {
     let moved: Vec<(&Entry, Place, Option<Place>)> = view
         .entries

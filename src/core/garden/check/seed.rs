@@ -5,7 +5,7 @@ use crate::garden::profile::Seed;
 use crate::garden::view::View;
 use crate::violation::{Field, Violations};
 
-/// What is wrong whatever else there is.
+/// Faults that do not depend on other objects.
 pub fn faults(new: &Seed) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");

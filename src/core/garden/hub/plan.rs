@@ -1,4 +1,4 @@
-//! One decision of the hub.
+//! One plan of the hub.
 
 mod access;
 mod buckets;
@@ -12,16 +12,14 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::{SignedDuration, Timestamp};
 
 use super::reason::Waiting;
-use super::view::{
-    Bucket, BucketStatus, Conditions, EntryStatus, Operation, OperationKind, OperationState, ProfileStatus,
-    Settings, View,
-};
-use crate::garden::executor::Member;
-use crate::garden::fence::{Because, For};
+use super::view::{Bucket, BucketStatus, Conditions, EntryStatus, Operation, ProfileStatus, Settings, View};
+use crate::garden::assignment::SeedHealth;
+use crate::garden::fence::{HandoverReason, WaitingFor};
+use crate::garden::operation::{OperationState, OperationType};
 use crate::garden::{Store, wanted};
 
-/// What to do, as indices into the view. First buckets, then entries; each with the resourceVersion that the view shows; a
-/// write that fails is left to the next plan.
+/// What to do, as indices into the view: buckets first, then entries. Each write carries the
+/// resourceVersion that the view shows; a write that fails is left to the next plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub create: Vec<NewBucket>,
@@ -29,17 +27,18 @@ pub struct Plan {
     pub entries: Vec<EntryPlan>,
     pub profiles: Vec<(usize, ProfileStatus)>,
     pub seeds: Vec<(usize, Conditions)>,
-    /// By name: whether they are to have our finalizer.
+    /// By name: whether the Secret should have the hub's finalizer.
     pub secrets: Vec<(String, bool)>,
-    /// By Seed: the Secrets that it is to be able to read from now on; `None`: it is no more.
+    /// By Seed: the Secrets that it should be able to read from now on; `None`: the Seed is gone.
     pub access: Vec<(String, Option<BTreeSet<String>>)>,
     /// Entries without a place, and why.
     pub waiting: Vec<(usize, Waiting)>,
-    /// Entries that are to move to another cluster, and what that waits for.
-    pub moving: Vec<(usize, For)>,
-    /// UIDs with a place that no entry of this view has. Those that are looked for in vain belong into [`View::gone`].
+    /// Entries that should move to another cluster, and what they wait for.
+    pub moving: Vec<(usize, WaitingFor)>,
+    /// UIDs that have a place, and that no entry of this view has. Those that the API server does not have
+    /// either belong into [`View::gone`].
     pub unknown: BTreeSet<String>,
-    /// Something is to be done then, whatever happens.
+    /// When the next plan is due, whatever happens before.
     pub next: Option<Timestamp>,
 }
 
@@ -50,13 +49,13 @@ pub struct NewBucket {
     pub store: Store,
 }
 
-/// What becomes of a bucket; each part is a write of its own.
+/// Writes to a bucket. Each part is a write of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketPlan {
     pub bucket: usize,
-    /// It is to get our finalizer, and its owner.
+    /// Add the hub's finalizer, and its owner.
     pub claim: bool,
-    /// Its credentials and settings are to become the profile's.
+    /// Set credentials and settings to the profile's.
     pub store: Option<Store>,
     pub status: Option<BucketStatus>,
     pub end: Option<BucketEnd>,
@@ -64,46 +63,47 @@ pub struct BucketPlan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketEnd {
-    /// It is to be deleted: nobody has wanted or used it for long.
+    /// Delete it: it has not been wanted or used for long.
     Retire,
-    /// It is gone from the store: our finalizer is taken off.
+    /// It is gone from the store: remove the hub's finalizer.
     LetGo,
 }
 
-/// What becomes of an entry.
+/// Writes to an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryPlan {
     pub entry: usize,
-    /// It is to be told its bucket, and get our finalizer; once that bucket's status is written, if it is to be.
+    /// Set its bucket and add the hub's finalizer, after the status of that bucket is written.
     pub claim: Option<usize>,
     pub status: Option<EntryStatus>,
-    /// By that status another one may write there.
+    /// With that status another cluster may write there.
     pub handed: Option<Handed>,
-    /// It is to say that this one may write there, as its status says by then.
+    /// Set the annotation that names the writer, as the status does by then.
     pub writer: Option<String>,
-    /// Its end is to be put on record, and our finalizer taken off.
+    /// Record its end, and remove the hub's finalizer.
     pub end: Option<End>,
 }
 
-/// From one cluster to another.
+/// A move from one cluster to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handed {
     pub from: String,
     pub to: String,
-    pub because: Because,
+    pub because: HandoverReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Its data is gone.
     Removed,
-    /// Its data was left alone, as somebody said.
+    /// Its data was left alone, because a person said so.
     Forgotten,
-    /// Another entry has the directory of its name, which was left alone.
+    /// The directory of its name is another entry's, and was left alone.
     NotIts,
 }
 
-/// One walk. Entries that have a place keep it, whatever limits are now; those without get one, oldest first.
+/// The state of one planning walk. Entries that have a place keep it, whatever the limits are now;
+/// entries without one get a place, oldest first.
 pub fn plan(view: &View, settings: &Settings, now: Timestamp) -> Plan {
     let mut walk = Walk::new(view, settings, now);
     walk.keep_places();
@@ -129,11 +129,11 @@ struct Walk<'v> {
     homes: HashMap<&'v str, Home>,
     /// What each profile wants. `None`: it is faulty, and nothing follows from it.
     wanted: Vec<Option<BTreeSet<Store>>>,
-    /// UIDs in each bucket, as they are to be.
+    /// UIDs that each bucket should list.
     places: Vec<Vec<String>>,
-    /// By name: the entry whose directory that is.
+    /// By name: the entry that has the directory.
     holders: HashMap<&'v str, usize>,
-    /// By entry, what it is to be in.
+    /// By entry: the bucket that it should be in.
     target: Vec<Option<usize>>,
     /// By entry.
     waiting: Vec<Option<Waiting>>,
@@ -168,11 +168,11 @@ impl<'v> Walk<'v> {
         self.settings.quota.limit(&bucket.store.place.provider)
     }
 
-    fn members(&self) -> impl Iterator<Item = &'v Member> + Clone {
+    fn members(&self) -> impl Iterator<Item = &'v SeedHealth> + Clone {
         self.view.seeds.iter().map(|cluster| &cluster.member)
     }
 
-    /// Something is to be looked at then.
+    /// Plans again at that time.
     fn wake(&mut self, at: Timestamp) {
         // What is due at a time is due strictly after it.
         let at = at.saturating_add(SignedDuration::from_millis(1)).unwrap_or(at);
@@ -215,23 +215,23 @@ fn home(view: &View, seed: usize) -> Option<Home> {
 }
 
 fn was_removed(operation: &Operation) -> bool {
-    operation.is(OperationKind::Delete, OperationState::Succeeded)
+    operation.is(OperationType::Delete, OperationState::Succeeded)
 }
 
-fn pending(kind: OperationKind, description: String) -> Operation {
+fn pending(kind: OperationType, description: String) -> Operation {
     Operation { kind, state: OperationState::Pending, description }
 }
 
 fn released(description: &str) -> Operation {
     Operation {
-        kind: OperationKind::Delete,
+        kind: OperationType::Delete,
         state: OperationState::Processing,
         description: description.to_owned(),
     }
 }
 
-/// Of something that is not deleted. A hub that came back from its own backup may have a status from when it was, and a
-/// status must not outlive a deletion that nobody remembers.
+/// The operation of an object that is not deleted. After a restore of the hub its status may be of a
+/// deletion that the hub has lost, and must not outlive it.
 fn kept(found: Option<&Operation>) -> Option<Operation> {
-    found.filter(|found| found.kind != OperationKind::Delete).cloned()
+    found.filter(|found| found.kind != OperationType::Delete).cloned()
 }

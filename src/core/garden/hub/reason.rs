@@ -5,13 +5,13 @@ use std::fmt;
 use crate::garden::Place;
 use crate::violation::Violations;
 
-/// A bucket that is named once is never another one.
+/// An entry keeps the bucket that it names.
 const ANOTHER: &str = "make another entry without spec.bucketName, and one is chosen";
 
 /// Why an entry has no place yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Its bucket is being made: that takes a moment, and nothing is said of it.
+    /// Its bucket is being created, which takes a moment and is not reported.
     Making,
     NoSeed {
         seed: String,
@@ -33,11 +33,11 @@ pub enum Waiting {
         region: String,
         profile: String,
     },
-    /// Without them its bucket is not made.
+    /// Without credentials its bucket is not created.
     NoCredentials {
         fault: String,
     },
-    /// Its bucket cannot be made so far.
+    /// Its bucket could not be created so far.
     Stuck {
         bucket: String,
         error: String,
@@ -46,7 +46,7 @@ pub enum Waiting {
     Exhausted {
         bucket: String,
     },
-    /// Name after name was refused.
+    /// The store refused one name after another.
     Refused {
         bucket: String,
     },
@@ -75,11 +75,11 @@ pub enum Waiting {
         used: usize,
         limit: u32,
     },
-    /// Two directories of one name would be one directory.
+    /// Two entries of the same name would share one directory.
     NameTaken {
         namespace: String,
     },
-    /// What another namespace left there would be read and removed with what is its own.
+    /// Data that another namespace left there would be read and removed with its own.
     NameLeft {
         namespace: String,
         record: String,

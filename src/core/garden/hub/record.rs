@@ -1,4 +1,4 @@
-//! Whose data was left in a store, by the records of entries that are no more.
+//! Whose data was left in a store, by the records of entries that have ended.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,29 @@ pub struct Record<'r> {
     pub bucket: &'r str,
     /// When it was written.
     pub when: Option<Timestamp>,
-    /// Its data is gone. Otherwise it was left where it is.
+    /// Its data is gone. Otherwise it was left in the store.
     pub is_removed: bool,
 }
 
 impl<'r> Record<'r> {
-    /// What it tells of, and whose that was.
+    /// The directory that the record is of, and whose it was.
     fn subject(&self) -> (&'r str, &'r str, &'r str) {
         (self.entry, self.namespace, self.bucket)
     }
 }
 
-/// Data of an entry that is no more, in its store still.
+/// Data of an entry that has ended, which is still in its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     pub namespace: String,
-    /// Empty: nobody knows which.
+    /// Empty: unknown.
     pub bucket: String,
     /// The name of its record.
     pub record: String,
 }
 
-/// By name of entries. What a namespace left went with what the same namespace removed from that directory later.
+/// By name of entries. Data that a namespace left is gone if the same namespace later removed that
+/// directory.
 pub fn left<'r>(records: impl IntoIterator<Item = Record<'r>>) -> BTreeMap<String, Vec<Left>> {
     let (removed, kept): (Vec<Record>, Vec<Record>) =
         records.into_iter().partition(|record| record.is_removed);
@@ -47,7 +48,7 @@ pub fn left<'r>(records: impl IntoIterator<Item = Record<'r>>) -> BTreeMap<Strin
     }
     let mut left: BTreeMap<String, Vec<Left>> = BTreeMap::new();
     for record in kept {
-        // Of what has no time nobody knows which was first.
+        // Without a time it is unknown which was first.
         let is_over = record.when.is_some()
             && last.get(&record.subject()).is_some_and(|removed| *removed > record.when);
         if !is_over {

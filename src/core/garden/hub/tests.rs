@@ -4,9 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::garden::executor::Member;
-use crate::garden::life::{For, Grace, Purpose};
+use crate::garden::assignment::SeedHealth;
+use crate::garden::operation::{OperationState, OperationType};
 use crate::garden::quota::Quota;
+use crate::garden::retention::{Grace, GraceScope, Purpose};
 use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
 
 mod moves;
@@ -47,16 +48,16 @@ impl World {
         };
         let quota = Quota::new(limit.map(|limit| ("aws".to_owned(), limit))).unwrap();
         let view = View {
-            profiles: vec![Infrastructure {
+            profiles: vec![ProfileState {
                 profile,
                 uid: "3ef4219a-0000".to_owned(),
-                ..Infrastructure::default()
+                ..ProfileState::default()
             }],
             secrets: BTreeMap::from([("store".to_owned(), Credentials::default())]),
             ..View::default()
         };
         let hour = SignedDuration::from_secs(HOUR);
-        let grace = Grace::new([(For::default(), hour)]).unwrap();
+        let grace = Grace::new([(GraceScope::default(), hour)]).unwrap();
         let settings = Settings { quota, grace, idle_delay: hour, namespace: "garden".to_owned() };
         let mut world = Self { view, settings, second: 0, made: 0 };
         seeds.iter().for_each(|name| world.register(name));
@@ -71,8 +72,8 @@ impl World {
             reaches: None,
         };
         let seen = Some(at(self.second));
-        let member = Member { seed, provider: "packet".to_owned(), seen, ..Member::default() };
-        self.view.seeds.push(Cluster { member, ..Cluster::default() });
+        let member = SeedHealth { seed, provider: "packet".to_owned(), seen, ..SeedHealth::default() };
+        self.view.seeds.push(SeedState { member, ..SeedState::default() });
     }
 
     fn entry(&mut self, name: &str, bucket: Option<&str>) -> usize {
@@ -195,19 +196,19 @@ impl World {
         for bucket in &mut self.view.buckets {
             let Some(_) = &bucket.status.seed else { continue };
             match (bucket.is_deleted, bucket.status.released_at) {
-                (true, Some(_)) => bucket.status.operation = done(OperationKind::Delete),
+                (true, Some(_)) => bucket.status.operation = done(OperationType::Delete),
                 (false, _) if !bucket.standing().exists() => {
-                    bucket.status.operation = done(OperationKind::Create)
+                    bucket.status.operation = done(OperationType::Create)
                 }
                 _ => {}
             }
         }
         for entry in &mut self.view.entries {
             match (entry.deleted_at, entry.status.released_at) {
-                (Some(_), Some(_)) => entry.status.operation = done(OperationKind::Delete),
+                (Some(_), Some(_)) => entry.status.operation = done(OperationType::Delete),
                 (None, _) if entry.status.seed.is_some() => {
                     let moves = entry.status.seed.as_ref() != Some(&entry.seed);
-                    let kind = if moves { OperationKind::Migrate } else { OperationKind::Create };
+                    let kind = if moves { OperationType::Migrate } else { OperationType::Create };
                     entry.status.operation = done(kind);
                     entry.observed_generation = entry.generation;
                 }
@@ -300,7 +301,7 @@ fn a_bucket_comes_with_the_first_seed_and_entries_find_it() {
     assert_eq!((bucket.status.ordinal, bucket.status.entries), (Some(1), Some(1)));
     assert_eq!(world.view.profiles[0].status.last_ordinals.get("eu-west-1"), Some(&1));
     assert!(world.view.secrets["store"].is_guarded);
-    assert!(world.view.seeds[0].conditions[&About::BackupBucketsReady].holds);
+    assert!(world.view.seeds[0].conditions[&ConditionType::BackupBucketsReady].holds);
 }
 
 #[test]
@@ -312,7 +313,7 @@ fn without_credentials_no_bucket_is_made_and_everybody_hears_why() {
     assert_eq!(world.names(), [""; 0]);
     let why = "there is no Secret garden/store: create it";
     assert_eq!(world.why(entry), format!("its bucket is not made yet: {why}"));
-    let ready = &world.view.profiles[0].status.conditions[&About::BackupBucketsReady];
+    let ready = &world.view.profiles[0].status.conditions[&ConditionType::BackupBucketsReady];
     assert_eq!((ready.holds, ready.message.as_str()), (false, format!("aws eu-west-1: {why}").as_str()));
     world.view.secrets.insert("store".to_owned(), secret);
     world.settle();
@@ -331,7 +332,7 @@ fn a_limit_fills_buckets_one_after_the_other_and_keeps_what_is_placed() {
     world.settings.quota = Quota::new([("aws".to_owned(), 2)]).unwrap();
     world.settle();
     assert_eq!(world.used(), [3, 3, 1]);
-    let over = &world.view.buckets[0].status.conditions[&About::OverLimit];
+    let over = &world.view.buckets[0].status.conditions[&ConditionType::OverLimit];
     assert_eq!((over.holds, over.message.as_str()), (true, "entries 3/2: they stay, and no more come"));
     world.entry("late", None);
     world.entry("later", None);
@@ -687,7 +688,7 @@ fn a_bucket_that_cannot_be_made_is_waited_for_and_a_refused_name_is_left() {
     let state = |world: &mut World, state| {
         let bucket = world.view.buckets.last_mut().unwrap();
         bucket.status.operation =
-            Some(Operation { kind: OperationKind::Create, state, description: String::new() });
+            Some(Operation { kind: OperationType::Create, state, description: String::new() });
         bucket.error = Some("no such key".to_owned());
     };
     let mut world = World::new(None, &["one"]);
@@ -752,7 +753,7 @@ fn leave_for_an_earlier_deletion_is_no_leave() {
     world.settle();
     world.view.entries[entry].status.released_at = Some(at(0));
     world.view.entries[entry].status.operation = Some(Operation {
-        kind: OperationKind::Delete,
+        kind: OperationType::Delete,
         state: OperationState::Succeeded,
         description: String::new(),
     });
@@ -771,8 +772,11 @@ fn force_and_purpose_decide_when_data_goes() {
     let mut world = World::new(None, &["one"]);
     let (forced, tested) = (world.entry("forced", None), world.entry("tested", None));
     world.settings.grace = Grace::new([
-        (For { provider: Some("aws".to_owned()), purpose: None }, SignedDuration::from_secs(HOUR)),
-        (For { provider: Some("aws".to_owned()), purpose: Some(Purpose::Testing) }, SignedDuration::ZERO),
+        (GraceScope { provider: Some("aws".to_owned()), purpose: None }, SignedDuration::from_secs(HOUR)),
+        (
+            GraceScope { provider: Some("aws".to_owned()), purpose: Some(Purpose::Testing) },
+            SignedDuration::ZERO,
+        ),
     ])
     .unwrap();
     world.view.entries[tested].purpose = Some(Purpose::Testing);
@@ -820,7 +824,7 @@ fn a_bucket_stays_while_entries_are_in_it_and_goes_long_after_its_seed() {
     assert_eq!(world.names().len(), 1);
     world.view.entries.remove(entry);
     world.settle();
-    assert!(world.view.buckets[0].status.conditions[&About::Idle].holds);
+    assert!(world.view.buckets[0].status.conditions[&ConditionType::Idle].holds);
     world.pass(HOUR);
     world.settle();
     assert_eq!(world.names().len(), 1);
@@ -891,7 +895,7 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing() {
         assert_eq!((world.names().join(" "), world.used()), (names, used), "{keeps_status}");
         for entry in &world.view.entries {
             assert!(entry.is_claimed && entry.status.released_at.is_none(), "{entry:?}");
-            assert!(entry.status.operation.as_ref().is_none_or(|found| found.kind != OperationKind::Delete));
+            assert!(entry.status.operation.as_ref().is_none_or(|found| found.kind != OperationType::Delete));
         }
     }
 }
@@ -905,14 +909,14 @@ fn credentials_of_the_profile_are_those_of_its_buckets() {
     world.settle();
     assert_eq!(world.view.buckets[0].store.secret, renewed);
     assert!(!world.view.secrets["store"].is_guarded);
-    let missing = &world.view.buckets[0].status.conditions[&About::CredentialsAvailable];
+    let missing = &world.view.buckets[0].status.conditions[&ConditionType::CredentialsAvailable];
     assert_eq!(
         (missing.holds, missing.message.as_str()),
         (false, "there is no Secret garden/renewed: create it")
     );
     world.view.secrets.insert("renewed".to_owned(), Credentials::default());
     world.settle();
-    assert!(world.view.buckets[0].status.conditions[&About::CredentialsAvailable].holds);
+    assert!(world.view.buckets[0].status.conditions[&ConditionType::CredentialsAvailable].holds);
     assert!(world.view.secrets["renewed"].is_guarded);
 }
 

@@ -1,48 +1,49 @@
-//! The hub's objects at one moment, as far as deciding goes.
+//! The hub's objects at one moment, reduced to what the plan needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::Left;
-use crate::garden::executor::Member;
-use crate::garden::life::{Grace, Purpose};
-use crate::garden::placement::Standing;
+use crate::garden::assignment::SeedHealth;
+use crate::garden::operation::{OperationState, OperationType};
+use crate::garden::placement::BucketHealth;
 use crate::garden::quota::Quota;
+use crate::garden::retention::{Grace, Purpose};
 use crate::garden::{Profile, Store};
 
-/// What people set for the whole hub.
+/// Settings of the whole hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub quota: Quota,
     pub grace: Grace,
-    /// How long a bucket stays that nobody wants or uses.
+    /// How long a bucket stays that is neither wanted nor used.
     pub idle_delay: SignedDuration,
-    /// The one namespace whose Secrets are known.
+    /// The only namespace whose Secrets are read.
     pub namespace: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    pub profiles: Vec<Infrastructure>,
-    pub seeds: Vec<Cluster>,
+    pub profiles: Vec<ProfileState>,
+    pub seeds: Vec<SeedState>,
     pub buckets: Vec<Bucket>,
     pub entries: Vec<Entry>,
     /// Of [`Settings::namespace`], by name.
     pub secrets: BTreeMap<String, Credentials>,
-    /// By Seed, those included that are no more.
+    /// By Seed, also for Seeds that are gone.
     pub access: BTreeMap<String, Access>,
-    /// Seeds that entries name, and that were not there for so long that somebody has deleted them: in a hub that is being
-    /// restored, and where one is made anew, they come in a moment.
+    /// Seeds that entries name, and that have been missing for so long that they were deleted. In a hub
+    /// that is being restored, and where a Seed is created again, they appear in a moment.
     pub unregistered: BTreeSet<String>,
-    /// UIDs that have a place somewhere, and that no entry has for certain.
+    /// UIDs that have a place somewhere, and that certainly no entry has.
     pub gone: BTreeSet<String>,
-    /// By name of entries that are no more: what was left of their data in stores.
+    /// By name of entries that have ended: data that was left in stores.
     pub left: BTreeMap<String, Vec<Left>>,
 }
 
 impl View {
-    /// Seeds that may write somewhere by what entries say, and that are not there.
+    /// Seeds that may write somewhere according to entries, and that are missing.
     pub fn missing_seeds(&self) -> BTreeSet<&str> {
         let named = self.entries.iter().flat_map(|entry| [&entry.status.seed, &entry.writer]);
         let mut missing: BTreeSet<&str> = named.filter_map(Option::as_deref).collect();
@@ -52,8 +53,8 @@ impl View {
         missing
     }
 
-    /// Data of another namespace that may lie in the directory of this entry's name. An entry without a bucket may come into
-    /// any.
+    /// Data of another namespace that may be in the directory of this entry's name. An entry without a
+    /// bucket may get a place in any bucket.
     pub fn left_by_another(&self, entry: &Entry) -> Option<&Left> {
         self.left.get(&entry.name)?.iter().find(|left| {
             let is_there = entry.bucket.as_ref().is_none_or(|bucket| *bucket == left.bucket);
@@ -64,7 +65,7 @@ impl View {
 
 /// A CloudProfile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Infrastructure {
+pub struct ProfileState {
     pub profile: Profile,
     pub uid: String,
     pub status: ProfileStatus,
@@ -79,8 +80,8 @@ pub struct ProfileStatus {
 
 /// A Seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    pub member: Member,
+pub struct SeedState {
+    pub member: SeedHealth,
     /// Its controllers' last report, by its own clock: see [`crate::garden::heartbeat`].
     pub beat: Option<Timestamp>,
     pub conditions: Conditions,
@@ -88,17 +89,17 @@ pub struct Cluster {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// It has our finalizer.
+    /// It has the hub's finalizer.
     pub is_guarded: bool,
     pub is_deleted: bool,
 }
 
-/// What a Seed may read, as its Role says.
+/// What a Seed may read, according to its Role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// By name.
     pub secrets: BTreeSet<String>,
-    /// Somebody has that Role: the Seed alone.
+    /// The Role is bound to the Seed alone.
     pub is_bound: bool,
 }
 
@@ -108,32 +109,32 @@ pub struct Bucket {
     pub name: String,
     pub created_at: Timestamp,
     pub is_deleted: bool,
-    /// It has our finalizer, and the owner that it should have.
+    /// It has the hub's finalizer, and the owner that it should have.
     pub is_claimed: bool,
-    /// Name of the profile that it was made for. `None`: people made it.
+    /// Name of the profile that it was created for. `None`: a person created it.
     pub profile: Option<String>,
     pub store: Store,
     pub status: BucketStatus,
     /// What is wrong with it, for people.
     pub error: Option<String>,
-    /// The store has no more buckets to give.
+    /// The account has reached the store's quota of buckets.
     pub is_exhausted: bool,
 }
 
 impl Bucket {
-    pub fn standing(&self) -> Standing {
-        use OperationKind::{Create, Delete, LiveMigrate, Migrate, Reconcile, Restore};
+    pub fn standing(&self) -> BucketHealth {
         use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
-        let Some(Operation { kind, state, .. }) = &self.status.operation else { return Standing::Making };
+        use OperationType::{Create, Delete, LiveMigrate, Migrate, Reconcile, Restore};
+        let Some(Operation { kind, state, .. }) = &self.status.operation else { return BucketHealth::Making };
         match (kind, state) {
-            (Create | Reconcile | Restore | Migrate | LiveMigrate, Succeeded) => Standing::Ready,
-            (Reconcile | Restore | Migrate | LiveMigrate, Pending | Processing) => Standing::Ready,
-            (Reconcile | Restore | Migrate | LiveMigrate, Error | Failed | Aborted) => Standing::Ailing,
-            (Create, Pending | Processing) => Standing::Making,
-            (Create, Error | Aborted) => Standing::Stuck,
-            (Create, Failed) => Standing::Refused,
-            // Of a hub that came back from its own backup: somebody will look again.
-            (Delete, _) => Standing::Making,
+            (Create | Reconcile | Restore | Migrate | LiveMigrate, Succeeded) => BucketHealth::Ready,
+            (Reconcile | Restore | Migrate | LiveMigrate, Pending | Processing) => BucketHealth::Ready,
+            (Reconcile | Restore | Migrate | LiveMigrate, Error | Failed | Aborted) => BucketHealth::Ailing,
+            (Create, Pending | Processing) => BucketHealth::Making,
+            (Create, Error | Aborted) => BucketHealth::Stuck,
+            (Create, Failed) => BucketHealth::Refused,
+            // The status is from before a restore of the hub: a seed will report again.
+            (Delete, _) => BucketHealth::Making,
         }
     }
 }
@@ -161,22 +162,22 @@ pub struct Entry {
     pub uid: String,
     pub created_at: Timestamp,
     pub deleted_at: Option<Timestamp>,
-    /// It has our finalizer: it was given a place.
+    /// It has the hub's finalizer: it was given a place.
     pub is_claimed: bool,
-    /// The cluster whose backups are to go there.
+    /// The cluster whose backups should go there.
     pub seed: String,
     pub bucket: Option<String>,
-    /// Where it was given a place, as it says itself.
+    /// Where it was given a place, according to its annotation.
     pub placed_in: Option<String>,
-    /// Who may write there, as it says itself.
+    /// Seed that may write there, according to its annotation.
     pub writer: Option<String>,
-    /// Why whoever may write there is not to be waited for, in somebody's words.
+    /// Why a person wants the move not to wait for the seed that may write there.
     pub take_over: Option<String>,
     pub purpose: Option<Purpose>,
     pub is_forced: bool,
     pub is_forgotten: bool,
     pub generation: Option<i64>,
-    /// The last one that a seed said it is done with. `None`: nothing was ever made of it.
+    /// The last generation that a seed has reported as done. `None`: its directory was never created.
     pub observed_generation: Option<i64>,
     pub status: EntryStatus,
 }
@@ -184,7 +185,7 @@ pub struct Entry {
 /// What the hub writes there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryStatus {
-    /// Who acts; and, where it is not deleted, who may write there.
+    /// Seed that acts; while the entry is not deleted, also the one that may write there.
     pub seed: Option<String>,
     pub earliest_deletion: Option<Timestamp>,
     pub released_at: Option<Timestamp>,
@@ -194,54 +195,34 @@ pub struct EntryStatus {
 /// `status.lastOperation`, without its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    pub kind: OperationKind,
+    pub kind: OperationType,
     pub state: OperationState,
     /// For people.
     pub description: String,
 }
 
 impl Operation {
-    pub fn is(&self, kind: OperationKind, state: OperationState) -> bool {
+    pub fn is(&self, kind: OperationType, state: OperationState) -> bool {
         self.kind == kind && self.state == state
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationKind {
-    Create,
-    Reconcile,
-    Delete,
-    Migrate,
-    Restore,
-    LiveMigrate,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationState {
-    Processing,
-    Succeeded,
-    Error,
-    Failed,
-    Pending,
-    Aborted,
-}
-
-/// What can hold of an object.
+/// Type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum About {
-    /// A profile, a seed: backups have a bucket to go to.
+pub enum ConditionType {
+    /// Of a profile or a seed: its backups have a bucket.
     BackupBucketsReady,
-    /// A bucket: some seed can act on it.
+    /// Of a bucket: a seed can act on it.
     ExecutorAvailable,
-    /// A bucket: its Secret is there.
+    /// Of a bucket: its Secret is there.
     CredentialsAvailable,
-    /// A bucket: more entries are in it than it is to take.
+    /// Of a bucket: more entries are in it than its limit.
     OverLimit,
-    /// A bucket: nobody wants or uses it.
+    /// Of a bucket: it is neither wanted nor used.
     Idle,
 }
 
-impl About {
+impl ConditionType {
     pub const ALL: [Self; 5] = [
         Self::BackupBucketsReady,
         Self::ExecutorAvailable,
@@ -274,4 +255,4 @@ pub struct Condition {
     pub message: String,
 }
 
-pub type Conditions = BTreeMap<About, Condition>;
+pub type Conditions = BTreeMap<ConditionType, Condition>;

@@ -25,7 +25,7 @@ pub struct Found {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Resume {
     /// From this phase.
     GoOn(Phase),
     /// It is of an earlier entry: planned anew, as if there were none.
@@ -40,19 +40,19 @@ pub enum Standing {
     Astray,
 }
 
-pub fn standing(found: &Found) -> Standing {
+pub fn standing(found: &Found) -> Resume {
     let is_over = found.phase == Phase::Retired;
     match found.leads {
-        _ if !found.is_of_entry => Standing::Earlier,
-        _ if !found.is_in_place => Standing::Moved,
-        _ if !found.is_of_location && is_over => Standing::Over,
-        _ if !found.is_of_location => Standing::Another,
-        Leads::ToDestination => Standing::GoOn(found.phase),
-        _ if is_over => Standing::Over,
-        Leads::Elsewhere => Standing::Astray,
+        _ if !found.is_of_entry => Resume::Earlier,
+        _ if !found.is_in_place => Resume::Moved,
+        _ if !found.is_of_location && is_over => Resume::Over,
+        _ if !found.is_of_location => Resume::Another,
+        Leads::ToDestination => Resume::GoOn(found.phase),
+        _ if is_over => Resume::Over,
+        Leads::Elsewhere => Resume::Astray,
         // Somebody may have written at the source since it was last looked at.
-        Leads::ToSource if found.phase == Phase::CutOver => Standing::GoOn(Phase::Delta),
-        Leads::ToSource => Standing::GoOn(found.phase),
+        Leads::ToSource if found.phase == Phase::CutOver => Resume::GoOn(Phase::Delta),
+        Leads::ToSource => Resume::GoOn(found.phase),
     }
 }
 
@@ -67,17 +67,17 @@ mod tests {
         let found =
             |phase, leads| Found { is_of_entry: true, is_of_location: true, is_in_place: true, leads, phase };
         let rows = [
-            (found(Copying, ToSource), Standing::GoOn(Copying)),
-            (found(CutOver, ToDestination), Standing::GoOn(CutOver)),
-            (found(CutOver, ToSource), Standing::GoOn(Phase::Delta)),
-            (found(Retired, ToDestination), Standing::GoOn(Retired)),
-            (found(Retired, ToSource), Standing::Over),
-            (found(Retired, Elsewhere), Standing::Over),
-            (found(CutOver, Elsewhere), Standing::Astray),
-            (found(Copying, Elsewhere), Standing::Astray),
-            (Found { is_of_location: false, ..found(CutOver, ToDestination) }, Standing::Another),
-            (Found { is_of_location: false, ..found(Retired, ToSource) }, Standing::Over),
-            (Found { is_in_place: false, ..found(CutOver, ToDestination) }, Standing::Moved),
+            (found(Copying, ToSource), Resume::GoOn(Copying)),
+            (found(CutOver, ToDestination), Resume::GoOn(CutOver)),
+            (found(CutOver, ToSource), Resume::GoOn(Phase::Delta)),
+            (found(Retired, ToDestination), Resume::GoOn(Retired)),
+            (found(Retired, ToSource), Resume::Over),
+            (found(Retired, Elsewhere), Resume::Over),
+            (found(CutOver, Elsewhere), Resume::Astray),
+            (found(Copying, Elsewhere), Resume::Astray),
+            (Found { is_of_location: false, ..found(CutOver, ToDestination) }, Resume::Another),
+            (Found { is_of_location: false, ..found(Retired, ToSource) }, Resume::Over),
+            (Found { is_in_place: false, ..found(CutOver, ToDestination) }, Resume::Moved),
         ];
         for (found, wanted) in rows {
             assert_eq!(standing(&found), wanted, "{found:?}");
@@ -85,7 +85,7 @@ mod tests {
         for leads in [ToSource, ToDestination, Elsewhere] {
             for phase in [Copying, CutOver, Retired] {
                 let earlier = Found { is_of_entry: false, ..found(phase, leads) };
-                assert_eq!(standing(&earlier), Standing::Earlier, "{earlier:?}");
+                assert_eq!(standing(&earlier), Resume::Earlier, "{earlier:?}");
             }
         }
     }

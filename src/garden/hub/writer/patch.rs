@@ -1,4 +1,4 @@
-//! Parts of what is written.
+//! Patches that the writer sends.
 
 use berth_api::garden::{BackupBucket, CloudProfile};
 use berth_api::keys::{self, GARDEN_FINALIZER};
@@ -19,7 +19,8 @@ pub(super) fn without(found: &impl ResourceExt, finalizer: &str) -> Vec<String> 
     found.finalizers().iter().filter(|one| *one != finalizer).cloned().collect()
 }
 
-/// Nobody's deletion waits for a bucket: those that are in use are refused on their own.
+/// No deletion of a profile waits for its buckets, because the deletion of a bucket in use is refused
+/// anyway.
 pub(super) fn owned_by(profile: &CloudProfile) -> OwnerReference {
     OwnerReference {
         api_version: CloudProfile::api_version(&()).into_owned(),
@@ -31,7 +32,7 @@ pub(super) fn owned_by(profile: &CloudProfile) -> OwnerReference {
     }
 }
 
-/// Makes a bucket its profile's, and its credentials and settings, too.
+/// Gives a bucket its profile as owner, and the profile's credentials and settings.
 pub(super) fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan) -> Option<Value> {
     let owner = found.annotations().get(keys::CLOUD_PROFILE);
     let owner = owner.and_then(|name| round.frozen.profiles.iter().find(|one| one.name_any() == *name));
@@ -58,7 +59,7 @@ pub(super) fn adoption(round: &Round<'_>, found: &BackupBucket, one: &BucketPlan
     Some(patch)
 }
 
-/// As a merge patch that leaves nothing of `old`.
+/// A merge patch that removes what only `old` has.
 fn replacing(old: &Value, mut new: Value) -> Value {
     if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
         for key in old.keys() {

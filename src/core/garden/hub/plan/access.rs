@@ -1,5 +1,5 @@
-//! Which credentials each seed may read: those of the buckets that it acts on, and those by which it backs up: the bucket's, or,
-//! where its locations have keys of their own, those of its entries.
+//! Which credentials each seed may read: those of the buckets that it acts on, and those that its
+//! backups need: the bucket's, or those of its entries if locations have keys of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use crate::garden::location_keys::secret_name;
 use crate::garden::store::LocationKeys;
 
 impl<'v> Walk<'v> {
-    /// By what is planned, and what is: whoever is about to be told of a bucket can read its Secret by then.
+    /// By the plan and by the present state, so that a seed can read the Secret before it is assigned the
+    /// bucket.
     pub(super) fn give_access(&mut self) {
         let mut wanted: BTreeMap<&str, BTreeSet<String>> =
             self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();
@@ -34,7 +35,7 @@ impl<'v> Walk<'v> {
             let Some(bucket) = self.view.buckets.get(planned.bucket) else { continue };
             give(planned.status.as_ref().and_then(|status| status.seed.as_deref()), of_bucket(bucket));
         }
-        // Those that they have a place in, not those that they name.
+        // The buckets in which they have a place, not those that they name.
         let bucket_of = |e: usize| self.view.buckets.get(self.target.get(e).copied().flatten()?);
         for (e, entry) in self.view.entries.iter().enumerate() {
             let Some(bucket) = bucket_of(e) else { continue };
@@ -71,9 +72,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::garden::executor::Member;
+    use crate::garden::assignment::SeedHealth;
     use crate::garden::hub::{
-        BucketStatus, Cluster, EntryStatus, Infrastructure, Plan, Settings, View, plan,
+        BucketStatus, EntryStatus, Plan, ProfileState, SeedState, Settings, View, plan,
     };
     use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
 
@@ -102,13 +103,13 @@ mod tests {
         }
     }
 
-    fn seed(name: &str) -> Cluster {
+    fn seed(name: &str) -> SeedState {
         let (name, profile, region) = (name.to_owned(), "main".to_owned(), "r".to_owned());
         let seed = Seed { name, profile, region, ..Seed::default() };
-        Cluster { member: Member { seed, ..Member::default() }, ..Cluster::default() }
+        SeedState { member: SeedHealth { seed, ..SeedHealth::default() }, ..SeedState::default() }
     }
 
-    fn profile() -> Infrastructure {
+    fn profile() -> ProfileState {
         let secret = Some(SecretRef { name: "main-keys".to_owned(), namespace: "garden".to_owned() });
         let profile = Profile {
             name: "main".to_owned(),
@@ -117,7 +118,7 @@ mod tests {
             backup: Some(Backup { secret, ..Backup::default() }),
             ..Profile::default()
         };
-        Infrastructure { profile, ..Infrastructure::default() }
+        ProfileState { profile, ..ProfileState::default() }
     }
 
     fn decided(view: &View) -> Plan {

@@ -1,4 +1,4 @@
-//! What becomes of each bucket.
+//! Plans each bucket.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use super::owners::Findings;
 use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
 use crate::garden::Store;
-use crate::garden::executor::{self, Member};
-use crate::garden::hub::view::{About, Bucket, BucketStatus, Conditions, Operation, OperationKind};
-use crate::garden::life::{self, BucketFate};
+use crate::garden::assignment::{self, SeedHealth};
+use crate::garden::hub::view::{Bucket, BucketStatus, ConditionType, Conditions, Operation};
 use crate::garden::name::Stem;
+use crate::garden::operation::OperationType;
+use crate::garden::retention::{self, BucketFate};
 
 impl<'v> Walk<'v> {
     fn owner(&self, bucket: &Bucket) -> Option<usize> {
@@ -35,14 +36,14 @@ impl<'v> Walk<'v> {
     fn look_at_bucket(&mut self, b: usize, bucket: &Bucket, entries: usize) -> BucketPlan {
         let (found, owner) = (&bucket.status, self.owner(bucket));
         let is_removed = found.operation.as_ref().is_some_and(was_removed) && found.released_at.is_some();
-        let fate = life::bucket_fate(
-            &life::Use {
+        let fate = retention::bucket_fate(
+            &retention::BucketUse {
                 is_deleted: bucket.is_deleted,
                 entries,
                 is_wanted: self.is_wanted(bucket, owner),
                 idle_since: found
                     .conditions
-                    .get(&About::Idle)
+                    .get(&ConditionType::Idle)
                     .filter(|idle| idle.holds)
                     .map(|idle| idle.since),
                 is_removed,
@@ -53,8 +54,8 @@ impl<'v> Walk<'v> {
         if let BucketFate::Idle { until } = fate {
             self.wake(until);
         }
-        let acts = executor::choose(found.seed.as_deref(), &bucket.store.place, self.members(), self.now);
-        if let Some(expires) = acts.and_then(Member::expires) {
+        let acts = assignment::assign(found.seed.as_deref(), &bucket.store.place, self.members(), self.now);
+        if let Some(expires) = acts.and_then(SeedHealth::expires) {
             self.wake(expires);
         }
         let seed = acts.map(|member| member.seed.name.clone());
@@ -73,7 +74,7 @@ impl<'v> Walk<'v> {
             self.bucket_operation(found, fate, entries, bucket.is_deleted);
         status.conditions = self.bucket_conditions(bucket, &status, fate, seed.is_some());
         let end = match fate {
-            // What may not be given twice is written down first.
+            // Places are recorded first, because no place may be given twice.
             BucketFate::Gone => self.is_counted(bucket, owner).then_some(BucketEnd::LetGo),
             BucketFate::Retire => Some(BucketEnd::Retire),
             _ => None,
@@ -87,14 +88,14 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// What nobody can make anything of is left as it is.
+    /// A bucket without a usable owner stays as it is.
     fn is_wanted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
         let Some(owner) = owner else { return bucket.profile.is_none() };
         let Some(Some(stores)) = self.wanted.get(owner) else { return true };
         stores.iter().any(|store| store.place == bucket.store.place)
     }
 
-    /// Credentials and settings of the profile are those of its buckets: rotation comes through.
+    /// Copies credentials and settings of the profile to its buckets, so that rotated keys reach them.
     fn store_of(&self, bucket: &Bucket, owner: Option<usize>) -> Option<Store> {
         let profile = &self.view.profiles.get(owner?)?.profile;
         let backup = profile.backup.as_ref().filter(|_| profile.faults().is_empty())?;
@@ -103,7 +104,8 @@ impl<'v> Walk<'v> {
             let mut config = backup.config.clone();
             let was = &bucket.store.config;
             let is_kept = |(of, to): (&(_, &str), &(_, &str))| of.1 == to.1 || profile.is_same_store(to.1);
-            // Let in while nobody could refuse it: what is filled is not looked for in another store.
+            // Created while no webhook could refuse it: data of a bucket in use is not looked for in
+            // another store.
             let is_same = was.addresses().iter().zip(&config.addresses()).all(is_kept);
             if !is_same && bucket.standing().exists() {
                 (config.endpoint, config.path) = (was.endpoint.clone(), was.path.clone());
@@ -135,7 +137,7 @@ impl<'v> Walk<'v> {
             BucketFate::Held => {
                 let left = if entries == 1 { "1 entry is" } else { &format!("{entries} entries are") };
                 let text = format!("{left} in it: it goes when they are gone");
-                (Some(pending(OperationKind::Delete, text)), None)
+                (Some(pending(OperationType::Delete, text)), None)
             }
             BucketFate::Go if found.released_at.is_none() => {
                 (Some(released("to be removed from the store")), Some(self.second()))
@@ -157,13 +159,13 @@ impl<'v> Walk<'v> {
             Findings { found: &bucket.status.conditions, at: self.second(), now: Conditions::new() };
         match has_executor {
             true => now.normal(
-                About::ExecutorAvailable,
+                ConditionType::ExecutorAvailable,
                 true,
                 "SeedReports",
                 "a seed that reaches the store acts on it",
             ),
             false => now.tell(
-                About::ExecutorAvailable,
+                ConditionType::ExecutorAvailable,
                 false,
                 "NoSeed",
                 format!("no seed that reaches {place} has reported lately: start berth garden agent in one"),
@@ -172,9 +174,9 @@ impl<'v> Walk<'v> {
         let secret = &bucket.store.secret;
         let is_going = self.view.secrets.get(&secret.name).is_some_and(|found| found.is_deleted);
         match self.missing_credentials(secret) {
-            Some((reason, fault)) => now.tell(About::CredentialsAvailable, false, reason, fault),
+            Some((reason, fault)) => now.tell(ConditionType::CredentialsAvailable, false, reason, fault),
             None if is_going => now.tell(
-                About::CredentialsAvailable,
+                ConditionType::CredentialsAvailable,
                 true,
                 "SecretGoing",
                 format!(
@@ -182,27 +184,34 @@ impl<'v> Walk<'v> {
                     secret.namespace, secret.name
                 ),
             ),
-            None => now.normal(About::CredentialsAvailable, true, "SecretFound", "its Secret is there"),
+            None => {
+                now.normal(ConditionType::CredentialsAvailable, true, "SecretFound", "its Secret is there")
+            }
         }
         match status.limit.map(|limit| (status.allocated.len(), limit)) {
             Some((used, limit)) if u32::try_from(used).is_ok_and(|used| used > limit) => now.tell(
-                About::OverLimit,
+                ConditionType::OverLimit,
                 true,
                 "OverLimit",
                 format!("entries {used}/{limit}: they stay, and no more come"),
             ),
-            _ => now.normal(About::OverLimit, false, "WithinLimit", "no more entries than it is to take"),
+            _ => now.normal(
+                ConditionType::OverLimit,
+                false,
+                "WithinLimit",
+                "no more entries than it is to take",
+            ),
         }
         match fate {
             BucketFate::Idle { .. } | BucketFate::Retire => now.tell(
-                About::Idle,
+                ConditionType::Idle,
                 true,
                 "NotWanted",
                 "no seed backs up into it and no entry is in it: it is deleted after --bucket-idle-delay"
                     .to_owned(),
             ),
             BucketFate::Stay | BucketFate::Held | BucketFate::Go | BucketFate::Gone => {
-                now.normal(About::Idle, false, "InUse", "wanted, in use, or being deleted");
+                now.normal(ConditionType::Idle, false, "InUse", "wanted, in use, or being deleted");
             }
         }
         now.now

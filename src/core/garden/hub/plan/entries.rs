@@ -1,15 +1,16 @@
-//! What becomes of each entry.
+//! Plans each entry.
 
 use jiff::Timestamp;
 
 use super::moves::{holder, was_made};
 use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
-use crate::garden::executor::{self, Member};
+use crate::garden::assignment::{self, SeedHealth};
 use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Bucket, Entry, EntryStatus, OperationKind};
-use crate::garden::life::{self, Deletion, Fate};
+use crate::garden::hub::view::{Bucket, Entry, EntryStatus};
+use crate::garden::operation::OperationType;
+use crate::garden::retention::{self, Deletion, Fate};
 
-/// What is in the directory of its name is another one's: nobody is to touch that for its sake.
+/// Ends an entry whose directory is another one's: no seed may touch that directory for it.
 fn give_up(e: usize, entry: &Entry) -> EntryPlan {
     let status = EntryStatus { seed: None, released_at: None, ..entry.status.clone() };
     let status = (status != entry.status).then_some(status);
@@ -20,7 +21,7 @@ impl<'v> Walk<'v> {
     pub(super) fn look_at_entries(&mut self) {
         for (e, entry) in self.view.entries.iter().enumerate() {
             let planned = match entry.deleted_at {
-                // Without our finalizer it never had a place, or its end is on record.
+                // Without the hub's finalizer it never had a place, or its end is on record.
                 Some(_) if !entry.is_claimed => continue,
                 Some(_) if !self.holds_name(e, entry) => give_up(e, entry),
                 Some(at) => self.look_at_deleted(e, entry, at),
@@ -44,15 +45,16 @@ impl<'v> Walk<'v> {
         let operation = match self.waiting.get(e) {
             Some(Some(Waiting::Making)) => found.operation.clone(),
             Some(Some(why @ Waiting::NameTaken { .. })) => {
-                Some(pending(OperationKind::Create, why.to_string()))
+                Some(pending(OperationType::Create, why.to_string()))
             }
-            // It has a place that nobody knows any more: whoever acts on it goes on. Where nobody does, its finalizer is a stranger's.
+            // Its place is not known any more, and the seed that acts on it continues. Without such a
+            // seed, the finalizer is not the hub's.
             Some(Some(_)) if entry.is_claimed && found.seed.is_some() => kept(found.operation.as_ref()),
-            Some(Some(why)) => Some(pending(OperationKind::Create, why.to_string())),
+            Some(Some(why)) => Some(pending(OperationType::Create, why.to_string())),
             _ => kept(found.operation.as_ref()),
         };
         let status = EntryStatus {
-            // Nobody has any use for what is in another one's directory.
+            // No seed acts on an entry whose directory is another one's.
             seed: found.seed.clone().filter(|_| self.holds_name(e, entry)),
             earliest_deletion: None,
             released_at: None,
@@ -78,7 +80,7 @@ impl<'v> Walk<'v> {
             claim: target.filter(|_| !is_told),
             status: (status != *found).then_some(status),
             handed: turn.handed,
-            // Leave to take it over is for a move that is under way, and goes with it.
+            // Permission to take it over is for a move that is under way, and ends with it.
             writer: Some(turn.holder).filter(|holder| {
                 let is_over = *holder == entry.seed && entry.take_over.is_some();
                 was_made(entry) && (entry.writer.as_ref() != Some(holder) || is_over)
@@ -89,15 +91,16 @@ impl<'v> Walk<'v> {
 
     fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
-        // Where it has its place; to name a bucket gives no leave to remove anything there.
+        // The bucket in which it has its place; naming a bucket does not permit to remove data there.
         let bucket = self.target.get(e).copied().flatten().and_then(|b| self.view.buckets.get(b));
         let place = bucket.map(|bucket| &bucket.store.place);
         let named = entry.bucket.as_deref().unwrap_or("(none)");
         let is_strange = bucket.is_none() && self.buckets.contains_key(named);
-        // Who may write there is the one that has to let go of it.
+        // The seed that may write there has to give it up.
         let holder = holder(entry).unwrap_or(&entry.seed).to_owned();
         let own = self.members().find(|member| member.seed.name == holder);
-        // Leave from before it was deleted was for another deletion, which a restored hub knows nothing of.
+        // A release from before it was deleted was for another deletion, of which a restored hub knows
+        // nothing.
         let is_released = found.released_at.is_some_and(|released| released >= at);
         let deletion = Deletion {
             at,
@@ -108,7 +111,7 @@ impl<'v> Walk<'v> {
             is_released,
             is_removed: is_released && found.operation.as_ref().is_some_and(was_removed),
         };
-        let fate = life::fate(&deletion, self.now);
+        let fate = retention::fate(&deletion, self.now);
         let mut status = found.clone();
         match fate {
             Fate::Stay { until } => {
@@ -116,7 +119,7 @@ impl<'v> Walk<'v> {
                 status.seed = Some(holder);
                 status.earliest_deletion = Some(until);
                 status.released_at = None;
-                status.operation = Some(pending(OperationKind::Delete, self.grace_text(until, bucket)));
+                status.operation = Some(pending(OperationType::Delete, self.grace_text(until, bucket)));
             }
             Fate::Lost => {
                 let why = match is_strange {
@@ -128,15 +131,16 @@ impl<'v> Walk<'v> {
                     ),
                 };
                 let text = format!("{why} with the annotation garden.berth.dev/forget-data");
-                status.operation = Some(pending(OperationKind::Delete, text));
+                status.operation = Some(pending(OperationType::Delete, text));
             }
             Fate::Go => {
                 let current = found.seed.as_deref().or(Some(holder.as_str()));
-                let acts = place.and_then(|place| executor::choose(current, place, self.members(), self.now));
-                if let Some(expires) = acts.and_then(Member::expires) {
+                let acts =
+                    place.and_then(|place| assignment::assign(current, place, self.members(), self.now));
+                if let Some(expires) = acts.and_then(SeedHealth::expires) {
                     self.wake(expires);
                 }
-                // Nobody: whoever had it may come back.
+                // No seed can act now: the one that had it may come back.
                 status.seed = acts.map(|member| member.seed.name.clone()).or_else(|| found.seed.clone());
                 if !is_released {
                     status.released_at = Some(self.second().max(at));
@@ -149,7 +153,7 @@ impl<'v> Walk<'v> {
             entry: e,
             status: (status != *found).then_some(status),
             end: match fate {
-                // Its own, for all that anybody knows, even where it has no place there.
+                // As far as the hub knows, the directory is its own, even without a place there.
                 Fate::Forget => Some(End::Forgotten),
                 Fate::Gone if entry.is_forgotten => Some(End::Forgotten),
                 Fate::Gone => Some(End::Removed),

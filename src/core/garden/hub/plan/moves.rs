@@ -1,40 +1,42 @@
-//! From one cluster to another: who may write in an entry's directory.
+//! Moves of entries from one cluster to another: which seed may write in the directory.
 
 use super::{Handed, Walk, kept, pending};
-use crate::garden::executor::Member;
-use crate::garden::fence::{self, Answer, Asked, Because, For, Heard, Holder, Step};
+use crate::garden::assignment::SeedHealth;
+use crate::garden::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
 use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Entry, Operation, OperationKind, OperationState};
+use crate::garden::hub::view::{Entry, Operation};
+use crate::garden::operation::{OperationState, OperationType};
 
-/// What becomes of an entry that has its place.
+/// Result for an entry that has its place.
 pub(super) struct Turn {
     pub(super) holder: String,
     pub(super) operation: Option<Operation>,
     pub(super) handed: Option<Handed>,
 }
 
-/// Who may write there: as the status says, and in a hub that lost its statuses, as the entry says itself.
+/// The seed that may write there: by the status or, in a hub that lost its statuses, by the entry's
+/// annotation.
 pub(super) fn holder(entry: &Entry) -> Option<&str> {
     let named = |seed: &&str| !seed.is_empty();
     entry.status.seed.as_deref().filter(named).or(entry.writer.as_deref().filter(named))
 }
 
-/// Was anything ever made of it, by which somebody may be writing?
+/// Was its directory ever created, so that a cluster may be writing there?
 pub(super) fn was_made(entry: &Entry) -> bool {
     entry.observed_generation.is_some() || entry.writer.is_some()
 }
 
 /// A move that is under way, or was.
 fn migration(entry: &Entry) -> Option<&Operation> {
-    entry.status.operation.as_ref().filter(|found| found.kind == OperationKind::Migrate)
+    entry.status.operation.as_ref().filter(|found| found.kind == OperationType::Migrate)
 }
 
-/// As it was before anybody thought of moving, where it stays; of the next one nothing is known yet.
+/// The operation of an entry that stays where it is: that of an earlier move is dropped.
 fn settled(entry: &Entry) -> Option<Operation> {
-    kept(entry.status.operation.as_ref()).filter(|found| found.kind != OperationKind::Migrate)
+    kept(entry.status.operation.as_ref()).filter(|found| found.kind != OperationType::Migrate)
 }
 
-/// Reasons are words.
+/// The reason in the annotation, if it is more than `true` or `false`.
 fn reason(entry: &Entry) -> Option<&str> {
     let reason = entry.take_over.as_deref().map(str::trim)?;
     (!matches!(reason, "" | "true" | "false")).then_some(reason)
@@ -46,30 +48,30 @@ impl<'v> Walk<'v> {
         let member = self.members().find(|member| Some(&member.seed.name) == held_by.as_ref());
         let goes = held_by.as_deref().is_some_and(|holder| holder != entry.seed);
         if let Some((holder, why)) = held_by.clone().filter(|_| goes).zip(self.unfit(e, entry)) {
-            // What the holder says of it stays: it would say its own again, and again.
+            // The holder's report stays, because the holder would write it again and again.
             let operation = match entry.status.operation.as_ref() {
                 Some(found) if migration(entry).is_some() && found.state != OperationState::Pending => {
                     Some(found.clone())
                 }
-                _ => Some(pending(OperationKind::Migrate, format!("to Seed {}: {why}", entry.seed))),
+                _ => Some(pending(OperationType::Migrate, format!("to Seed {}: {why}", entry.seed))),
             };
             self.wait(e, why);
             return Turn { holder, operation, handed: None };
         }
         let step = self.step(entry, held_by.as_deref(), member);
         let Some(from) = held_by.filter(|_| step != Step::Stay) else {
-            // What it waited for is there.
+            // It does not wait any more.
             let operation = entry.status.seed.as_ref().and_then(|_| settled(entry));
             return Turn { holder: entry.seed.clone(), operation, handed: None };
         };
         match step {
             Step::Stay | Step::HandOver(_) => {
-                let because = if let Step::HandOver(because) = step { because } else { Because::Free };
+                let because = if let Step::HandOver(because) = step { because } else { HandoverReason::Free };
                 let handed = Handed { from, to: entry.seed.clone(), because };
                 Turn { holder: entry.seed.clone(), operation: None, handed: Some(handed) }
             }
             Step::Wait(what) => {
-                if let Some(expires) = member.and_then(Member::expires) {
+                if let Some(expires) = member.and_then(SeedHealth::expires) {
                     self.wake(expires);
                 }
                 self.plan.moving.push((e, what));
@@ -85,39 +87,42 @@ impl<'v> Walk<'v> {
         self.misfit(&entry.seed, bucket)
     }
 
-    fn step(&self, entry: &Entry, held_by: Option<&str>, member: Option<&Member>) -> Step {
+    fn step(&self, entry: &Entry, held_by: Option<&str>, member: Option<&SeedHealth>) -> Step {
         let holder = match held_by {
             None => Holder::Nobody,
             Some(holder) if holder == entry.seed => Holder::Wanted,
             Some(_) => Holder::Another {
-                // A hub that lost its statuses knows it from the entry; and who was asked once is waited for.
+                // In a hub that lost its statuses the annotation shows it. A holder that was asked once
+                // is waited for.
                 was_made: was_made(entry) || migration(entry).is_some(),
             },
         };
-        // Of what was never made no generation is ever observed: whoever lets it go says no more than that.
+        // A holder that never created the directory reports no generation with its answer.
         let is_current = match entry.observed_generation {
             Some(_) => entry.observed_generation == entry.generation,
             None => !was_made(entry),
         };
         let answer = match migration(entry) {
             Some(found) if is_current && found.state == OperationState::Succeeded => Answer::LetGo,
-            None if is_current => Answer::Deaf,
+            None if is_current => Answer::Outdated,
             _ => Answer::Nothing,
         };
         let heard = match member {
-            None if held_by.is_some_and(|seed| self.view.unregistered.contains(seed)) => Heard::Unregistered,
-            None => Heard::Silent,
-            Some(member) if member.is_silent(self.now) => Heard::Silent,
-            Some(_) => Heard::Lately,
+            None if held_by.is_some_and(|seed| self.view.unregistered.contains(seed)) => {
+                Liveness::Unregistered
+            }
+            None => Liveness::Silent,
+            Some(member) if member.is_silent(self.now) => Liveness::Silent,
+            Some(_) => Liveness::Lately,
         };
-        let asked = if reason(entry).is_some() { Asked::TakeOver } else { Asked::Move };
+        let asked = if reason(entry).is_some() { Request::TakeOver } else { Request::Move };
         let is_expected = self.members().any(|member| member.seed.name == entry.seed);
         fence::next(holder, answer, heard, asked, is_expected)
     }
 }
 
-/// What is said of a move that waits; what the one that is waited for says itself stays, while it speaks.
-fn operation(entry: &Entry, from: &str, what: For) -> Option<Operation> {
+/// The operation of a move that waits. While the holder reports, its own report stays.
+fn operation(entry: &Entry, from: &str, what: WaitingFor) -> Option<Operation> {
     let found = entry.status.operation.as_ref();
     let speaks = |found: &&Operation| {
         use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
@@ -125,11 +130,12 @@ fn operation(entry: &Entry, from: &str, what: For) -> Option<Operation> {
             Processing | Error | Failed | Aborted => true,
             Pending | Succeeded => false,
         };
-        // An error of before is mended by whoever had it: nobody overwrites another one in turns.
+        // An earlier error is the holder's to clear, so that hub and holder do not overwrite each
+        // other in turns.
         is_its
     };
     match what {
-        For::Answer => {
+        WaitingFor::Answer => {
             if let Some(found) = found.filter(speaks) {
                 return Some(found.clone());
             }
@@ -138,11 +144,11 @@ fn operation(entry: &Entry, from: &str, what: For) -> Option<Operation> {
                  end",
                 entry.seed
             );
-            Some(pending(OperationKind::Migrate, text))
+            Some(pending(OperationType::Migrate, text))
         }
-        For::Sign => Some(pending(OperationKind::Migrate, silence(entry, from))),
-        // It would say its own again, and again.
-        For::Upgrade => found.cloned(),
+        WaitingFor::Sign => Some(pending(OperationType::Migrate, silence(entry, from))),
+        // The holder would write its own report again and again.
+        WaitingFor::Upgrade => found.cloned(),
     }
 }
 

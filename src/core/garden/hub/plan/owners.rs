@@ -1,4 +1,4 @@
-//! Profiles, seeds and credentials.
+//! Plans profiles, seeds and credentials.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use jiff::Timestamp;
 
 use super::Walk;
 use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{About, Condition, Conditions, ProfileStatus};
-use crate::garden::placement::Standing;
+use crate::garden::hub::view::{Condition, ConditionType, Conditions, ProfileStatus};
+use crate::garden::placement::BucketHealth;
 use crate::garden::{SecretRef, Store};
 
 impl<'v> Walk<'v> {
-    /// Profiles and seeds: have their backups somewhere to go?
+    /// Conditions of profiles and seeds: do their backups have a bucket?
     pub(super) fn look_at_owners(&mut self) {
         for (p, owner) in self.view.profiles.iter().enumerate() {
             let mut status = ProfileStatus { conditions: Conditions::new(), ..owner.status.clone() };
@@ -50,7 +50,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// `None`: no bucket is wanted, so nothing is said.
+    /// `None`: no bucket is wanted, so there is no condition.
     fn readiness<'s>(
         &self,
         profile: usize,
@@ -62,10 +62,10 @@ impl<'v> Walk<'v> {
         for store in stores {
             is_wanted = true;
             let candidates = self.candidates(profile, store);
-            if candidates.iter().any(|(_, one)| one.standing == Standing::Ready) {
+            if candidates.iter().any(|(_, one)| one.standing == BucketHealth::Ready) {
                 continue;
             }
-            is_making &= candidates.iter().all(|(_, one)| one.standing == Standing::Making);
+            is_making &= candidates.iter().all(|(_, one)| one.standing == BucketHealth::Making);
             let errors = candidates.iter().filter_map(|(b, _)| {
                 let bucket = self.view.buckets.get(*b)?;
                 Some(format!("{}: {}", bucket.name, bucket.error.as_ref()?))
@@ -101,7 +101,7 @@ impl<'v> Walk<'v> {
         is_missing.then(|| ("NoSecret", format!("there is no Secret {namespace}/{name}: create it")))
     }
 
-    /// Credentials stay while any bucket needs them.
+    /// Keeps the finalizer on credentials while any bucket needs them.
     pub(super) fn guard_secrets(&mut self) {
         let needed: BTreeSet<&str> = self
             .view
@@ -112,7 +112,7 @@ impl<'v> Walk<'v> {
             .collect();
         for (name, secret) in &self.view.secrets {
             let is_needed = needed.contains(name.as_str());
-            // What is being deleted takes no finalizers any more.
+            // No finalizer can be added to an object that is being deleted.
             if is_needed != secret.is_guarded && !(is_needed && secret.is_deleted) {
                 self.plan.secrets.push((name.clone(), is_needed));
             }
@@ -120,7 +120,7 @@ impl<'v> Walk<'v> {
     }
 }
 
-/// Conditions of one object: what is as it should be is only said of what was not once.
+/// Conditions of one object. That all is well is written only if it was not so before.
 pub(super) struct Findings<'f> {
     pub(super) found: &'f Conditions,
     pub(super) at: Timestamp,
@@ -128,13 +128,13 @@ pub(super) struct Findings<'f> {
 }
 
 impl Findings<'_> {
-    pub(super) fn tell(&mut self, about: About, holds: bool, reason: &str, message: String) {
+    pub(super) fn tell(&mut self, about: ConditionType, holds: bool, reason: &str, message: String) {
         let before = self.found.get(&about).filter(|before| before.holds == holds);
         let since = before.map_or(self.at, |before| before.since);
         self.now.insert(about, Condition { holds, since, reason: reason.to_owned(), message });
     }
 
-    pub(super) fn normal(&mut self, about: About, holds: bool, reason: &str, message: &str) {
+    pub(super) fn normal(&mut self, about: ConditionType, holds: bool, reason: &str, message: &str) {
         if self.found.contains_key(&about) {
             self.tell(about, holds, reason, message.to_owned());
         }
@@ -144,7 +144,7 @@ impl Findings<'_> {
 fn settled(found: &Conditions, ready: Option<(bool, &'static str, String)>, at: Timestamp) -> Conditions {
     let mut now = Findings { found, at, now: Conditions::new() };
     if let Some((holds, reason, message)) = ready {
-        now.tell(About::BackupBucketsReady, holds, reason, message);
+        now.tell(ConditionType::BackupBucketsReady, holds, reason, message);
     }
     now.now
 }

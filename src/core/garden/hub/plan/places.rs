@@ -1,4 +1,4 @@
-//! Who has a place, who gets one, and which buckets that takes.
+//! Which entries have a place, which get one, and which buckets that takes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,19 +8,20 @@ use crate::garden::Store;
 use crate::garden::hub::reason::Waiting;
 use crate::garden::hub::view::{Bucket, Entry};
 use crate::garden::name::Stem;
-use crate::garden::placement::{self, Candidate, Standing};
+use crate::garden::placement::{self, BucketHealth, Candidate};
 use crate::garden::quota::room;
 
-/// Names that a store may refuse before no more are tried.
+/// How many names a store may refuse before no more are tried.
 const MOST_REFUSED: usize = 3;
 
 impl<'v> Walk<'v> {
-    /// Whoever has a place keeps it: as its bucket says, as it says itself, or both. Of several of one name only the holder of
-    /// that name, whatever the others say: their directories would be one.
+    /// An entry that has a place keeps it: by its bucket's status, by its own annotation, or both. Of
+    /// several entries of the same name only the one that has the name keeps a place, because they would
+    /// share one directory.
     pub(super) fn keep_places(&mut self) {
         let by_uid: HashMap<&str, usize> =
             self.view.entries.iter().enumerate().map(|(i, entry)| (entry.uid.as_str(), i)).collect();
-        // By entry: the bucket that lists it, where that is the one it is in.
+        // By entry: the bucket that lists it, if it is in that bucket.
         let mut listed: Vec<Option<usize>> = vec![None; self.view.entries.len()];
         for (b, bucket) in self.view.buckets.iter().enumerate() {
             for uid in &bucket.status.allocated {
@@ -34,7 +35,8 @@ impl<'v> Walk<'v> {
                 let Some(known) = self.view.entries.get(entry) else { continue };
                 let is_here = match &known.bucket {
                     Some(name) => *name == bucket.name,
-                    // Whoever gave it this place could not tell it any more. A bucket that goes takes nobody in.
+                    // The leader that gave it this place died before it wrote the entry. A bucket that is
+                    // being deleted takes no entries.
                     None => known.deleted_at.is_none() && !bucket.is_deleted,
                 };
                 if let Some(place) = listed.get_mut(entry).filter(|place| is_here && place.is_none()) {
@@ -49,7 +51,7 @@ impl<'v> Walk<'v> {
                 continue;
             }
             let named = entry.bucket.as_deref().and_then(|name| self.buckets.get(name).copied());
-            // Below its name may be another one's data, though it holds the name.
+            // The directory may contain another entry's data, although this one has the name.
             let counts = doubted.get(e) == Some(&false) && self.view.left_by_another(entry).is_none();
             let says_so = counts && (entry.is_claimed || entry.placed_in == entry.bucket);
             let place = listed.get(e).copied().flatten().or(named.filter(|_| says_so));
@@ -59,9 +61,10 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Does it name a bucket in which no entry of its Seed was ever given a place? A place gives its Seed the bucket's keys; an
-    /// annotation and a finalizer alone are anybody's word. Where the Seed that may write there fits, its data is there,
-    /// whatever Seed it names by now. A Seed that is not there yet may come back with the rest of a hub.
+    /// Does it name a bucket in which no entry of its Seed was ever given a place? A place gives the Seed
+    /// the bucket's keys, and an annotation and a finalizer prove nothing, because anyone can write them.
+    /// If the Seed that may write there fits the bucket, the data is there, whatever Seed the entry names
+    /// by now. A missing Seed may appear with the rest of a hub that is being restored.
     fn is_doubted(&self, entry: &Entry) -> bool {
         let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
         let Some(bucket) = bucket.and_then(|b| self.view.buckets.get(*b)) else { return false };
@@ -72,9 +75,10 @@ impl<'v> Walk<'v> {
         is_strange(&entry.seed) && holder(entry).is_none_or(is_strange)
     }
 
-    /// What a bucket lists was given its place here; a finalizer of ours says so of this hub, too; what an entry says itself
-    /// may be a copy's. Where either is in doubt it counts for nothing. Who left data there comes before who did not, but not
-    /// before who says to have a place: that one's data may be there by now, so both wait until somebody has looked.
+    /// An entry that a bucket lists was given its place by this hub, and so was one with the hub's
+    /// finalizer; an annotation may come from a copy. What is in doubt does not count. An entry whose
+    /// namespace left data there comes before others, but not before one that claims to have a place:
+    /// that one's data may be there by now, so both wait for a person.
     fn find_holders(&mut self, listed: &[Option<usize>], doubted: &[bool]) {
         let view = self.view;
         let precedence = |e: usize, entry: &'v Entry| {
@@ -94,7 +98,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Is the directory of this name its own?
+    /// Does this entry have the name, and with it the directory?
     pub(super) fn holds_name(&self, e: usize, entry: &Entry) -> bool {
         self.holders.get(entry.name.as_str()) == Some(&e)
     }
@@ -119,7 +123,8 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Entries without a place, oldest first; those whose name somebody has, or has left data under, wait for it.
+    /// Entries without a place, oldest first. One whose name another entry has, or has left data under,
+    /// waits.
     fn homeless(&mut self) -> Vec<usize> {
         let mut homeless = Vec::new();
         for (e, entry) in self.view.entries.iter().enumerate() {
@@ -146,7 +151,8 @@ impl<'v> Walk<'v> {
         homeless
     }
 
-    /// Entries that name a bucket and were not let in yet. Admission has looked; but of two that came at once it cannot know.
+    /// Entries that name a bucket and have no place there yet. Admission has checked them, but it cannot
+    /// know of two that came at the same time.
     pub(super) fn take_named(&mut self) {
         for e in self.homeless() {
             let Some(name) = self.view.entries.get(e).and_then(|entry| entry.bucket.clone()) else {
@@ -172,7 +178,8 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Why an entry of a Seed cannot go into the bucket that it names. What admission would have refused, had it been asked, waits.
+    /// Why an entry of a Seed cannot go into the bucket that it names. An entry that admission would have
+    /// refused, but was created without it, waits.
     pub(super) fn misfit(&self, seed: &str, bucket: &Bucket) -> Option<Waiting> {
         let named = || seed.to_owned();
         let (profile, store) = match self.homes.get(seed) {
@@ -190,7 +197,7 @@ impl<'v> Walk<'v> {
         Some(Waiting::OtherProfile { bucket, owner, seed: named(), profile })
     }
 
-    /// Buckets of a profile in a place that entries can go to, now or later.
+    /// Buckets of a profile in one place that can take entries, now or later.
     pub(super) fn candidates(&self, profile: usize, store: &Store) -> Vec<(usize, Candidate<'v>)> {
         let Some(owner) = self.view.profiles.get(profile) else { return Vec::new() };
         let of = self.view.buckets.iter().enumerate().filter(|(_, bucket)| {
@@ -271,14 +278,14 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// What stands against waiting for these buckets and making `missing` more.
+    /// Why it does not help to wait for these buckets and to create `missing` more.
     fn obstacle(&self, store: &Store, candidates: &[(usize, Candidate)], missing: usize) -> Option<Waiting> {
-        let of = |standing: &[Standing]| -> Vec<&'v Bucket> {
+        let of = |standing: &[BucketHealth]| -> Vec<&'v Bucket> {
             let those = candidates.iter().filter(|(_, one)| standing.contains(&one.standing));
             those.filter_map(|(b, _)| self.view.buckets.get(*b)).collect()
         };
-        let bad = of(&[Standing::Stuck, Standing::Refused]);
-        let (stuck, refused) = (of(&[Standing::Stuck]), of(&[Standing::Refused]));
+        let bad = of(&[BucketHealth::Stuck, BucketHealth::Refused]);
+        let (stuck, refused) = (of(&[BucketHealth::Stuck]), of(&[BucketHealth::Refused]));
         if let Some(full) = bad.iter().find(|bucket| bucket.is_exhausted) {
             return Some(Waiting::Exhausted { bucket: full.name.clone() });
         }
@@ -303,7 +310,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Highest number that a bucket of the profile has or had in the region.
+    /// Highest ordinal that a bucket of the profile has or had in the region.
     pub(super) fn last_ordinal(&self, profile: usize, region: &str) -> u32 {
         let Some(owner) = self.view.profiles.get(profile) else { return 0 };
         let known = self.view.buckets.iter().filter_map(|bucket| {

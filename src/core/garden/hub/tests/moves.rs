@@ -1,5 +1,5 @@
 use super::*;
-use crate::garden::fence::{Because, For};
+use crate::garden::fence::{HandoverReason, WaitingFor};
 
 /// An entry that is made at `one`, and a second seed.
 fn settled() -> (World, usize) {
@@ -32,7 +32,7 @@ fn an_entry_moves_when_the_one_before_has_said_that_it_writes_no_more() {
     assert_eq!(world.view.entries[entry].writer.as_deref(), Some("one"));
     name_another(&mut world, entry, "two");
     let plan = decide(&mut world);
-    assert_eq!((holder(&world, entry), &plan.moving[..]), (Some("one"), &[(entry, For::Answer)][..]));
+    assert_eq!((holder(&world, entry), &plan.moving[..]), (Some("one"), &[(entry, WaitingFor::Answer)][..]));
     assert!(
         world.why(entry).starts_with("to Seed two: Seed one is to write no more first"),
         "{}",
@@ -42,7 +42,7 @@ fn an_entry_moves_when_the_one_before_has_said_that_it_writes_no_more() {
 
     // What it says of its progress stays.
     let working = Operation {
-        kind: OperationKind::Migrate,
+        kind: OperationType::Migrate,
         state: OperationState::Processing,
         description: "1 backup still runs".to_owned(),
     };
@@ -59,7 +59,10 @@ fn an_entry_moves_when_the_one_before_has_said_that_it_writes_no_more() {
     world.view.entries[entry].observed_generation = world.view.entries[entry].generation;
     let plan = decide(&mut world);
     let handed = plan.entries[0].handed.as_ref().unwrap();
-    assert_eq!((handed.from.as_str(), handed.to.as_str(), handed.because), ("one", "two", Because::LetGo));
+    assert_eq!(
+        (handed.from.as_str(), handed.to.as_str(), handed.because),
+        ("one", "two", HandoverReason::LetGo)
+    );
     let moved = &world.view.entries[entry];
     assert_eq!((holder(&world, entry), &moved.status.operation), (Some("two"), &None));
     assert_eq!(moved.writer.as_deref(), Some("two"));
@@ -86,7 +89,7 @@ fn what_was_never_made_moves_at_once() {
     assert_eq!((holder(&world, entry), &found.writer), (Some("one"), &None));
     name_another(&mut world, entry, "two");
     let plan = decide(&mut world);
-    assert_eq!(plan.entries[0].handed.as_ref().unwrap().because, Because::NeverMade);
+    assert_eq!(plan.entries[0].handed.as_ref().unwrap().because, HandoverReason::NeverMade);
     assert_eq!(holder(&world, entry), Some("two"));
 }
 
@@ -99,7 +102,10 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
         world.pass(60);
         world.view.seeds[0].member.seen = Some(at(0));
         let plan = decide(&mut world);
-        assert_eq!((holder(&world, entry), &plan.moving[..]), (Some("one"), &[(entry, For::Sign)][..]));
+        assert_eq!(
+            (holder(&world, entry), &plan.moving[..]),
+            (Some("one"), &[(entry, WaitingFor::Sign)][..])
+        );
         assert!(world.why(entry).contains("may be writing there still"), "{}", world.why(entry));
         assert!(world.plan().is_done());
         (world, entry)
@@ -113,7 +119,7 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     world.view.seeds.remove(0);
     assert!(world.plan().entries.is_empty(), "it may be made anew in a moment");
     world.view.unregistered.insert("one".to_owned());
-    assert_eq!(because(&mut world), Some(Because::Unregistered));
+    assert_eq!(because(&mut world), Some(HandoverReason::Unregistered));
     assert_eq!(holder(&world, entry), Some("two"));
 
     // In a hub that is being restored no Seed is there yet.
@@ -130,7 +136,7 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     assert_eq!(holder(&world, entry), Some("one"));
     assert!(world.why(entry).ends_with("(in words; what is there is none)"), "{}", world.why(entry));
     world.view.entries[entry].take_over = Some("it burned down".to_owned());
-    assert_eq!(because(&mut world), Some(Because::TakenOver));
+    assert_eq!(because(&mut world), Some(HandoverReason::TakenOver));
     assert_eq!(holder(&world, entry), Some("two"));
     decide(&mut world);
     assert_eq!(world.view.entries[entry].take_over, None);
@@ -155,7 +161,7 @@ fn what_was_never_made_goes_on_and_is_not_taken_for_made() {
     let found = &mut world.view.entries[entry];
     (found.observed_generation, found.writer) = (None, None);
     found.status.operation = Some(Operation {
-        kind: OperationKind::Migrate,
+        kind: OperationType::Migrate,
         state: OperationState::Succeeded,
         description: String::new(),
     });
@@ -173,12 +179,12 @@ fn controllers_of_an_earlier_version_are_not_talked_over() {
     let found = &mut world.view.entries[entry];
     found.observed_generation = found.generation;
     found.status.operation = Some(Operation {
-        kind: OperationKind::Reconcile,
+        kind: OperationType::Reconcile,
         state: OperationState::Succeeded,
         description: String::new(),
     });
     let plan = world.plan();
-    assert_eq!(plan.moving, [(entry, For::Upgrade)]);
+    assert_eq!(plan.moving, [(entry, WaitingFor::Upgrade)]);
     assert!(plan.is_done(), "{plan:?}");
 }
 
@@ -211,7 +217,7 @@ fn a_hub_that_lost_its_statuses_waits_for_who_may_be_writing() {
         decide(&mut world);
         assert_eq!(holder(&world, entry), Some("one"));
     }
-    assert_eq!(world.plan().moving, [(entry, For::Answer)]);
+    assert_eq!(world.plan().moving, [(entry, WaitingFor::Answer)]);
     world.execute();
     world.settle();
     assert_eq!(holder(&world, entry), Some("two"));
@@ -310,7 +316,7 @@ fn an_entry_does_not_move_to_a_seed_of_another_store() {
         assert!(allowed(&world, seed).is_empty(), "{seed}");
         // Whoever has it writes no more, and says so: it waits all the same, and nobody writes in turns.
         let operation = Operation {
-            kind: OperationKind::Migrate,
+            kind: OperationType::Migrate,
             state: OperationState::Succeeded,
             description: String::new(),
         };

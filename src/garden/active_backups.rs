@@ -1,4 +1,5 @@
-//! Backups that write to a storage location. One that is read-only keeps others from beginning; those that have begun end.
+//! Backups that write to a storage location. A read-only location keeps new ones from starting; those
+//! that have started still end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,11 +11,17 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 use serde_json::Value;
 
-/// Whoever began a backup before he knew that its location is read-only has said so after this.
+/// A server that started a backup before it saw that the location is read-only has written so after
+/// this time.
 pub const SETTLED: Duration = Duration::from_secs(1);
 
-/// How many of these locations' backups have begun and not ended. What is wrong with the rest of a Backup does not matter.
-pub async fn running(client: &Client, namespace: &str, locations: &BTreeSet<String>) -> Result<usize, Error> {
+/// How many of these locations' backups have started and not ended. Reads only the fields that this
+/// takes, so a Backup that is otherwise invalid counts, too.
+pub async fn count_active(
+    client: &Client,
+    namespace: &str,
+    locations: &BTreeSet<String>,
+) -> Result<usize, Error> {
     let resource = ApiResource::erase::<Backup>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let all = api.list(&ListParams::default()).await?;
@@ -28,7 +35,7 @@ pub async fn running(client: &Client, namespace: &str, locations: &BTreeSet<Stri
     Ok(all.iter().filter(is_there).count())
 }
 
-/// A phase that nobody knows may be one in which something is written.
+/// A backup in an unknown phase may be writing.
 fn is_running(phase: &str) -> bool {
     let waits = ["", BackupPhase::New.as_str(), BackupPhase::Queued.as_str()];
     let known = BackupPhase::deserialize(phase.into_deserializer()) as Result<_, serde::de::value::Error>;

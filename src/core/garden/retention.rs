@@ -1,4 +1,5 @@
-//! When what was deleted goes. A deletion cannot be taken back, so data outlives it for a while: its grace.
+//! When the data of deleted entries is removed. A deletion cannot be undone, so the data stays for a
+//! while: its grace.
 
 use std::collections::BTreeMap;
 
@@ -33,16 +34,16 @@ impl Purpose {
     }
 }
 
-/// For whom a grace is: everybody, a provider of stores, or entries of one purpose there.
+/// What a grace applies to: everything, a provider of stores, or entries of one purpose there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct For {
+pub struct GraceScope {
     pub provider: Option<String>,
     pub purpose: Option<Purpose>,
 }
 
-/// How long data outlives its entry. What is said of nobody: not at all.
+/// How long data stays after its entry was deleted. Without a period: not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grace(BTreeMap<For, SignedDuration>);
+pub struct Grace(BTreeMap<GraceScope, SignedDuration>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the same is given a grace twice: say it once")]
@@ -50,8 +51,8 @@ pub struct Twice;
 
 impl Grace {
     /// # Errors
-    /// When two are for the same.
-    pub fn new(periods: impl IntoIterator<Item = (For, SignedDuration)>) -> Result<Self, Twice> {
+    /// When two periods have the same scope.
+    pub fn new(periods: impl IntoIterator<Item = (GraceScope, SignedDuration)>) -> Result<Self, Twice> {
         let mut all = BTreeMap::new();
         for (whose, period) in periods {
             if all.insert(whose, period).is_some() {
@@ -61,11 +62,11 @@ impl Grace {
         Ok(Self(all))
     }
 
-    /// The most specific one. An entry that does not say what it is for might be for anything: it gets the longest that
-    /// any purpose has at its provider.
+    /// The most specific period. An entry without a purpose gets the longest period that any purpose has at
+    /// its provider, because it may be for anything.
     pub fn period(&self, provider: &str, purpose: Option<Purpose>) -> SignedDuration {
-        let here = |purpose| self.0.get(&For { provider: Some(provider.to_owned()), purpose });
-        let general = here(None).or_else(|| self.0.get(&For::default())).copied().unwrap_or_default();
+        let here = |purpose| self.0.get(&GraceScope { provider: Some(provider.to_owned()), purpose });
+        let general = here(None).or_else(|| self.0.get(&GraceScope::default())).copied().unwrap_or_default();
         let of = |purpose| here(Some(purpose)).copied().unwrap_or(general);
         match purpose {
             Some(purpose) => of(purpose),
@@ -78,36 +79,36 @@ impl Grace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion {
     pub at: Timestamp,
-    /// `None`: nobody knows its bucket, or what that is.
+    /// `None`: its bucket is not known.
     pub grace: Option<SignedDuration>,
-    /// Somebody said that its grace is to be skipped.
+    /// A person asked to skip the grace.
     pub is_forced: bool,
-    /// Somebody said that its data is to be left alone.
+    /// A person asked to leave the data in the store.
     pub is_forgotten: bool,
-    /// Its own seed is there, and can let go of it in good order.
+    /// Its own seed is there, and can give it up properly.
     pub is_kept: bool,
-    /// It was told to go before.
+    /// Its data was released before.
     pub is_released: bool,
-    /// All of it is gone, and whoever did it said so.
+    /// A seed has reported that all of its data is gone.
     pub is_removed: bool,
 }
 
-/// What becomes of a deleted entry.
+/// What happens to a deleted entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Its data stays, at least until then, in whole seconds.
     Stay { until: Timestamp },
-    /// Nobody knows where its data is. That is not taken for "gone".
+    /// It is unknown where its data is, which does not count as gone.
     Lost,
-    /// Somebody is to remove it.
+    /// A seed removes the data.
     Go,
-    /// Nobody is to do anything, and nobody is there who would have to let go, or could be told where: it is put on record.
+    /// The data stays in the store, and there is no seed that has to give it up first: record the end.
     Forget,
-    /// It is put on record.
+    /// The data is gone: record the end.
     Gone,
 }
 
-/// Strictly after its end a grace is over.
+/// A grace is over strictly after its end.
 pub fn fate(deletion: &Deletion, now: Timestamp) -> Fate {
     let Deletion { at, grace, is_forced, is_forgotten, is_kept, is_released, is_removed } = *deletion;
     match grace {
@@ -122,54 +123,54 @@ pub fn fate(deletion: &Deletion, now: Timestamp) -> Fate {
     }
 }
 
-/// A bucket, as far as its end goes.
+/// What decides on the end of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct BucketUse {
     pub is_deleted: bool,
     /// Entries that have a place there or name it.
     pub entries: usize,
-    /// A profile's that is there and in order, or nobody's.
+    /// Its profile is there and has no fault, or it has no profile.
     pub is_wanted: bool,
     /// Since when it has been neither wanted nor used.
     pub idle_since: Option<Timestamp>,
-    /// It is gone, and whoever did it said so.
+    /// A seed has reported that it is gone.
     pub is_removed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketFate {
     Stay,
-    /// Neither wanted nor used: it goes then, unless that changes.
+    /// Neither wanted nor used: it is deleted at that time, unless that changes.
     Idle {
         until: Timestamp,
     },
-    /// It is to be deleted.
+    /// Delete it.
     Retire,
-    /// It is deleted, and entries are in it.
+    /// It is deleted, and waits for entries in it.
     Held,
-    /// Somebody is to remove it.
+    /// A seed removes it.
     Go,
     Gone,
 }
 
-/// `delay`: how long an idle bucket stays. A seed that is away for minutes must not cost a name that the whole world
-/// could take.
-pub fn bucket_fate(of: &Use, delay: SignedDuration, now: Timestamp) -> BucketFate {
+/// `delay`: how long an idle bucket stays. A seed that is away for minutes must not cost a name, because
+/// names are global and others could take it.
+pub fn bucket_fate(of: &BucketUse, delay: SignedDuration, now: Timestamp) -> BucketFate {
     match *of {
-        Use { is_removed: true, is_deleted: true, .. } => BucketFate::Gone,
-        Use { is_deleted: true, entries: 0, .. } => BucketFate::Go,
-        Use { is_deleted: true, .. } => BucketFate::Held,
-        Use { is_wanted: false, entries: 0, idle_since, .. } => {
+        BucketUse { is_removed: true, is_deleted: true, .. } => BucketFate::Gone,
+        BucketUse { is_deleted: true, entries: 0, .. } => BucketFate::Go,
+        BucketUse { is_deleted: true, .. } => BucketFate::Held,
+        BucketUse { is_wanted: false, entries: 0, idle_since, .. } => {
             match idle_since.unwrap_or(now).saturating_add(delay).unwrap_or(Timestamp::MAX) {
                 until if idle_since.is_some() && now > until => BucketFate::Retire,
                 until => BucketFate::Idle { until },
             }
         }
-        Use { .. } => BucketFate::Stay,
+        BucketUse { .. } => BucketFate::Stay,
     }
 }
 
-/// As the wire has it, never earlier.
+/// Rounded up to whole seconds, as the wire has times.
 pub fn whole(time: Timestamp) -> Timestamp {
     let up = TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Ceil);
     time.round(up).unwrap_or(time)
@@ -190,7 +191,7 @@ mod tests {
     fn grace(of: &[(&str, Option<Purpose>, i64)]) -> Grace {
         let one = |(provider, purpose, hours): &(&str, Option<Purpose>, i64)| {
             let provider = Some((*provider).to_owned()).filter(|provider| !provider.is_empty());
-            (For { provider, purpose: *purpose }, HOUR * i32::try_from(*hours).unwrap())
+            (GraceScope { provider, purpose: *purpose }, HOUR * i32::try_from(*hours).unwrap())
         };
         Grace::new(of.iter().map(one)).unwrap()
     }
@@ -215,7 +216,7 @@ mod tests {
             assert_eq!(all.period(provider, purpose), HOUR * hours, "{provider} {purpose:?}");
         }
         assert_eq!(Grace::default().period("aws", None), SignedDuration::ZERO);
-        let twice = [(For::default(), HOUR), (For::default(), HOUR)];
+        let twice = [(GraceScope::default(), HOUR), (GraceScope::default(), HOUR)];
         assert_eq!(Grace::new(twice), Err(Twice));
     }
 
@@ -250,26 +251,26 @@ mod tests {
 
     #[test]
     fn a_bucket_goes_when_nobody_has_wanted_or_used_it_for_long() {
-        let idle = Use {
+        let idle = BucketUse {
             is_deleted: false,
             entries: 0,
             is_wanted: false,
             idle_since: Some(at(0)),
             is_removed: false,
         };
-        let fate = |of: Use, second| bucket_fate(&of, HOUR, at(second));
+        let fate = |of: BucketUse, second| bucket_fate(&of, HOUR, at(second));
         assert_eq!(fate(idle, 3600), BucketFate::Idle { until: at(3600) });
         assert_eq!(fate(idle, 3601), BucketFate::Retire);
-        assert_eq!(fate(Use { idle_since: None, ..idle }, 9000), BucketFate::Idle { until: at(12600) });
-        assert_eq!(fate(Use { entries: 1, ..idle }, 9000), BucketFate::Stay);
-        assert_eq!(fate(Use { is_wanted: true, ..idle }, 9000), BucketFate::Stay);
-        let deleted = Use { is_deleted: true, ..idle };
+        assert_eq!(fate(BucketUse { idle_since: None, ..idle }, 9000), BucketFate::Idle { until: at(12600) });
+        assert_eq!(fate(BucketUse { entries: 1, ..idle }, 9000), BucketFate::Stay);
+        assert_eq!(fate(BucketUse { is_wanted: true, ..idle }, 9000), BucketFate::Stay);
+        let deleted = BucketUse { is_deleted: true, ..idle };
         assert_eq!(fate(deleted, 0), BucketFate::Go);
-        assert_eq!(fate(Use { is_wanted: true, ..deleted }, 0), BucketFate::Go);
-        assert_eq!(fate(Use { entries: 1, ..deleted }, 9000), BucketFate::Held);
-        assert_eq!(fate(Use { is_removed: true, ..deleted }, 0), BucketFate::Gone);
+        assert_eq!(fate(BucketUse { is_wanted: true, ..deleted }, 0), BucketFate::Go);
+        assert_eq!(fate(BucketUse { entries: 1, ..deleted }, 9000), BucketFate::Held);
+        assert_eq!(fate(BucketUse { is_removed: true, ..deleted }, 0), BucketFate::Gone);
         // Of a hub that came back from a time when it was not deleted.
-        assert_eq!(fate(Use { is_removed: true, entries: 1, ..idle }, 9000), BucketFate::Stay);
+        assert_eq!(fate(BucketUse { is_removed: true, entries: 1, ..idle }, 9000), BucketFate::Stay);
     }
 
     proptest! {

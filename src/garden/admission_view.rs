@@ -1,4 +1,5 @@
-//! Hub and member as watches show them: what admission judges by. A cluster without the kinds has no objects.
+//! The watch caches by which admission judges: hub and member together. A cluster without these kinds
+//! has no objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,7 +26,7 @@ use tracing::warn;
 use crate::text::chain;
 use crate::watch::{Key, WatchEvent, reflect_by};
 
-/// The API server waits for us while a Secret is asked for.
+/// Time-out of reading a Secret, because the API server waits for the webhook meanwhile.
 const READ: Duration = Duration::from_millis(800);
 /// Watches of [`SharedBuckets::follow`].
 const KINDS: usize = 6;
@@ -59,7 +60,7 @@ impl SharedBuckets {
         self.changed.notified()
     }
 
-    /// A Secret as it is now, if it is where it may be read.
+    /// Reads a Secret, if it is in the namespace where berth may read.
     pub async fn credentials(&self, secret: &SecretRef) -> Credentials {
         if self.view.read().garden_namespace != secret.namespace {
             return Credentials::Unknown("it is not read there".to_owned());
@@ -81,7 +82,7 @@ impl SharedBuckets {
         }
     }
 
-    /// Watches all kinds. For ever.
+    /// Watches all kinds, for ever.
     pub async fn follow(&self, client: &Client) {
         let name = |(_, name): Key| name;
         tokio::join!(
@@ -94,7 +95,7 @@ impl SharedBuckets {
         );
     }
 
-    /// One kind, and its part of the view.
+    /// Watches one kind into its part of the view.
     async fn watch<K, I, V>(
         &self,
         client: &Client,

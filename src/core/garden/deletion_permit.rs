@@ -1,22 +1,24 @@
-//! Leave to remove data for a hub. A deletion of the hub's can be told any time later by an object in a member cluster; by
-//! then somebody else may have removed that data, and a new entry of the same name may have its own there. So the hub's
-//! word counts while it is fresh, and no longer than it takes the hub to choose somebody else.
+//! The permission to remove data for a hub. An object in a member cluster may carry an old deletion
+//! of the hub's; by then another seed may have removed that data, and a new entry of the same name
+//! may have its own there. So a permit is valid only for a short time after the hub was asked, and
+//! no longer than it takes the hub to choose another seed.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::executor::SILENT;
+use super::assignment::SILENT;
 
-/// How long the hub's word counts.
-pub const COUNTS: Duration = Duration::from_secs(30);
-/// After so long the hub is asked again.
+/// How long a permit is valid.
+pub const VALID: Duration = Duration::from_secs(30);
+/// After this time the hub is asked again.
 pub const ASK_AGAIN: Duration = Duration::from_secs(8);
 
-const _: () = assert!(COUNTS.as_secs() < SILENT.as_secs().unsigned_abs());
-const _: () = assert!(ASK_AGAIN.as_secs() * 3 < COUNTS.as_secs());
+const _: () = assert!(VALID.as_secs() < SILENT.as_secs().unsigned_abs());
+const _: () = assert!(ASK_AGAIN.as_secs() * 3 < VALID.as_secs());
 
-/// By two clocks: one stands still while the machine is suspended, the other one is set now and then.
+/// A time by two clocks, because one stops while the machine is suspended, and the other one is set
+/// now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Since this process began.
@@ -25,19 +27,20 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// By the clock that says more.
+    /// By the clock that shows the longer time.
     fn since(self, before: Self) -> Duration {
         let wall = self.wall.duration_since(before.wall).unsigned_abs();
         self.steady.saturating_sub(before.steady).max(wall)
     }
 }
 
-/// Does the word still count that was asked for at `asked`? What was true when it was answered was so after that.
-pub fn counts(asked: Moment, now: Moment) -> bool {
-    now.since(asked) < COUNTS
+/// Is a permit still valid that was asked for at `asked`? The hub answered after that time, so the
+/// permit is never valid for longer than it should be.
+pub fn is_valid(asked: Moment, now: Moment) -> bool {
+    now.since(asked) < VALID
 }
 
-/// Is the hub to be asked again?
+/// Does the hub have to be asked again?
 pub fn is_stale(asked: Moment, now: Moment) -> bool {
     now.since(asked) >= ASK_AGAIN
 }
@@ -57,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_counts_while_it_is_fresh_by_both_clocks() {
+    fn a_permit_is_valid_while_it_is_fresh_by_both_clocks() {
         let start = Moment { steady: Duration::from_secs(9), wall: Timestamp::UNIX_EPOCH };
         for (steady, wall, is_given) in [
             (0, 0, true),
@@ -70,7 +73,7 @@ mod tests {
             (1, -3600, false),
             (1, -5, true),
         ] {
-            assert_eq!(counts(start, after(start, steady, wall)), is_given, "{steady} {wall}");
+            assert_eq!(is_valid(start, after(start, steady, wall)), is_given, "{steady} {wall}");
         }
         assert!(!is_stale(start, after(start, 7, 7)) && is_stale(start, after(start, 8, 8)));
     }

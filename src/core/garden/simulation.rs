@@ -1,23 +1,25 @@
-//! What will become of a hub's objects if everything goes well: its decisions, each taken for carried out, until there is
-//! nothing left to decide.
+//! Simulates the hub: applies its plans as if every one succeeded, until there is nothing left to
+//! decide.
 
 use jiff::Timestamp;
 
-use super::hub::{Bucket, Operation, OperationKind, OperationState, Plan, Settings, View, Waiting, plan};
+use super::hub::{Bucket, Operation, Plan, Settings, View, Waiting, plan};
+use super::operation::{OperationState, OperationType};
 
-/// Each decision makes a bucket or places an entry, and the rest follows: more rounds than this mean that it goes in circles.
+/// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean that
+/// it does not end.
 const ROUNDS_PER_OBJECT: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outlook {
     pub view: View,
-    /// Names of buckets that are not there yet.
+    /// Names of buckets that would be created.
     pub made: Vec<String>,
     /// Entries that stay without a place, as indices into the view's.
     pub waiting: Vec<(usize, Waiting)>,
 }
 
-pub fn outlook(mut view: View, settings: &Settings, now: Timestamp) -> Outlook {
+pub fn simulate(mut view: View, settings: &Settings, now: Timestamp) -> Outlook {
     let (mut made, mut waiting) = (Vec::new(), Vec::new());
     let rounds = ROUNDS_PER_OBJECT * (view.entries.len() + view.seeds.len() + view.profiles.len() + 1);
     for _ in 0..rounds {
@@ -76,11 +78,11 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
             ..Bucket::default()
         });
     }
-    // Whoever executes has made it.
+    // The executor has created it.
     for bucket in &mut view.buckets {
         if bucket.status.operation.is_none() && bucket.status.seed.is_some() {
             bucket.status.operation = Some(Operation {
-                kind: OperationKind::Create,
+                kind: OperationType::Create,
                 state: OperationState::Succeeded,
                 description: String::new(),
             });
@@ -90,8 +92,8 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
 
 #[cfg(test)]
 mod tests {
-    use super::super::executor::Member;
-    use super::super::hub::{Cluster, Entry, Infrastructure};
+    use super::super::assignment::SeedHealth;
+    use super::super::hub::{Entry, ProfileState, SeedState};
     use super::super::quota::Quota;
     use super::super::{Backup, Profile, SecretRef, Seed};
     use super::*;
@@ -111,7 +113,7 @@ mod tests {
             }),
             ..Profile::default()
         };
-        let infrastructure = Infrastructure { profile, uid: "1234567".into(), ..Infrastructure::default() };
+        let infrastructure = ProfileState { profile, uid: "1234567".into(), ..ProfileState::default() };
         View {
             profiles: vec![infrastructure],
             secrets: [("s".to_owned(), Default::default())].into(),
@@ -127,8 +129,9 @@ mod tests {
                 region: (*region).into(),
                 ..Seed::default()
             };
-            let member = Member { seed, provider: "packet".into(), seen: Some(NOW), ..Member::default() };
-            view.seeds.push(Cluster { member, ..Cluster::default() });
+            let member =
+                SeedHealth { seed, provider: "packet".into(), seen: Some(NOW), ..SeedHealth::default() };
+            view.seeds.push(SeedState { member, ..SeedState::default() });
             for i in 0..entries {
                 let entry = format!("{name}--{i}");
                 view.entries.push(Entry {
@@ -154,11 +157,11 @@ mod tests {
     #[test]
     fn one_region_serves_all_until_it_is_full() {
         let view = with(hub("aws", Some("eu-west-1"), &["ewr1", "ams1"]), &[("a", "ewr1"), ("b", "ams1")], 2);
-        let seen = outlook(view.clone(), &settings(10), NOW);
+        let seen = simulate(view.clone(), &settings(10), NOW);
         assert_eq!(seen.made, ["packet-eu-west-1-12345"]);
         assert!(seen.view.entries.iter().all(|e| e.bucket.as_deref() == Some("packet-eu-west-1-12345")));
         assert_eq!(seen.waiting, []);
-        let seen = outlook(view, &settings(3), NOW);
+        let seen = simulate(view, &settings(3), NOW);
         assert_eq!(seen.made, ["packet-eu-west-1-12345", "packet-eu-west-1-12345-2"]);
         let first = |e: &&Entry| e.bucket.as_deref() == Some("packet-eu-west-1-12345");
         assert_eq!(seen.view.entries.iter().filter(first).count(), 3);
@@ -168,7 +171,7 @@ mod tests {
     fn regions_have_their_own_and_nobody_waits_in_silence() {
         let view = hub("packet", None, &["ewr1", "ams1"]);
         let view = with(view, &[("a", "ewr1"), ("b", "ams1"), ("c", "nrt1")], 1);
-        let mut seen = outlook(view, &settings(10), NOW);
+        let mut seen = simulate(view, &settings(10), NOW);
         seen.made.sort();
         assert_eq!(seen.made, ["packet-ams1-12345", "packet-ewr1-12345"]);
         assert_eq!(seen.waiting.len(), 1);
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn without_seeds_nothing_is_made() {
-        let seen = outlook(hub("aws", Some("eu-west-1"), &["ewr1"]), &settings(10), NOW);
+        let seen = simulate(hub("aws", Some("eu-west-1"), &["ewr1"]), &settings(10), NOW);
         assert_eq!(seen.made, Vec::<String>::new());
     }
 }

@@ -1,9 +1,9 @@
-//! What people should know: Events and metrics.
+//! Reports what the hub decided and did: Events and metrics.
 
 use std::collections::BTreeMap;
 
 use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
-use berth_core::garden::fence::{Because, For};
+use berth_core::garden::fence::{HandoverReason, WaitingFor};
 use berth_core::garden::hub::{Entry, Handed, Plan, View, Waiting};
 use berth_core::garden::name;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -14,17 +14,17 @@ use super::writer::Acted;
 use crate::events::{Events, What};
 use crate::metrics::{ByBucket, GardenMetrics};
 
-pub struct Teller {
+pub struct Reporter {
     events: Events,
     metrics: GardenMetrics,
-    /// What was told of whom, by UID.
+    /// What was reported last, by UID of the entry.
     waiting: BTreeMap<String, &'static str>,
-    moving: BTreeMap<String, For>,
-    /// Who acts, by bucket, and by UID of an entry that goes.
+    moving: BTreeMap<String, WaitingFor>,
+    /// Seed that acts, by name of a bucket, and by UID of an entry that is being removed.
     executors: BTreeMap<String, String>,
 }
 
-impl Teller {
+impl Reporter {
     pub fn new(events: Events, metrics: GardenMetrics) -> Self {
         Self {
             events,
@@ -35,8 +35,8 @@ impl Teller {
         }
     }
 
-    /// Before it is written.
-    pub fn tell(&mut self, view: &View, plan: &Plan) {
+    /// Reports a plan, before it is carried out.
+    pub fn record_plan(&mut self, view: &View, plan: &Plan) {
         self.metrics.pending.set(i64::try_from(plan.waiting.len()).unwrap_or(i64::MAX));
         self.metrics.entries.clear();
         self.metrics.limit.clear();
@@ -61,24 +61,24 @@ impl Teller {
         self.executors(view);
     }
 
-    /// Those that somebody has to do something about.
+    /// Reports moves that wait for a person.
     fn moves(&mut self, view: &View, plan: &Plan) {
         let mut moving = BTreeMap::new();
-        for (index, what) in plan.moving.iter().filter(|(_, what)| *what != For::Answer) {
+        for (index, what) in plan.moving.iter().filter(|(_, what)| *what != WaitingFor::Answer) {
             let Some(entry) = view.entries.get(*index) else { continue };
             let from = entry.status.seed.as_ref().or(entry.writer.as_ref()).map_or("", String::as_str);
             let note = match what {
-                For::Upgrade => format!(
+                WaitingFor::Upgrade => format!(
                     "to Seed {}: the agent of Seed {from} does not know how to let go of it: bring it to the hub's version",
                     entry.seed
                 ),
-                For::Answer | For::Sign => format!(
+                WaitingFor::Answer | WaitingFor::Sign => format!(
                     "to Seed {}: Seed {from} has not reported lately, and its cluster may be writing there still",
                     entry.seed
                 ),
             };
             if self.moving.get(&entry.uid) != Some(what) {
-                info!(namespace = %entry.namespace, name = %entry.name, %from, to = %entry.seed, note, "a move waits");
+                info!(namespace = %entry.namespace, name = %entry.name, %from, to = %entry.seed, note, "a move is waiting");
                 self.events.tell_about(What::MoveWaits, entry_reference(entry), note);
             }
             moving.insert(entry.uid.clone(), *what);
@@ -92,7 +92,7 @@ impl Teller {
             let Some(seed) = seed else { return };
             if let Some(before) = self.executors.get(id).filter(|before| *before != seed) {
                 let (kind, name) = (about.kind.clone(), about.name.clone());
-                info!(kind, name, %before, %seed, "another seed acts on it");
+                info!(kind, name, %before, %seed, "assigned an object to another seed");
                 self.metrics.executor_changes.inc();
                 let note = format!("Seed {seed} acts on it now; it was Seed {before}");
                 self.events.tell_about(What::ExecutorChanged, about, note);
@@ -108,8 +108,8 @@ impl Teller {
         self.executors = executors;
     }
 
-    /// After it was written.
-    pub fn told(&self, view: &View, acted: &Acted) {
+    /// Reports what was carried out.
+    pub fn record_done(&self, view: &View, acted: &Acted) {
         for (bucket, profile) in &acted.made {
             let Some(owner) = view.profiles.get(*profile) else { continue };
             let about = cluster_scoped::<CloudProfile>(&owner.profile.name);
@@ -136,22 +136,22 @@ impl Teller {
     }
 }
 
-impl Teller {
+impl Reporter {
     fn handed(&self, entry: &Entry, Handed { from, to, because }: &Handed) {
         let (what, why) = match because {
-            Because::Free | Because::NeverMade => {
+            HandoverReason::Free | HandoverReason::NeverMade => {
                 (What::Moved, "nothing was ever made of it there".to_owned())
             }
-            Because::LetGo => (What::Moved, "which writes there no more".to_owned()),
-            Because::Unregistered => {
+            HandoverReason::LetGo => (What::Moved, "which writes there no more".to_owned()),
+            HandoverReason::Unregistered => {
                 (What::TakenOver, "of which there is no Seed any more: it was not waited for".to_owned())
             }
-            Because::TakenOver => {
+            HandoverReason::TakenOver => {
                 let reason = entry.take_over.as_deref().unwrap_or_default();
                 (What::TakenOver, format!("which was not waited for: {reason}"))
             }
         };
-        info!(namespace = %entry.namespace, name = %entry.name, %from, %to, ?because, why, "an entry is another cluster's");
+        info!(namespace = %entry.namespace, name = %entry.name, %from, %to, ?because, why, "gave an entry to another cluster");
         let note = format!("Seed {to}'s cluster may write there now; it was Seed {from}'s, {why}");
         self.events.tell_about(what, entry_reference(entry), note);
     }

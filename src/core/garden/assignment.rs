@@ -1,53 +1,54 @@
-//! Who acts on a bucket, or on an entry that is to go: the controllers of some seed, for the hub may have no way to the
-//! store. A bucket outlives the seed that made it.
+//! Assigns a seed to a bucket, and to an entry whose data is being removed, because the hub itself may
+//! have no way to the store. A bucket outlives the seed that created it.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Place, Seed};
 
-/// A seed that was silent for longer is taken for gone.
+/// A seed that is silent for longer counts as gone.
 pub const SILENT: SignedDuration = SignedDuration::from_secs(40);
 
-/// A seed, as far as it can act.
+/// A seed's health, as seen by the hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
+pub struct SeedHealth {
     pub seed: Seed,
     /// Of its profile: where the cluster is.
     pub provider: String,
     /// Its controllers' last report, by the hub's clock (see [`super::heartbeat`]).
     pub seen: Option<Timestamp>,
-    /// Until then nobody can know whether it is silent.
+    /// Until then it is unknown whether it is silent.
     pub unknown_until: Option<Timestamp>,
 }
 
-impl Member {
-    /// A report from the future counts as far as one from the past: a clock that is that wrong must not keep a seed that is
-    /// gone.
+impl SeedHealth {
+    /// A heartbeat from the future counts no longer than one from the past, because a wrong clock must not
+    /// keep a seed alive that is gone.
     pub fn is_alive(&self, now: Timestamp) -> bool {
         self.seen.is_some_and(|seen| now.duration_since(seen).abs() <= SILENT)
     }
 
-    /// It said nothing for too long; what is not known yet is not that.
+    /// It has sent no heartbeat for too long. A seed whose state is unknown is not silent.
     pub fn is_silent(&self, now: Timestamp) -> bool {
         !self.is_alive(now) && self.unknown_until.is_none_or(|until| now > until)
     }
 
-    /// When it will be taken for gone, unless it reports.
+    /// When it will count as gone, unless it reports.
     pub fn expires(&self) -> Option<Timestamp> {
         let seen = self.seen.and_then(|seen| seen.checked_add(SILENT).ok());
         seen.max(self.unknown_until)
     }
 }
 
-/// Who acts on what is in `place`: whoever does so now, while it is not known to be silent; else, of those that can, 1. one there itself,
-/// 2. one at the same provider, 3. any, by name. `None`: nobody can.
-pub fn choose<'m>(
+/// The seed that acts on objects in `place`: the current one, while it is not known to be silent; else,
+/// of the seeds that can reach the place, 1. one in the place itself, 2. one at the same provider, 3. any,
+/// by name. `None`: no seed can.
+pub fn assign<'m>(
     current: Option<&str>,
     place: &Place,
-    members: impl Iterator<Item = &'m Member> + Clone,
+    members: impl Iterator<Item = &'m SeedHealth> + Clone,
     now: Timestamp,
-) -> Option<&'m Member> {
-    let distance = |member: &Member| match member.provider == place.provider {
+) -> Option<&'m SeedHealth> {
+    let distance = |member: &SeedHealth| match member.provider == place.provider {
         true if member.seed.region == place.region => 0,
         true => 1,
         false => 2,
@@ -69,17 +70,17 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
-    fn member(name: &str, provider: &str, region: &str, seen: Option<i64>) -> Member {
+    fn member(name: &str, provider: &str, region: &str, seen: Option<i64>) -> SeedHealth {
         let seed = Seed { name: name.to_owned(), region: region.to_owned(), ..Seed::default() };
-        Member { seed, provider: provider.to_owned(), seen: seen.map(at), unknown_until: None }
+        SeedHealth { seed, provider: provider.to_owned(), seen: seen.map(at), unknown_until: None }
     }
 
     fn place() -> Place {
         Place { provider: "aws".to_owned(), region: "eu-west-1".to_owned() }
     }
 
-    fn chosen(current: Option<&str>, members: &[Member]) -> Option<String> {
-        choose(current, &place(), members.iter(), at(100)).map(|member| member.seed.name.clone())
+    fn chosen(current: Option<&str>, members: &[SeedHealth]) -> Option<String> {
+        assign(current, &place(), members.iter(), at(100)).map(|member| member.seed.name.clone())
     }
 
     #[test]
@@ -121,7 +122,7 @@ mod tests {
         assert!(!member("a", "aws", "r", None).is_alive(at(100)));
     }
 
-    fn anybody() -> impl Strategy<Value = Vec<Member>> {
+    fn anybody() -> impl Strategy<Value = Vec<SeedHealth>> {
         let provider = prop::sample::select(vec!["aws", "packet"]);
         let region = prop::sample::select(vec!["eu-west-1", "ewr1"]);
         let reaches = prop::option::of(prop::sample::select(vec!["aws", "aws/eu-west-1", "gcp"]));
@@ -140,8 +141,8 @@ mod tests {
         #[test]
         fn somebody_acts_whenever_somebody_can_and_nobody_takes_over_without_need(members in anybody(), by in 0usize..6) {
             let current = format!("s{by}");
-            let can = |member: &Member| member.is_alive(at(100)) && member.seed.reaches(&place());
-            let found = choose(Some(&current), &place(), members.iter(), at(100));
+            let can = |member: &SeedHealth| member.is_alive(at(100)) && member.seed.reaches(&place());
+            let found = assign(Some(&current), &place(), members.iter(), at(100));
             prop_assert_eq!(found.is_some(), members.iter().any(can));
             prop_assert!(found.is_none_or(can));
             if members.iter().any(|member| member.seed.name == current && can(member)) {
