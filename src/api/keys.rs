@@ -163,6 +163,14 @@ keys! {
     pub const RESTORE_UID: &str = "velero.io/restore-uid";
     /// Label of an object that was made for a backup: the name of the Backup.
     pub const BACKUP_NAME: &str = "velero.io/backup-name";
+    /// Label of an object that was made for a backup: the UID of the Backup. A VolumeSnapshot with
+    /// this label was made by berth; one that Velero made lacks it.
+    pub const BACKUP_UID: &str = "velero.io/backup-uid";
+    /// Label of a DataUpload: the UID of the claim whose data it moves. Label of a PodVolumeBackup:
+    /// the UID of the claim whose files it backs up.
+    pub const PVC_UID: &str = "velero.io/pvc-uid";
+    /// Label of a DataUpload: the operation of the backup that it is.
+    pub const OPERATION_ID: &str = "velero.io/async-operation-id";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
     /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";

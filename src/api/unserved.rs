@@ -17,14 +17,12 @@ pub fn unserved(spec: &BackupSpec) -> Violations {
     let volumes = "berth's engine stores objects, and not the data of volumes";
     let asked = [
         ("snapshotVolumes", spec.snapshot_volumes == Some(true), volumes),
-        ("snapshotMoveData", spec.snapshot_move_data == Some(true), volumes),
         ("defaultVolumesToFsBackup", to_files, volumes),
         (
             "volumeSnapshotLocations",
             spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty()),
             volumes,
         ),
-        ("datamover", spec.datamover.as_ref().is_some_and(|name| !name.is_empty()), volumes),
     ];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
@@ -46,10 +44,8 @@ mod tests {
     fn each_request_that_is_not_served_is_named_with_its_field() {
         for (field, value) in [
             ("snapshotVolumes", serde_json::json!(true)),
-            ("snapshotMoveData", serde_json::json!(true)),
             ("defaultVolumesToFsBackup", serde_json::json!(true)),
             ("volumeSnapshotLocations", serde_json::json!(["default"])),
-            ("datamover", serde_json::json!("velero")),
         ] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
@@ -64,8 +60,8 @@ mod tests {
     #[test]
     fn what_asks_for_nothing_is_served() {
         let spec = serde_json::json!({
-            "snapshotVolumes": false, "snapshotMoveData": false, "defaultVolumesToFsBackup": false,
-            "volumeSnapshotLocations": [], "datamover": "", "hooks": {},
+            "snapshotVolumes": false, "snapshotMoveData": true, "defaultVolumesToFsBackup": false,
+            "volumeSnapshotLocations": [], "datamover": "velero", "hooks": {},
             "orderedResources": {"pods": "a/b"}, "resourcePolicy": {"kind": "ConfigMap", "name": "p"},
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });

@@ -18,6 +18,7 @@ use super::ledger::{Extents, Ledger};
 use super::log::{BackupLog, Told, Untold};
 use super::messages::Progress;
 use super::noted::Noted;
+use super::operations::Movements;
 use super::revision::Revision;
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
@@ -41,6 +42,7 @@ pub struct Known<'a> {
     pub log: &'a BackupLog,
     pub ledger: &'a Ledger,
     pub tally: &'a Tally,
+    pub operations: &'a Movements,
     pub revision: Option<&'a Revision>,
 }
 
@@ -63,6 +65,7 @@ pub struct Keeper<'a> {
     uploaded: Uploaded,
     tail: Bytes,
     is_whole: bool,
+    is_collected: bool,
     /// Version of the checkpoint in the store.
     version: Option<UpdateVersion>,
     /// Number of messages before the first list.
@@ -89,6 +92,7 @@ impl<'a> Keeper<'a> {
             uploaded: Uploaded::default(),
             tail: Bytes::new(),
             is_whole: false,
+            is_collected: false,
             version: None,
             told_before: known.log.told().len(),
             begun: Instant::now(),
@@ -106,6 +110,7 @@ impl<'a> Keeper<'a> {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
             is_whole: begun.is_whole,
+            is_collected: begun.is_collected,
             version: Some(begun.version.clone()),
             is_behind: true,
             goes_on: true,
@@ -116,6 +121,11 @@ impl<'a> Keeper<'a> {
     /// Whether a checkpoint of this run is in the store.
     pub fn has_one(&self) -> bool {
         self.version.is_some() && !self.is_over
+    }
+
+    /// Whether the checkpoint in the store is this run's and says all that is stored.
+    pub fn is_up_to_date(&self) -> bool {
+        self.has_one() && !self.is_behind
     }
 
     /// Whether this run has stored more than it began with.
@@ -167,6 +177,13 @@ impl<'a> Keeper<'a> {
                 self.known.ledger.stored(contents);
                 self.tail = Bytes::new();
                 self.is_whole = true;
+                Some(kept)
+            }
+            Progress::Resting { upload, tail, contents, kept } => {
+                self.uploaded.upload = upload;
+                self.known.ledger.stored(contents);
+                self.tail = tail;
+                self.is_collected = true;
                 Some(kept)
             }
         }
@@ -257,6 +274,7 @@ impl<'a> Keeper<'a> {
             told: self.told(&balance.extents),
             untold: self.untold(&balance.extents),
             hooks,
+            operations: self.known.operations.all(),
             moment: Revision::sentences(self.known.revision),
         };
         let lines = Bytes::from(self.known.log.lines()?);
@@ -266,6 +284,7 @@ impl<'a> Keeper<'a> {
             uploaded: self.uploaded.clone(),
             tail: self.tail.clone(),
             is_whole: self.is_whole,
+            is_collected: self.is_collected,
             balance,
             remembered,
             lines: if lines.len() > MOST_LINES { Bytes::new() } else { lines },
@@ -276,7 +295,7 @@ impl<'a> Keeper<'a> {
     /// of lists that are not read again, and those of what is done once.
     fn told(&self, extents: &Extents) -> Vec<Told> {
         let told = self.known.log.told();
-        if self.is_whole {
+        if self.is_whole || self.is_collected {
             return told;
         }
         let is_kept = |told: &Told| told.lasts || self.known.ledger.is_through(&told.resource, extents);
@@ -288,7 +307,7 @@ impl<'a> Keeper<'a> {
     fn untold(&self, extents: &Extents) -> Untold {
         let mut untold = self.known.log.untold();
         let is_kept = |name: &String| name.is_empty() || self.known.ledger.is_through(name, extents);
-        untold.retain(|name, _| self.is_whole || is_kept(name));
+        untold.retain(|name, _| self.is_whole || self.is_collected || is_kept(name));
         untold
     }
 }
@@ -330,7 +349,9 @@ mod tests {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let operations = Movements::default();
+        let known =
+            Known { log: &log, ledger: &ledger, tally: &tally, operations: &operations, revision: None };
         let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
@@ -353,7 +374,9 @@ mod tests {
         let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let operations = Movements::default();
+        let known =
+            Known { log: &log, ledger: &ledger, tally: &tally, operations: &operations, revision: None };
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());

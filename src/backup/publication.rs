@@ -16,6 +16,7 @@ use berth_api::keys;
 use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::{Claim, Verdict, judge};
+use berth_core::operation::Counts;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -33,6 +34,7 @@ use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
+use crate::patch::merge_into;
 use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
 
@@ -47,11 +49,18 @@ const REMOVAL: Duration = Duration::from_secs(60);
 const LOOKS: usize = 5;
 
 /// What the archive holds, and its size.
+#[derive(Default)]
 pub(super) struct Stored {
     pub list: ResourceList,
     pub bytes: u64,
     /// `status.hookStatus`.
     pub hooks: Option<Value>,
+    /// The file of item operations.
+    pub operations: Vec<Value>,
+    /// Volume infos of moved data.
+    pub moved: Vec<Value>,
+    /// How many operations there were, and what has become of them.
+    pub counts: Counts,
 }
 
 impl Engine {
@@ -205,18 +214,20 @@ impl Engine {
         if let Some(hooks) = &stored.hooks {
             status["hookStatus"] = hooks.clone();
         }
+        merge_into(&mut status, counted(&stored.counts));
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
+        let file = |list: &[Value]| gzip_json(&list).map_err(Failure::File);
         let files = [
             (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
             (Artifact::Results, results),
-            (Artifact::VolumeInfo, none.clone()),
+            (Artifact::VolumeInfo, file(&stored.moved)?),
             (Artifact::PodVolumeBackups, none.clone()),
-            (Artifact::VolumeSnapshots, none.clone()),
-            (Artifact::ItemOperations, none),
+            (Artifact::VolumeSnapshots, none),
+            (Artifact::ItemOperations, file(&stored.operations)?),
             (Artifact::Logs, lines),
         ];
         // Wait for every request, because one under way could store a file after its removal.
@@ -398,6 +409,21 @@ pub(super) fn unsettled() -> object_store::Error {
         store: "metadata",
         source: "another request writes velero-backup.json just now".into(),
     }
+}
+
+/// The fields of the status that count operations; those that are 0 are absent.
+pub(super) fn counted(counts: &Counts) -> Value {
+    let mut status = json!({});
+    for (key, count) in [
+        ("backupItemOperationsAttempted", counts.attempted),
+        ("backupItemOperationsCompleted", counts.completed),
+        ("backupItemOperationsFailed", counts.failed),
+    ] {
+        if count > 0 {
+            status[key] = json!(count);
+        }
+    }
+    status
 }
 
 /// The phase of a stored backup.

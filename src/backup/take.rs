@@ -9,6 +9,7 @@ use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,6 +30,7 @@ use super::ledger::Ledger;
 use super::log::{About, BackupLog};
 use super::messages::Part;
 use super::names::{Names, ResourceList};
+use super::operations::moves_data;
 use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
@@ -42,6 +44,17 @@ const PARTS: usize = 4;
 /// takes that long.
 const TOLD: usize = 64;
 
+/// What a run has stored.
+pub(super) enum Taken {
+    /// Everything.
+    Whole(Stored),
+    /// All objects, and what follows from operations is missing. Everything is in the checkpoint.
+    Resting {
+        /// `status.hookStatus`.
+        hooks: Option<Value>,
+    },
+}
+
 impl Engine {
     /// Lists, packs and stores everything that is not stored yet. When this returns nothing is on
     /// its way to the store any more.
@@ -53,8 +66,9 @@ impl Engine {
         prepared: &Prepared,
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<Stored, Failure> {
-        let spec = record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+    ) -> Result<Taken, Failure> {
+        let backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+        let spec = &backup.spec;
         let layout = site.layout.clone();
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
@@ -76,7 +90,15 @@ impl Engine {
         let revision = Revision::new(version, cluster.aggregated.clone());
         let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
         let tally = std::mem::take(&mut site.tally);
-        let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
+        let uid = record.uid().to_owned();
+        let movements = std::mem::take(&mut site.operations);
+        let known = Known {
+            log,
+            ledger: &ledger,
+            tally: &tally,
+            operations: &movements,
+            revision: revision.as_deref(),
+        };
         let mut keeper = match &begun {
             Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
             None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
@@ -156,10 +178,21 @@ impl Engine {
             tally.correct(&mut list);
             // Before the archive is complete, because from then on nothing reads the objects again.
             Revision::tell(revision.as_deref(), log);
-            let decided = counters.asked.tell(&spec, log);
-            tell_claims_without_data(&spec, &list, decided, log);
-            let closing = archive::closing().map_err(Failure::Archive)?;
-            let _ = parts.send(Part::End(closing.into())).await;
+            let decided = counters.asked.tell(spec, log);
+            tell_claims_without_data(spec, &list, decided, log);
+            if moves_data(spec) {
+                movements.adopt(&self.uploads_of(&uid).await?);
+            }
+            let last = if movements.is_empty() {
+                Part::End(archive::closing().map_err(Failure::Archive)?.into())
+            } else {
+                log.info(&format!(
+                    "all objects are stored; the data of {} claims is still moved",
+                    movements.len()
+                ));
+                Part::Rest
+            };
+            let _ = parts.send(last).await;
             drop(parts);
             Ok(list)
         };
@@ -201,12 +234,26 @@ impl Engine {
             site.staged = Some(staged.clone());
         }
         let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
+            (Ok(_), Ok(_)) if !movements.is_empty() => {
+                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                match &keeper {
+                    Some(keeper) if keeper.is_up_to_date() => {
+                        site.operations = movements;
+                        return Ok(Taken::Resting { hooks: tally.status() });
+                    }
+                    Some(_) => Failure::Store(object_store::Error::Generic {
+                        store: "checkpoint",
+                        source: "the checkpoint of a backup that waits could not be written".into(),
+                    }),
+                    None => Failure::Unkept,
+                }
+            }
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
-                return Ok(Stored { list, bytes, hooks: tally.status() });
+                return Ok(Taken::Whole(Stored { list, bytes, hooks: tally.status(), ..Stored::default() }));
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
             (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
