@@ -19,6 +19,9 @@
 //! use, and are stored in `blocks`, which run commands in them ([`exec`]) and record on the Backup
 //! which pods may be frozen (`frozen`).
 //!
+//! The data of volumes is taken by [`volumes`]: snapshots by CSI drivers, files by node-agents; what
+//! belongs to a pod with hooks between its hooks.
+//!
 //! `publication` decides who owns the folder in the store and what becomes of its files. The
 //! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`.
 //! Data of snapshots that is still moved when all objects are stored is followed by [`operations`],
@@ -29,7 +32,6 @@
 
 pub mod actions;
 pub mod archive;
-pub mod asked;
 mod begun;
 mod blocks;
 mod checkpoint;
@@ -72,3 +74,4 @@ mod thaw;
 pub mod turns;
 pub mod upload;
 mod uploads;
+pub mod volumes;

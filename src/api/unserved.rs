@@ -13,17 +13,13 @@ pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth insta
 /// All requests in the spec that the engine does not implement, each with its field path and the
 /// way out.
 pub fn unserved(spec: &BackupSpec) -> Violations {
-    let to_files = spec.default_volumes_to_fs_backup.or(spec.default_volumes_to_restic) == Some(true);
-    let volumes = "berth's engine stores objects, and not the data of volumes";
-    let asked = [
-        ("snapshotVolumes", spec.snapshot_volumes == Some(true), volumes),
-        ("defaultVolumesToFsBackup", to_files, volumes),
-        (
-            "volumeSnapshotLocations",
-            spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty()),
-            volumes,
-        ),
-    ];
+    // A backup that takes no snapshots uses no location of them.
+    let has_locations = spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty());
+    let asked = [(
+        "volumeSnapshotLocations",
+        has_locations && spec.snapshot_volumes != Some(false),
+        "berth's engine takes snapshots by CSI drivers only, and not by the plugins of providers",
+    )];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
         found.require(!is_asked, &at.child(field), format!("{why}: {WAY_OUT}"));
@@ -42,17 +38,9 @@ mod tests {
 
     #[test]
     fn each_request_that_is_not_served_is_named_with_its_field() {
-        for (field, value) in [
-            ("snapshotVolumes", serde_json::json!(true)),
-            ("defaultVolumesToFsBackup", serde_json::json!(true)),
-            ("volumeSnapshotLocations", serde_json::json!(["default"])),
-        ] {
+        for (field, value) in [("volumeSnapshotLocations", serde_json::json!(["default"]))] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
-        assert_eq!(
-            fields(serde_json::json!({"defaultVolumesToRestic": true})),
-            ["spec.defaultVolumesToFsBackup"]
-        );
     }
 
     /// Values that Velero's command line and server write by default, and fields that the engine
@@ -66,7 +54,17 @@ mod tests {
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });
         let hooks = serde_json::json!({"resources": [{"name": "h"}]});
-        for spec in [spec, serde_json::json!({"hooks": hooks, "metadata": {}}), serde_json::json!({})] {
+        let volumes = serde_json::json!({
+            "snapshotVolumes": true, "snapshotMoveData": true, "defaultVolumesToFsBackup": true, "datamover": "velero",
+        });
+        let harmless = serde_json::json!({"snapshotVolumes": false, "volumeSnapshotLocations": ["default"]});
+        for spec in [
+            spec,
+            volumes,
+            harmless,
+            serde_json::json!({"hooks": hooks, "metadata": {}}),
+            serde_json::json!({}),
+        ] {
             assert_eq!(fields(spec), [""; 0]);
         }
     }

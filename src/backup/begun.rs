@@ -11,6 +11,7 @@ use super::hooks::{Tally, Tried};
 use super::ledger::Ledger;
 use super::log::{About, BackupLog};
 use super::operations::{Movement, Movements};
+use super::volumes::outcomes::{Kept, Outcomes};
 use crate::storage::{Layout, Parts, Staged};
 
 /// Where a run stores, under its own claim.
@@ -36,6 +37,10 @@ pub struct Site {
     pub tally: Tally,
     /// Movements of data that earlier runs have begun.
     pub operations: Movements,
+    /// What became of the data of volumes in earlier runs.
+    pub outcomes: Outcomes,
+    /// The run may have made snapshots or PodVolumeBackups.
+    pub has_data: bool,
 }
 
 /// What an earlier run has stored, from its checkpoint.
@@ -53,6 +58,8 @@ pub struct Begun {
     pub operations: Vec<Movement>,
     /// Hooks that the earlier run has tried.
     pub tried: Tried,
+    /// What became of the data of volumes.
+    pub volumes: Kept,
     /// Version of the checkpoint that was read.
     pub version: UpdateVersion,
     pub staged: Staged,
@@ -77,7 +84,7 @@ impl Begun {
         let Checkpoint {
             scope, mut uploaded, tail, is_whole, is_collected, balance, remembered, lines, ..
         } = checkpoint;
-        let Remembered { told, untold, hooks: tried, operations, moment } = remembered;
+        let Remembered { told, untold, hooks: tried, operations, volumes, moment } = remembered;
         // No list is read again.
         let is_through = is_whole || is_collected;
         let began_with = scope.open()?;
@@ -113,6 +120,7 @@ impl Begun {
             is_collected,
             operations,
             tried,
+            volumes,
             version,
             staged,
             before,

@@ -29,6 +29,7 @@ use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
 use super::log::{Told, Untold, gzip_json, read_told};
 use super::operations::{MOST_MOVEMENTS, Movement};
+use super::volumes::outcomes::Kept;
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
@@ -217,6 +218,8 @@ pub struct Remembered {
     pub hooks: Tried,
     /// Movements of data that were begun.
     pub operations: Vec<Movement>,
+    /// The data of volumes.
+    pub volumes: Kept,
     /// The revision of its lists: sentences for the log, each with whether it is a warning.
     pub moment: Vec<(bool, String)>,
 }

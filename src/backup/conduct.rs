@@ -1,5 +1,7 @@
 //! A run from its claim to its end, or to where another run continues its backup.
 
+use std::collections::BTreeMap;
+
 use berth_api::velero::BackupPhase;
 use berth_core::operation::Counts;
 use serde_json::{Value, json};
@@ -14,10 +16,11 @@ use super::interruption::{SHORTLY, untaken};
 use super::keeper::{Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
-use super::publication::{Stored, counted};
+use super::publication::{Stored, counted, snapshots_counted};
 use super::status::{BackupWriter, WriteError};
 use super::take::Taken;
 use super::upload::{UploadError, put_together};
+use crate::patch::merge_into;
 use crate::storage::Layout;
 use crate::text::chain;
 
@@ -72,6 +75,9 @@ impl Engine {
                 if site.is_resumable {
                     forget_checkpoint(&site.layout).await;
                 }
+                if !site.outcomes.snapshots().is_empty() || site.has_data {
+                    Box::pin(self.let_go_of_snapshots(site.layout.backup(), record.uid())).await;
+                }
                 if site.is_taken_over {
                     self.sweep_after(&site).await;
                 }
@@ -103,6 +109,7 @@ impl Engine {
             log,
             ledger: &begun.ledger,
             tally: &site.tally,
+            outcomes: &site.outcomes,
             operations: &site.operations,
             revision: None,
         };
@@ -121,7 +128,8 @@ impl Engine {
         self.metrics.stored(schedule(record), bytes);
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
-        Ok(Stored { list, bytes, hooks: site.tally.status(), ..Stored::default() })
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
     }
 
     /// Makes the checkpoint this run's, from which a dead run would have waited for operations.
@@ -130,6 +138,7 @@ impl Engine {
             log,
             ledger: &begun.ledger,
             tally: &site.tally,
+            outcomes: &site.outcomes,
             operations: &site.operations,
             revision: None,
         };
@@ -156,6 +165,7 @@ impl Engine {
         if let Some(hooks) = hooks {
             status["hookStatus"] = hooks;
         }
+        merge_into(&mut status, snapshots_counted(site.outcomes.counts()));
         for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
             if count > 0 {
                 status[key] = json!(count);

@@ -1,5 +1,6 @@
 //! What becomes of a run that ends before its backup does.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_core::run::{AfterInterruption, Cause, Ended, Next, after};
@@ -110,6 +111,9 @@ impl Engine {
         }
         if !is_taken && (record.is_after() || !site.operations.is_empty() || record.moves_data()) {
             cancel_all(&self.client, &self.namespace, record.uid(), false).await;
+        }
+        if site.has_data && !is_taken {
+            Box::pin(self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true)).await;
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {

@@ -20,6 +20,7 @@ use super::messages::Progress;
 use super::noted::Noted;
 use super::operations::Movements;
 use super::revision::Revision;
+use super::volumes::outcomes::Outcomes;
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 
@@ -43,6 +44,7 @@ pub struct Known<'a> {
     pub ledger: &'a Ledger,
     pub tally: &'a Tally,
     pub operations: &'a Movements,
+    pub outcomes: &'a Outcomes,
     pub revision: Option<&'a Revision>,
 }
 
@@ -275,6 +277,7 @@ impl<'a> Keeper<'a> {
             untold: self.untold(&balance.extents),
             hooks,
             operations: self.known.operations.all(),
+            volumes: self.known.outcomes.all(),
             moment: Revision::sentences(self.known.revision),
         };
         let lines = Bytes::from(self.known.log.lines()?);
@@ -341,6 +344,7 @@ mod tests {
         let ledger = Ledger::new(&[through.clone(), again]);
         ledger.whole(&through, false);
         let (log, tally) = (BackupLog::new("velero/b".into()), Tally::default());
+        let outcomes = Outcomes::default();
         let untold = |names: &[&str]| {
             let of = |name: &&str| ((*name).to_owned(), Counts { warnings: 0, errors: 2 });
             names.iter().map(of).collect::<Untold>()
@@ -350,8 +354,14 @@ mod tests {
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let operations = Movements::default();
-        let known =
-            Known { log: &log, ledger: &ledger, tally: &tally, operations: &operations, revision: None };
+        let known = Known {
+            log: &log,
+            ledger: &ledger,
+            tally: &tally,
+            outcomes: &outcomes,
+            operations: &operations,
+            revision: None,
+        };
         let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
@@ -374,9 +384,16 @@ mod tests {
         let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
+        let outcomes = Outcomes::default();
         let operations = Movements::default();
-        let known =
-            Known { log: &log, ledger: &ledger, tally: &tally, operations: &operations, revision: None };
+        let known = Known {
+            log: &log,
+            ledger: &ledger,
+            tally: &tally,
+            outcomes: &outcomes,
+            operations: &operations,
+            revision: None,
+        };
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());

@@ -27,6 +27,7 @@ pub use uploads::operation_timeout;
 pub use waiting::{Attended, recorded};
 
 use super::log::BackupLog;
+use super::related::key;
 use crate::text::chain;
 use crate::write::{Answer, Pauses, create};
 use uploads::{Asked, Upload, api, name_of, object};
@@ -125,6 +126,11 @@ impl Movements {
             }
             all.insert(upload.name.clone(), upload.movement());
         }
+    }
+
+    /// Keys of the snapshots that belong to them.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.0.lock().values().map(|one| key(Some(&one.namespace), &one.snapshot)).collect()
     }
 
     fn of_claim(&self, uid: &str) -> Option<String> {

@@ -34,6 +34,7 @@ use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
+use super::volumes::outcomes::Data;
 use crate::patch::merge_into;
 use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
@@ -57,10 +58,9 @@ pub(super) struct Stored {
     pub hooks: Option<Value>,
     /// The file of item operations.
     pub operations: Vec<Value>,
-    /// Volume infos of moved data.
-    pub moved: Vec<Value>,
     /// How many operations there were, and what has become of them.
     pub counts: Counts,
+    pub volumes: Data,
 }
 
 impl Engine {
@@ -215,19 +215,19 @@ impl Engine {
             status["hookStatus"] = hooks.clone();
         }
         merge_into(&mut status, counted(&stored.counts));
+        merge_into(&mut status, snapshots_counted(stored.volumes.snapshots));
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
-        let file = |list: &[Value]| gzip_json(&list).map_err(Failure::File);
         let files = [
             (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
             (Artifact::Results, results),
-            (Artifact::VolumeInfo, file(&stored.moved)?),
-            (Artifact::PodVolumeBackups, none.clone()),
+            (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
+            (Artifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
             (Artifact::VolumeSnapshots, none),
-            (Artifact::ItemOperations, file(&stored.operations)?),
+            (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
             (Artifact::Logs, lines),
         ];
         // Wait for every request, because one under way could store a file after its removal.
@@ -390,6 +390,10 @@ struct End {
     warnings: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hook_status: Option<HookStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    csi_volume_snapshots_attempted: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    csi_volume_snapshots_completed: Option<i64>,
 }
 
 /// What the file that makes a backup visible says.
@@ -409,6 +413,19 @@ pub(super) fn unsettled() -> object_store::Error {
         store: "metadata",
         source: "another request writes velero-backup.json just now".into(),
     }
+}
+
+/// The fields of the status that count snapshots.
+pub(super) fn snapshots_counted((attempted, completed): (u64, u64)) -> Value {
+    let mut status = json!({});
+    for (key, count) in
+        [("csiVolumeSnapshotsAttempted", attempted), ("csiVolumeSnapshotsCompleted", completed)]
+    {
+        if count > 0 {
+            status[key] = json!(count);
+        }
+    }
+    status
 }
 
 /// The fields of the status that count operations; those that are 0 are absent.

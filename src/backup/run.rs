@@ -14,6 +14,7 @@ use super::hooks::Tally;
 use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
+use super::volumes::outcomes::Outcomes;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
 
@@ -94,6 +95,8 @@ impl Engine {
                 staged: None,
                 tally: Tally::default(),
                 operations: Movements::default(),
+                outcomes: Outcomes::default(),
+                has_data: false,
             })
         };
         let site = match signals.bound(claim).await {

@@ -79,9 +79,34 @@ pub fn choose<'l>(locations: &'l [Location], wanted: &str) -> Option<&'l Locatio
     locations.iter().find(|location| location.name == wanted)
 }
 
+/// A location that is marked as the default one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marked {
+    pub name: String,
+    pub created_at: Timestamp,
+}
+
+/// Of several default locations: the one that stays, which was created last, and the others.
+pub fn no_longer_default(marked: &[Marked]) -> (Option<&str>, Vec<&str>) {
+    let stays = marked.iter().max_by_key(|location| (location.created_at, &location.name));
+    let stays = stays.map(|location| location.name.as_str());
+    let names = marked.iter().map(|location| location.name.as_str());
+    (stays, names.filter(|name| Some(*name) != stays).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_location_that_was_created_last_stays_it() {
+        let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let marked = |name: &str, seconds| Marked { name: name.to_owned(), created_at: at(seconds) };
+        assert_eq!(no_longer_default(&[]), (None, vec![]));
+        assert_eq!(no_longer_default(&[marked("a", 1)]), (Some("a"), vec![]));
+        let three = [marked("a", 1), marked("c", 2), marked("b", 2)];
+        assert_eq!(no_longer_default(&three), (Some("c"), vec!["a", "b"]));
+    }
 
     #[test]
     fn backups_of_a_location_that_is_held_or_away_wait_by_its_name_and_by_none() {

@@ -12,6 +12,9 @@ use serde_json::json;
 use super::{code, head, table, wrap};
 use crate::backup::metrics::BackupMetrics;
 use crate::certificates::follow::Counts;
+use crate::lifecycle::age::AgeMetrics;
+use crate::lifecycle::schedule::metrics::ScheduleMetrics;
+use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::metrics::{
     ByBucket, ByReason, GardenMetrics, MoverMetrics, QueueMetrics, agent_events_dropped, encode,
     webhook_events_dropped,
@@ -28,7 +31,7 @@ pub fn page() -> anyhow::Result<String> {
     for (title, note, registry) in [
         (
             "berth controller",
-            "A controller that does not lead shows zeros. Those that begin with `velero_` are there with `--executor=berth` only.",
+            "A controller that does not lead shows zeros. Those that begin with `velero_`, `berth_schedules_`, `berth_sync_` or `berth_last_good_backup_` are there with `--executor=berth` only.",
             controller()?,
         ),
         ("berth webhook", "Each replica counts what it answered itself.", webhook()),
@@ -75,6 +78,9 @@ fn controller() -> anyhow::Result<Registry> {
     }))?;
     backups.stored(None, 0);
     backups.ended(&ended, Timestamp::UNIX_EPOCH);
+    ScheduleMetrics::new(&mut registry).show_any(ANY);
+    SyncMetrics::new(&mut registry).show_any(ANY);
+    AgeMetrics::new(&mut registry).show_any(ANY);
     Ok(registry)
 }
 

@@ -1,16 +1,18 @@
 //! Keeps the phase of every BackupStorageLocation current.
 
+mod writing;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_core::location::{Marked, no_longer_default};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
-use kube::{Client, ResourceExt};
-use object_store::{DynObjectStore, ObjectStore};
+use kube::{Client, Resource, ResourceExt};
+use object_store::ObjectStore;
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -19,8 +21,10 @@ use super::Opener;
 use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{Listed, list};
+use crate::events::{Events, What};
 use crate::text::chain;
 use crate::write::{Answer, Write, patch};
+use writing::WriteChecks;
 
 /// How often the list of locations is read; each location is checked when its own period has
 /// passed.
@@ -40,12 +44,29 @@ pub struct Checker {
     pub opener: Opener,
     /// The period of locations that set no validationFrequency.
     pub frequency: Duration,
+    writing: WriteChecks,
+    events: Option<Events>,
 }
 
 impl Checker {
     pub fn new(client: Client, namespace: &str, opener: Opener, frequency: Duration) -> Self {
         let api = Api::namespaced(client.clone(), namespace);
-        Self { client, namespace: namespace.to_owned(), api, opener, frequency }
+        let (writing, events) = (WriteChecks::default(), None);
+        Self { client, namespace: namespace.to_owned(), api, opener, frequency, writing, events }
+    }
+
+    /// Also writes to each location that is not ReadOnly, as often as this. Zero: never.
+    #[must_use]
+    pub fn writing(mut self, frequency: Duration) -> Self {
+        self.writing.frequency = frequency;
+        self
+    }
+
+    /// Also keeps a single default location, and sends an Event when one is the default no longer.
+    #[must_use]
+    pub fn keeping_one_default(mut self, events: Events) -> Self {
+        self.events = Some(events);
+        self
     }
 
     /// Runs for ever.
@@ -60,7 +81,10 @@ impl Checker {
                         warn!(%name, %why, "could not read the storage location");
                     }
                     told = unreadable;
-                    checked.retain(|name, _| items.iter().any(|location| location.name_any() == *name));
+                    let is_here = |name: &str| items.iter().any(|location| location.name_any() == name);
+                    checked.retain(|name, _| is_here(name));
+                    self.writing.retain(is_here);
+                    self.keep_one_default(&items).await;
                     let mut due = Vec::new();
                     for location in &items {
                         let spec = serde_json::to_value(&location.spec).unwrap_or_default();
@@ -133,7 +157,8 @@ impl Checker {
         // The status of the former place does not apply to the new one.
         let status = location.status.clone().filter(|_| !is_elsewhere);
         let location = &BackupStorageLocation { status, ..location.clone() };
-        let store: Arc<DynObjectStore> = self.opener.open(location).await?;
+        let opened = self.opener.open_with_parts(location).await?;
+        let store = &opened.store;
         let prefix = location.spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/');
         let found = store.list_with_delimiter(Some(&place(prefix))).await?;
         let tops = found.common_prefixes.iter().filter_map(|path| path.filename());
@@ -144,7 +169,38 @@ impl Checker {
             strange.join(", "),
             TOP_LEVEL.join(", "),
         );
-        Ok(())
+        self.writing.check(&self.opener, location, &opened, is_elsewhere).await
+    }
+
+    /// Of several default locations the most recently created stays, as with Velero: otherwise it
+    /// would depend on their names where backups go that name no location.
+    async fn keep_one_default(&self, locations: &[BackupStorageLocation]) {
+        let Some(events) = &self.events else { return };
+        let marked = locations.iter().filter(|location| location.spec.default == Some(true));
+        let marked: Vec<Marked> = marked
+            .map(|location| Marked {
+                name: location.name_any(),
+                created_at: location.creation_timestamp().map_or(Timestamp::MIN, |time| time.0),
+            })
+            .collect();
+        let (stays, others) = no_longer_default(&marked);
+        for location in locations.iter().filter(|location| others.contains(&location.name_any().as_str())) {
+            let (name, stays) = (location.name_any(), stays.unwrap_or_default());
+            let change = json!({"spec": {"default": false}});
+            match patch(&self.api, Write::on(location), change).await {
+                Answer::Written(_) => {
+                    let note =
+                        format!("it is the default location no longer, because {stays} is, which is later");
+                    warn!(%name, "{note}");
+                    events.tell_about(What::DefaultChanged, location.object_ref(&()), note);
+                }
+                Answer::Conflict(_) | Answer::Gone(_) => {}
+                Answer::Refused(error) => {
+                    warn!(%name, error = chain(&error), "failed to keep a single default location");
+                }
+                Answer::TimedOut => warn!(%name, "keeping a single default location took too long"),
+            }
+        }
     }
 }
 

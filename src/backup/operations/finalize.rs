@@ -1,6 +1,7 @@
 //! Completes a backup whose operations have ended: adds what has become of them to the archive that
 //! an earlier run has stored except for its end, and publishes the backup.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use berth_core::selection::ResourceType;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -33,6 +35,7 @@ use crate::backup::related::key;
 use crate::backup::scene::Scene;
 use crate::backup::status::{BackupWriter, WriteError};
 use crate::backup::upload::{Upload as Uploading, UploadError};
+use crate::backup::volumes::outcomes::Outcomes;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
 use crate::write::Pauses;
@@ -85,6 +88,8 @@ impl Engine {
             staged: None,
             tally: Tally::default(),
             operations: Movements::default(),
+            outcomes: Outcomes::default(),
+            has_data: true,
         };
         let at = scene.location.name_any();
         let turn = tokio::select! {
@@ -170,7 +175,15 @@ impl Engine {
         let datamover = backup.spec.datamover.clone().unwrap_or_default();
         let (namespace, name, uid) = (&self.namespace, site.layout.backup(), record.uid());
         stored.operations = ended.iter().map(|one| one.operation(namespace, name, uid)).collect();
-        stored.moved = ended.iter().filter_map(|one| one.volume_info(uid, &datamover)).collect();
+        let known = site.outcomes.all().claims;
+        stored.volumes.infos.extend(ended.iter().filter_map(|one| {
+            let mut info = one.volume_info(uid, &datamover)?;
+            let claim = key(Some(&one.movement.namespace), &one.movement.claim);
+            if let Some(traits) = known.get(&claim).and_then(|one| one.traits.as_ref()) {
+                info["pvInfo"] = json!(traits);
+            }
+            Some(info)
+        }));
         stored.counts = counts;
         info!(%name, completed = counts.completed, failed = counts.failed, "operations ended");
         Ok(stored)
@@ -189,8 +202,14 @@ impl Engine {
         let layout = &site.layout;
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let ledger = std::mem::take(&mut begun.ledger);
-        let known =
-            Known { log, ledger: &ledger, tally: &site.tally, operations: &site.operations, revision: None };
+        let known = Known {
+            log,
+            ledger: &ledger,
+            tally: &site.tally,
+            outcomes: &site.outcomes,
+            operations: &site.operations,
+            revision: None,
+        };
         let mut keeper = Keeper::going_on(layout, known, &site.claim, &begun);
         keeper.try_write().await.map_err(untaken)?;
         begun.forget_before().await;
@@ -278,7 +297,8 @@ impl Engine {
                 listed.insert(name);
             }
         }
-        Ok(Stored { list, bytes, hooks: site.tally.status(), ..Stored::default() })
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
     }
 
     /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and

@@ -1,0 +1,378 @@
+//! The sync of a storage location: which backups of the store get a Backup in the cluster, and which
+//! Backups go because the store no longer has them.
+//!
+//! A round compares the names of a listing with the Backups of the cluster. The store may be wrong:
+//! it may fail, answer a part, or be another volume than yesterday. So a listing alone never removes
+//! anything. A Backup goes only when two rounds in a row have a whole listing with other backups in
+//! it but not this one, and both times a look at its own file finds none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Folders that a round reads for the first time.
+pub const MOST_NEW: usize = 10_000;
+/// Folders that were skipped before and that a round reads again.
+pub const MOST_AGAIN: usize = 100;
+/// Backups that a round looks up in the store because the listing lacks them, and so the most that
+/// it removes.
+pub const MOST_DOUBTFUL: usize = 50;
+/// Names that a listing may have. More are foreign to any cluster, and the rest is not read.
+pub const MOST_NAMES: usize = 100_000;
+/// Rounds in a row that must miss a backup before its Backup goes.
+const ROUNDS: u8 = 2;
+/// A skipped folder is read again after a time that doubles up to this one.
+const LONGEST: SignedDuration = SignedDuration::from_hours(1);
+/// The same for a folder that is not complete yet, because it will be soon.
+const UNTIL_COMPLETE: SignedDuration = SignedDuration::from_mins(5);
+/// The longest name of an object.
+const NAME: usize = 253;
+
+/// The major version of the archive's layout that this berth and Velero 1.18 know.
+const MAJOR: u64 = 1;
+
+/// A Backup of the cluster, as far as a round must know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub uid: String,
+    /// The Backup is of the location that is synced, by its label and by its spec.
+    pub is_here: bool,
+    /// Phase Completed or PartiallyFailed, and nobody deletes it: its files are in the store.
+    pub is_stored: bool,
+}
+
+/// The Backups of the cluster, by name.
+pub type Standings = BTreeMap<String, Standing>;
+
+/// What a store answered when it was asked for the folders of its backups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    pub names: BTreeSet<String>,
+    /// Are these all?
+    pub is_whole: bool,
+}
+
+/// Why a folder of the store gets no Backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Skip {
+    /// The folder has no `velero-backup.json`: a backup that is being written, or something else.
+    NoMetadata,
+    /// The backup has not ended.
+    Unfinished,
+    /// Somebody has asked for the deletion of the backup.
+    BeingDeleted,
+    /// No object can have this name.
+    Name,
+    /// The file is larger than any Backup.
+    TooLarge,
+    /// The file is no Backup in JSON.
+    Unreadable,
+    /// The file is the Backup of another folder.
+    OtherName,
+    /// The archive's layout is newer than this program.
+    NewerFormat,
+    /// The cluster has another Backup of this name.
+    NameTaken,
+    /// The API server refuses to create the Backup.
+    Refused,
+}
+
+impl Skip {
+    pub const ALL: [Self; 10] = [
+        Self::NoMetadata,
+        Self::Unfinished,
+        Self::BeingDeleted,
+        Self::Name,
+        Self::TooLarge,
+        Self::Unreadable,
+        Self::OtherName,
+        Self::NewerFormat,
+        Self::NameTaken,
+        Self::Refused,
+    ];
+
+    /// The value of the metric's label.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NoMetadata => "NoMetadata",
+            Self::Unfinished => "Unfinished",
+            Self::BeingDeleted => "BeingDeleted",
+            Self::Name => "Name",
+            Self::TooLarge => "TooLarge",
+            Self::Unreadable => "Unreadable",
+            Self::OtherName => "OtherName",
+            Self::NewerFormat => "NewerFormat",
+            Self::NameTaken => "NameTaken",
+            Self::Refused => "Refused",
+        }
+    }
+
+    /// What is wrong, and the way out.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::NoMetadata => "the folder has no velero-backup.json: it is being written, or is no backup",
+            Self::Unfinished => "the backup has not ended",
+            Self::BeingDeleted => "a DeleteBackupRequest asks for its deletion",
+            Self::Name => {
+                "no Backup can have the name of this folder: remove the folder, or move it elsewhere"
+            }
+            Self::TooLarge => {
+                "velero-backup.json is larger than any Backup: remove the folder if it is no backup"
+            }
+            Self::Unreadable => "velero-backup.json is no Backup: remove the folder, or bring back the file",
+            Self::OtherName => {
+                "velero-backup.json is of a Backup of another name: the folder must have the name of its backup"
+            }
+            Self::NewerFormat => {
+                "the backup was written by a later version: run a berth or a Velero that knows it"
+            }
+            Self::NameTaken => {
+                "another Backup has this name here: sync the location into another namespace, or delete that Backup"
+            }
+            Self::Refused => "the API server refuses the Backup",
+        }
+    }
+
+    /// Is this a state that passes by itself, of which nobody needs to be told?
+    pub fn passes(self) -> bool {
+        matches!(self, Self::NoMetadata | Self::Unfinished | Self::BeingDeleted)
+    }
+}
+
+/// The version of a file that was read, as the store names it. The empty one: there is no file.
+pub type Tag = String;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Skipped {
+    why: Skip,
+    tag: Tag,
+    /// How often it was read.
+    reads: u32,
+    again_at: Timestamp,
+}
+
+/// A Backup that the listing lacks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Doubtful {
+    pub name: String,
+    pub uid: String,
+}
+
+/// What a round does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Names whose metadata is read, in order to create their Backups.
+    pub read: Vec<String>,
+    /// Names that are new in this round and that no object can have.
+    pub invalid: Vec<String>,
+    /// Names that are new in this round and that a Backup of another location has.
+    pub taken: Vec<String>,
+    /// Backups of this location whose metadata is looked up in the store, because the listing lacks
+    /// them.
+    pub doubtful: Vec<Doubtful>,
+    /// Backups of this location that stay though the listing lacks them, because it has no backup
+    /// at all, or is not whole.
+    pub spared: usize,
+    /// More is to be done than one round does.
+    pub is_cut: bool,
+}
+
+/// What the rounds of one location remember. The memory of a new leader is empty: that delays
+/// removals by a round, and reads again what was skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    skipped: BTreeMap<String, Skipped>,
+    /// By UID as well as by name, because a Backup that is created again under its name is another.
+    missed: BTreeMap<Doubtful, u8>,
+}
+
+impl Memory {
+    /// Begins a round. `before`: the Backups before the listing was asked for; `after`: the Backups
+    /// now. A Backup that ended in between is not in the listing, and one that was created in
+    /// between is nothing new.
+    pub fn plan(&mut self, listing: &Listing, before: &Standings, after: &Standings, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        self.skipped.retain(|name, _| listing.names.contains(name));
+        let (mut fresh, mut again) = (Vec::new(), Vec::new());
+        for name in &listing.names {
+            if let Some(standing) = after.get(name) {
+                if standing.is_here {
+                    self.skipped.remove(name);
+                } else if self.skip(name, Skip::NameTaken, standing.uid.clone(), SignedDuration::ZERO, now) {
+                    plan.taken.push(name.clone());
+                }
+            } else if !is_name(name) {
+                if self.skip(name, Skip::Name, Tag::new(), SignedDuration::ZERO, now) {
+                    plan.invalid.push(name.clone());
+                }
+            } else {
+                match self.skipped.get(name) {
+                    None => fresh.push(name.clone()),
+                    // The Backup that had the name is gone.
+                    Some(skipped) if skipped.why == Skip::NameTaken => fresh.push(name.clone()),
+                    Some(skipped) if skipped.again_at <= now => again.push((skipped.again_at, name.clone())),
+                    Some(_) => {}
+                }
+            }
+        }
+        again.sort_unstable();
+        plan.is_cut = fresh.len() > MOST_NEW || again.len() > MOST_AGAIN;
+        plan.read.extend(fresh.into_iter().take(MOST_NEW));
+        plan.read.extend(again.into_iter().take(MOST_AGAIN).map(|(_, name)| name));
+        self.doubt(listing, before, after, &mut plan);
+        plan
+    }
+
+    fn doubt(&mut self, listing: &Listing, before: &Standings, after: &Standings, plan: &mut Plan) {
+        let is_missed = |name: &String, standing: &Standing| {
+            let was = before.get(name);
+            standing.is_here
+                && standing.is_stored
+                && was.is_some_and(|was| was.uid == standing.uid && was.is_here && was.is_stored)
+                && !listing.names.contains(name)
+        };
+        let missed = after.iter().filter(|(name, standing)| is_missed(name, standing));
+        let mut doubtful: Vec<Doubtful> = missed
+            .map(|(name, standing)| Doubtful { name: name.clone(), uid: standing.uid.clone() })
+            .collect();
+        if !listing.is_whole || listing.names.is_empty() {
+            self.missed.clear();
+            plan.spared = doubtful.len();
+            return;
+        }
+        let still: BTreeSet<&Doubtful> = doubtful.iter().collect();
+        self.missed.retain(|one, _| still.contains(one));
+        // Those that were missed before come first, so that each of them is decided.
+        doubtful.sort_by_cached_key(|one| (!self.missed.contains_key(one), one.name.clone()));
+        plan.is_cut |= doubtful.len() > MOST_DOUBTFUL;
+        doubtful.truncate(MOST_DOUBTFUL);
+        plan.doubtful = doubtful;
+    }
+
+    /// The round did not get an answer from the store, so no Backup was missed in it.
+    pub fn failed(&mut self) {
+        self.missed.clear();
+    }
+
+    /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed. `true`:
+    /// the Backup goes.
+    pub fn looked(&mut self, one: &Doubtful, is_there: Option<bool>) -> bool {
+        if is_there != Some(false) {
+            self.missed.remove(one);
+            return false;
+        }
+        let rounds = self.missed.entry(one.clone()).or_default();
+        *rounds = rounds.saturating_add(1);
+        *rounds >= ROUNDS
+    }
+
+    /// The folder was read and gets no Backup. `true`: nobody was told yet. `period`: of the
+    /// location's rounds.
+    pub fn skip(&mut self, name: &str, why: Skip, tag: Tag, period: SignedDuration, now: Timestamp) -> bool {
+        let before = self.skipped.get(name);
+        let is_known = before.is_some_and(|before| before.why == why && before.tag == tag);
+        let reads = before.filter(|_| is_known).map_or(0, |before| before.reads).saturating_add(1);
+        let most = if why.passes() { UNTIL_COMPLETE } else { LONGEST };
+        let factor = 1_i32.checked_shl(reads.saturating_sub(1).min(20)).unwrap_or(i32::MAX);
+        let wait = period.checked_mul(factor).unwrap_or(most).min(most);
+        let again_at = now.checked_add(wait).unwrap_or(Timestamp::MAX);
+        self.skipped.insert(name.to_owned(), Skipped { why, tag, reads, again_at });
+        !is_known
+    }
+
+    /// The folder has a Backup now, or the store is to be asked again in the next round.
+    pub fn forget(&mut self, name: &str) {
+        self.skipped.remove(name);
+    }
+
+    /// How many folders are skipped at the moment, by reason.
+    pub fn skipped(&self) -> BTreeMap<Skip, usize> {
+        let mut counts = BTreeMap::new();
+        for skipped in self.skipped.values() {
+            *counts.entry(skipped.why).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// Can an object have this name?
+pub fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let bytes = part.as_bytes();
+        is_edge(bytes.first())
+            && is_edge(bytes.last())
+            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+    };
+    name.len() <= NAME && name.split('.').all(is_part)
+}
+
+/// What a stored file says of its backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored<'a> {
+    pub api_version: &'a str,
+    pub kind: &'a str,
+    pub name: &'a str,
+    pub phase: &'a str,
+    pub format_version: &'a str,
+    pub expiration: Option<Timestamp>,
+}
+
+/// How a stored backup becomes a Backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    AsIs,
+    /// Its server is gone, and nobody waits for its operations any more: it has expired.
+    AsPartiallyFailed,
+}
+
+/// Whether the backup in the folder of this name gets a Backup.
+///
+/// # Errors
+/// Why not.
+pub fn judge(folder: &str, stored: &Stored<'_>, now: Timestamp) -> Result<Take, Skip> {
+    if stored.kind != "Backup" || !stored.api_version.starts_with("velero.io/") {
+        return Err(Skip::Unreadable);
+    }
+    if stored.name != folder {
+        return Err(Skip::OtherName);
+    }
+    // Backups of a time without that field have the oldest layout.
+    let major = stored.format_version.split('.').next().unwrap_or_default();
+    if !stored.format_version.is_empty() && !major.parse::<u64>().is_ok_and(|major| major <= MAJOR) {
+        return Err(Skip::NewerFormat);
+    }
+    match stored.phase {
+        "Completed" | "PartiallyFailed" | "Failed" => Ok(Take::AsIs),
+        "WaitingForPluginOperations"
+        | "WaitingForPluginOperationsPartiallyFailed"
+        | "Finalizing"
+        | "FinalizingPartiallyFailed"
+            if stored.expiration.is_some_and(|expiration| expiration < now) =>
+        {
+            Ok(Take::AsPartiallyFailed)
+        }
+        _ => Err(Skip::Unfinished),
+    }
+}
+
+/// Is a location due for a round? `period`: `None` means never.
+pub fn is_due(last: Option<Timestamp>, period: Option<SignedDuration>, now: Timestamp) -> bool {
+    // A time in the future is of a clock that was wrong.
+    period.is_some_and(|period| last.is_none_or(|last| last > now || now.duration_since(last) >= period))
+}
+
+/// Does another cluster write below this location now? A backup that ended since the last round and
+/// has no Backup here was written by another. Older ones are what a cluster left that was lost.
+pub fn is_written_elsewhere(
+    last_round: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    claimed_by: Option<&str>,
+    cluster: &str,
+) -> bool {
+    let is_recent = last_round.zip(ended).is_some_and(|(round, ended)| ended > round);
+    is_recent && claimed_by.is_some_and(|by| !by.is_empty() && by != cluster)
+}
+
+#[cfg(test)]
+mod tests;

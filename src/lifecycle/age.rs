@@ -1,0 +1,233 @@
+//! How old the last good backup of each schedule and of each namespace is. All of it follows from
+//! the Backups, so it is right as soon as a leader has listed them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_core::age::{Good, of_namespaces};
+use berth_core::namespace::NamespaceSet;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
+
+use super::Lifecycle;
+use super::known::Known;
+use crate::metrics::Followed;
+use crate::pace::paced;
+use crate::text::chain;
+
+/// Most schedules with metrics of their own.
+const SCHEDULES: usize = 1000;
+/// Pause between two computations, because each goes through all Backups.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How often the namespaces are listed.
+const NAMESPACES: Duration = Duration::from_secs(60);
+const PAGE: u32 = 500;
+const CALL: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BySchedule {
+    schedule: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByNamespace {
+    namespace: String,
+}
+
+/// The ages, as the leader sees them. A process that does not lead shows none.
+#[derive(Clone, Default)]
+pub struct AgeMetrics {
+    /// Velero's own.
+    total: Gauge,
+    schedules: Followed<BySchedule>,
+    namespaces: Followed<ByNamespace>,
+    without: Gauge,
+}
+
+impl AgeMetrics {
+    pub fn new(registry: &mut Registry) -> Self {
+        let all = Self::default();
+        let velero = registry.sub_registry_with_prefix("velero_backup");
+        velero.register("total", "Backups in the cluster", all.total.clone());
+        let age = registry.sub_registry_with_prefix("berth_last_good_backup");
+        age.register(
+            "timestamp_seconds",
+            "When the last Completed backup of a schedule ended; 0 where none was Completed",
+            all.schedules.family.clone(),
+        );
+        age.register(
+            "of_namespace_timestamp_seconds",
+            "When the last Completed backup ended that took the whole namespace; 0 where there is none",
+            all.namespaces.family.clone(),
+        );
+        age.register(
+            "missing_namespaces",
+            "Namespaces of which no Completed backup took the whole",
+            all.without.clone(),
+        );
+        all
+    }
+
+    /// Clears the gauges, because another leader sets them now.
+    pub fn forget(&self) {
+        self.schedules.show([]);
+        self.namespaces.show([]);
+        self.total.set(0);
+        self.without.set(0);
+    }
+
+    /// For the reference, which shows a family only if it has a value.
+    pub fn show_any(&self, any: &str) {
+        self.schedules.show([(BySchedule { schedule: any.to_owned() }, 0)]);
+        self.namespaces.show([(ByNamespace { namespace: any.to_owned() }, 0)]);
+    }
+
+    fn show(&self, known: &Known, namespaces: &BTreeSet<String>, most: usize) {
+        let mut schedules: BTreeMap<String, Option<Timestamp>> = BTreeMap::new();
+        // By the set of namespaces: most Backups are those of a few schedules.
+        let mut good: BTreeMap<Arc<NamespaceSet>, Timestamp> = BTreeMap::new();
+        let mut total = 0;
+        known.each(|_, backup| {
+            total += 1;
+            if let Some(schedule) = &backup.schedule
+                && (schedules.len() < SCHEDULES || schedules.contains_key(schedule))
+            {
+                let last = schedules.entry(schedule.clone()).or_default();
+                *last = (*last).max(backup.good_at);
+            }
+            if let (Some(set), Some(at)) = (&backup.namespaces, backup.good_at) {
+                let last = good.entry(Arc::clone(set)).or_insert(at);
+                *last = (*last).max(at);
+            }
+        });
+        self.total.set(total);
+        self.schedules
+            .show(schedules.into_iter().map(|(schedule, at)| (BySchedule { schedule }, seconds(at))));
+        let good = good.into_iter().map(|(namespaces, ended)| Good { namespaces, ended }).collect();
+        let ages = of_namespaces(namespaces.iter().map(String::as_str), good);
+        let without = ages.values().filter(|last| last.is_none()).count();
+        self.without.set(i64::try_from(without).unwrap_or(i64::MAX));
+        // The oldest first, where there is no room for all.
+        let mut ages: Vec<(Option<Timestamp>, &str)> =
+            ages.into_iter().map(|(name, last)| (last, name)).collect();
+        ages.sort_unstable();
+        let label = |name: &str| ByNamespace { namespace: name.to_owned() };
+        self.namespaces.show(ages.into_iter().take(most).map(|(last, name)| (label(name), seconds(last))));
+    }
+}
+
+fn seconds(at: Option<Timestamp>) -> i64 {
+    at.map_or(0, Timestamp::as_second)
+}
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let mut changed = lifecycle.known.changed();
+    let mut namespaces: Option<(Instant, BTreeSet<String>)> = None;
+    loop {
+        let is_old = namespaces.as_ref().is_none_or(|(at, _)| at.elapsed() >= paced(NAMESPACES));
+        if is_old {
+            match list(lifecycle).await {
+                Ok(names) => namespaces = Some((Instant::now(), names)),
+                Err(error) => {
+                    warn!(
+                        error = chain(&*error),
+                        "failed to list the namespaces for the ages of their backups"
+                    );
+                    // The names known before are better than none.
+                    namespaces = namespaces.map(|(_, names)| (Instant::now(), names));
+                }
+            }
+        }
+        if lifecycle.known.is_synced() {
+            let none = BTreeSet::new();
+            let names = namespaces.as_ref().map_or(&none, |(_, names)| names);
+            lifecycle.age_metrics.show(&lifecycle.known, names, lifecycle.namespace_metrics);
+            sleep(paced(PAUSE)).await;
+        }
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = sleep(paced(NAMESPACES)) => {}
+        }
+    }
+}
+
+/// Names of the namespaces that are to be backed up.
+async fn list(lifecycle: &Lifecycle) -> anyhow::Result<BTreeSet<String>> {
+    let api: Api<Namespace> = Api::all(lifecycle.clients.call.clone());
+    let mut names = BTreeSet::new();
+    // No backup takes these.
+    let selector = format!("{}!=true", berth_api::keys::EXCLUDE_FROM_BACKUP);
+    let mut params = ListParams::default().limit(PAGE).labels(&selector);
+    loop {
+        let page = timeout(CALL, api.list_metadata(&params)).await??;
+        names.extend(page.items.iter().map(ResourceExt::name_any));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(names),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::velero::Backup;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn backup(name: &str, schedule: &str, phase: &str, minute: u8, spec: &Value) -> Backup {
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup",
+            "metadata": {
+                "name": name, "uid": name, "resourceVersion": "1", "labels": {"velero.io/schedule-name": schedule},
+            },
+            "spec": spec,
+            "status": {"phase": phase, "completionTimestamp": format!("1970-01-01T00:{minute:02}:00Z")},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn schedules_and_namespaces_show_their_last_good_backup_or_none() {
+        let known = Known::default();
+        let all = json!({"excludedNamespaces": ["c"]});
+        for backup in [
+            backup("1", "daily", "Completed", 1, &all),
+            backup("2", "daily", "Completed", 2, &all),
+            backup("3", "daily", "PartiallyFailed", 3, &all),
+            backup("4", "new", "Failed", 4, &json!({})),
+            backup("5", "of-b", "Completed", 5, &json!({"includedNamespaces": ["b"]})),
+            // A part of a namespace is no backup of it.
+            backup("6", "parts", "Completed", 6, &json!({"labelSelector": {"matchLabels": {"a": "b"}}})),
+            backup("7", "types", "Completed", 7, &json!({"includedResources": ["secrets"]})),
+        ] {
+            known.assume(&backup);
+        }
+        let mut registry = Registry::default();
+        let metrics = AgeMetrics::new(&mut registry);
+        let names = ["a", "b", "c"].map(str::to_owned).into();
+        metrics.show(&known, &names, 2);
+        let text = crate::metrics::encode(&Arc::new(registry)).unwrap();
+        for line in [
+            r#"berth_last_good_backup_timestamp_seconds{schedule="daily"} 120"#,
+            r#"berth_last_good_backup_timestamp_seconds{schedule="new"} 0"#,
+            r#"berth_last_good_backup_timestamp_seconds{schedule="parts"} 360"#,
+            r#"berth_last_good_backup_of_namespace_timestamp_seconds{namespace="a"} 120"#,
+            r#"berth_last_good_backup_of_namespace_timestamp_seconds{namespace="c"} 0"#,
+            "berth_last_good_backup_missing_namespaces 1",
+            "velero_backup_total 7",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+        assert!(!text.contains(r#"namespace="b""#), "there is room for the two oldest: {text}");
+    }
+}

@@ -1,0 +1,199 @@
+//! What the controllers of this module know of all Backups and storage locations: one watch of each
+//! kind, of which only little is kept.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::keys::{self, is_set, label_value};
+use berth_api::parse::backup_namespaces;
+use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
+use berth_core::namespace::NamespaceSet;
+use berth_core::sync::{Standing, Standings};
+use jiff::Timestamp;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use tokio::sync::watch;
+
+use crate::cache::{Cache, Shared, Versioned};
+use crate::patch::digest;
+use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
+
+/// Most that the namespaces of all good backups may weigh together: some 280 bytes for each name.
+/// The creators of Backups decide how many there are.
+const MAX_WEIGHT: usize = 400_000;
+
+/// What is kept of a Backup.
+#[derive(Clone, Debug)]
+pub struct KnownBackup {
+    pub uid: String,
+    pub resource_version: String,
+    pub phase: BackupPhase,
+    /// `spec.storageLocation`.
+    pub location: String,
+    /// The label of its location.
+    label: String,
+    /// Somebody deletes it.
+    is_leaving: bool,
+    pub schedule: Option<String>,
+    /// When it ended, if it was good.
+    pub good_at: Option<Timestamp>,
+    /// The namespaces that it took as a whole. Only of a good one.
+    pub namespaces: Option<Arc<NamespaceSet>>,
+    /// Its PodVolumeBackups are not all there.
+    pub lacks_volumes: bool,
+}
+
+impl Versioned for KnownBackup {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
+impl KnownBackup {
+    pub fn of(backup: &Backup) -> Self {
+        let status = backup.status.as_ref();
+        let is_good = backup.phase() == BackupPhase::Completed;
+        let ended = status.and_then(|s| s.completion_timestamp.as_ref().or(s.start_timestamp.as_ref()));
+        let label = |key: &str| backup.labels().get(key).cloned();
+        Self {
+            uid: backup.uid().unwrap_or_default(),
+            resource_version: backup.resource_version().unwrap_or_default(),
+            phase: backup.phase(),
+            location: backup.spec.storage_location.clone().unwrap_or_default(),
+            label: label(keys::STORAGE_LOCATION).unwrap_or_default(),
+            is_leaving: backup.metadata.deletion_timestamp.is_some(),
+            schedule: label(keys::SCHEDULE),
+            good_at: ended.map(|time| time.0).filter(|_| is_good),
+            namespaces: (is_good && is_of_whole_namespaces(&backup.spec))
+                .then(|| backup_namespaces(&backup.spec).ok().map(Arc::new))
+                .flatten(),
+            lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
+        }
+    }
+
+    fn weight(&self) -> usize {
+        self.namespaces.as_ref().map_or(0, |set| set.weight())
+    }
+
+    fn standing(&self, location: &str, label: &str) -> Standing {
+        let is_stored = matches!(self.phase, BackupPhase::Completed | BackupPhase::PartiallyFailed);
+        Standing {
+            uid: self.uid.clone(),
+            is_here: self.location == location && self.label == label,
+            is_stored: is_stored && !self.is_leaving,
+        }
+    }
+}
+
+/// Does the backup take its namespaces whole? One that takes chosen objects says nothing of the
+/// others.
+fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
+    let is_some = |list: &Option<Vec<String>>| {
+        list.as_ref().is_some_and(|list| !list.is_empty() && list.iter().all(|entry| entry != "*"))
+    };
+    let selects = spec.label_selector.as_ref().is_some_and(|selector| *selector != Default::default());
+    let selects_one = spec.or_label_selectors.as_ref().is_some_and(|list| !list.is_empty());
+    !selects
+        && !selects_one
+        && !is_some(&spec.included_resources)
+        && !is_some(&spec.included_namespace_scoped_resources)
+}
+
+/// Backups and storage locations, as the watches show them.
+#[derive(Default)]
+pub struct Known {
+    backups: Shared<Cache<String, KnownBackup>>,
+    /// `None` before they are listed.
+    locations: Shared<Option<BTreeMap<String, BackupStorageLocation>>>,
+}
+
+impl Known {
+    /// Follows both kinds for ever.
+    pub async fn follow(&self, client: &Client, namespace: &str) {
+        let weight = Cell::new(0);
+        let keep = |backup: Backup| {
+            let mut known = KnownBackup::of(&backup);
+            weight.set(weight.get() + known.weight());
+            if weight.get() > MAX_WEIGHT {
+                weight.set(weight.get() - known.weight());
+                known.namespaces = None;
+            }
+            (backup.name_any(), known)
+        };
+        let backups = reflect_by(
+            of_namespace(client, namespace),
+            watcher::Config::default(),
+            ResourceExt::name_any,
+            || weight.set(0),
+            keep,
+            |event: WatchEvent<(String, KnownBackup), String>| {
+                self.backups.write(|cache| cache.observe(event));
+                let held = self.backups.read().values().map(KnownBackup::weight).sum();
+                weight.set(held);
+            },
+        );
+        let locations = reflect(
+            of_namespace(client, namespace),
+            watcher::Config::default(),
+            |location: BackupStorageLocation| (location.name_any(), location),
+            |event: WatchEvent<(String, BackupStorageLocation)>| {
+                self.locations.write(|known| event.apply_to(known.get_or_insert_default()));
+            },
+        );
+        tokio::join!(backups, locations);
+    }
+
+    /// Have both kinds been listed?
+    pub fn is_synced(&self) -> bool {
+        self.backups.read().is_synced() && self.locations.read().is_some()
+    }
+
+    /// Wakes on every change of a Backup after this call.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.backups.changed()
+    }
+
+    /// Takes in the answer to a write of our own.
+    pub fn assume(&self, backup: &Backup) {
+        let known = KnownBackup::of(backup);
+        self.backups.write(|cache| cache.assume(backup.name_any(), known));
+    }
+
+    /// The API server says that it is gone.
+    pub fn forget(&self, name: &str, uid: &str) {
+        self.backups.write(|cache| cache.forget(name, uid));
+    }
+
+    pub fn get(&self, name: &str) -> Option<KnownBackup> {
+        self.backups.read().get(name).cloned()
+    }
+
+    /// Looks at all Backups, by name.
+    pub fn each(&self, mut look: impl FnMut(&str, &KnownBackup)) {
+        for (name, backup) in self.backups.read().range(..) {
+            look(name, backup);
+        }
+    }
+
+    /// All Backups, as the sync of this location sees them.
+    pub fn standings(&self, location: &str) -> Standings {
+        let label = label_value(location, digest);
+        let mut all = Standings::new();
+        self.each(|name, backup| drop(all.insert(name.to_owned(), backup.standing(location, &label))));
+        all
+    }
+
+    /// By name.
+    pub fn locations(&self) -> Vec<BackupStorageLocation> {
+        self.locations.read().iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    pub fn location(&self, name: &str) -> Option<BackupStorageLocation> {
+        self.locations.read().as_ref()?.get(name).cloned()
+    }
+}

@@ -1,0 +1,170 @@
+//! Answers ServerStatusRequests, by which `velero version` and `velero plugin get` ask who serves
+//! them, and removes them a minute later.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::keys::FILESYSTEM_PROVIDER;
+use berth_api::velero::{PluginInfo, ServerStatusRequest, ServerStatusRequestPhase as Phase};
+use futures::StreamExt as _;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::api::Api;
+use kube::runtime::watcher;
+use serde_json::json;
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::Lifecycle;
+use crate::cache::Shared;
+use crate::text::chain;
+use crate::watch::{WatchEvent, of_namespace, reflect};
+use crate::write::{Answer, Write, delete, patch};
+
+/// How long an answer stays.
+const STAYS: SignedDuration = SignedDuration::from_mins(1);
+const TICK: Duration = Duration::from_secs(5);
+/// Requests that are answered or removed at the same time.
+const AT_ONCE: usize = 10;
+/// Requests that one turn looks at. Whoever creates more waits for the next turn.
+const MOST: usize = 1000;
+
+/// What berth has where Velero has plugins, by Velero's names.
+const PLUGINS: [(&str, &str); 12] = [
+    ("velero.io/csi-volumesnapshot-backupper", "BackupItemActionV2"),
+    ("velero.io/csi-volumesnapshotclass-backupper", "BackupItemActionV2"),
+    ("velero.io/csi-volumesnapshotcontent-backupper", "BackupItemActionV2"),
+    ("velero.io/pod", "BackupItemAction"),
+    ("velero.io/pv", "BackupItemAction"),
+    ("velero.io/service-account", "BackupItemAction"),
+    ("velero.io/pod", "ItemBlockAction"),
+    ("velero.io/pvc", "ItemBlockAction"),
+    (FILESYSTEM_PROVIDER, "ObjectStore"),
+    ("velero.io/aws", "ObjectStore"),
+    ("velero.io/azure", "ObjectStore"),
+    ("velero.io/gcp", "ObjectStore"),
+];
+
+/// The version of Velero whose server berth stands for, with berth's own as build metadata, so that
+/// programs can read it as a version.
+fn version() -> String {
+    format!("v1.18.3+berth.{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let known: Shared<BTreeMap<String, ServerStatusRequest>> = Shared::default();
+    let following = reflect(
+        of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
+        watcher::Config::default(),
+        |request: ServerStatusRequest| (request.name_any(), request),
+        |event: WatchEvent<(String, ServerStatusRequest)>| known.write(|all| event.apply_to(all)),
+    );
+    let api = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let answering = async {
+        let mut changed = known.changed();
+        loop {
+            let all: Vec<ServerStatusRequest> = known.read().values().take(MOST).cloned().collect();
+            let now = Timestamp::now();
+            futures::stream::iter(all).for_each_concurrent(AT_ONCE, |one| serve(&api, one, now)).await;
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sleep(TICK) => {}
+            }
+        }
+    };
+    tokio::join!(following, answering);
+}
+
+async fn serve(api: &Api<ServerStatusRequest>, request: ServerStatusRequest, now: Timestamp) {
+    let name = request.name_any();
+    let status = request.status.clone().unwrap_or_default();
+    let answer = match status.phase {
+        None | Some(Phase::New) => {
+            let plugins: Vec<PluginInfo> = PLUGINS
+                .map(|(name, kind)| PluginInfo { name: name.to_owned(), kind: kind.to_owned() })
+                .into();
+            let change = json!({"status": {
+                "phase": Phase::Processed,
+                "processedTimestamp": Time(now),
+                "serverVersion": version(),
+                "plugins": plugins,
+            }});
+            discard(patch(api, Write::on(&request), change).await)
+        }
+        Some(Phase::Processed) => {
+            // One without a time was not answered here, and nobody waits for it.
+            let is_old = status
+                .processed_timestamp
+                .or(request.metadata.creation_timestamp.clone())
+                .is_none_or(|at| now.duration_since(at.0) >= STAYS);
+            if !is_old || request.metadata.deletion_timestamp.is_some() {
+                return;
+            }
+            delete(api, Write::on(&request).version(None)).await
+        }
+    };
+    match answer {
+        Answer::Written(()) | Answer::Conflict(_) | Answer::Gone(_) => {}
+        Answer::Refused(error) => {
+            warn!(%name, error = chain(&error), "failed to answer a ServerStatusRequest");
+        }
+        Answer::TimedOut => warn!(%name, "answering a ServerStatusRequest took too long"),
+    }
+}
+
+fn discard<K>(answer: Answer<K>) -> Answer<()> {
+    match answer {
+        Answer::Written(_) => Answer::Written(()),
+        Answer::Conflict(error) => Answer::Conflict(error),
+        Answer::Gone(error) => Answer::Gone(error),
+        Answer::Refused(error) => Answer::Refused(error),
+        Answer::TimedOut => Answer::TimedOut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, delete as delete_of, patch as patch_of};
+    use serde_json::Value;
+
+    use super::*;
+
+    const ONE: &str = "/apis/velero.io/v1/namespaces/velero/serverstatusrequests/one";
+
+    fn request(status: &Value) -> ServerStatusRequest {
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "ServerStatusRequest",
+            "metadata": {"name": "one", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
+            "spec": {}, "status": status,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    async fn served(api: &Scripted, status: Value, now: &str) {
+        let requests = Api::namespaced(api.client("velero"), "velero");
+        serve(&requests, request(&status), now.parse().unwrap()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_request_is_answered_and_an_answered_one_goes_a_minute_later() {
+        let answered = json!({"phase": "Processed", "processedTimestamp": "2026-01-01T00:00:00Z"});
+        let api =
+            Scripted::new().next(patch_of(ONE).answers(serde_json::to_value(request(&answered)).unwrap()));
+        served(&api, json!({}), "2026-01-01T00:00:00Z").await;
+        let written = &api.writes()[0].body;
+        assert_eq!(written["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+        assert_eq!(written["status"]["phase"], "Processed");
+        assert_eq!(written["status"]["processedTimestamp"], "2026-01-01T00:00:00Z");
+        assert_eq!(written["status"]["serverVersion"], version());
+        let plugins = written["status"]["plugins"].as_array().unwrap();
+        assert!(plugins.contains(&json!({"name": "velero.io/aws", "kind": "ObjectStore"})), "{plugins:?}");
+
+        served(&api, answered.clone(), "2026-01-01T00:00:59Z").await;
+        assert_eq!(api.writes().len(), 1, "it may not have been read yet");
+        let gone = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+        let api = Scripted::new().next(delete_of(ONE).answers(gone));
+        served(&api, answered, "2026-01-01T00:01:00Z").await;
+    }
+}

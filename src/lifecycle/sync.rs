@@ -1,0 +1,130 @@
+//! Backup sync: Backups that a store has and the cluster lacks are created, and those that no store
+//! has any more are removed. Each location has a round whenever its period has passed; what a round
+//! does is decided by [`berth_core::sync`].
+
+pub mod metrics;
+mod object;
+mod round;
+mod take;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_core::sync::{Memory, is_due};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use tokio::sync::OnceCell;
+use tokio::time::sleep;
+
+use super::Lifecycle;
+
+/// How often it is looked which locations are due.
+const TICK: Duration = Duration::from_secs(1);
+/// Rounds that run at the same time, each of another location.
+const ROUNDS_AT_ONCE: usize = 8;
+
+/// What the rounds of one location remember.
+#[derive(Default)]
+struct Past {
+    memory: Memory,
+    /// The spec of the last round: what was remembered of another place does not count.
+    spec: serde_json::Value,
+    /// When the last round began, though the location may not show it yet.
+    begun: Option<Timestamp>,
+    /// What was last said of a round that failed, so that it is said once.
+    said: String,
+    /// Other clusters that were found to write here.
+    others: BTreeSet<String>,
+    /// How many Backups were last said to be spared, though the listing lacks them.
+    spared: usize,
+    /// Backups whose PodVolumeBackups were said not to be readable or not to be created.
+    volumes: BTreeSet<String>,
+}
+
+/// What all rounds share.
+struct Sync<'l> {
+    lifecycle: &'l Lifecycle,
+    /// UID of the cluster, once it has been read.
+    cluster: Arc<OnceCell<String>>,
+}
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let sync = Sync { lifecycle, cluster: Arc::default() };
+    let mut pasts: BTreeMap<String, Past> = BTreeMap::new();
+    let mut running: BTreeSet<String> = BTreeSet::new();
+    let mut rounds = FuturesUnordered::new();
+    loop {
+        if lifecycle.known.is_synced() {
+            let locations = lifecycle.known.locations();
+            lifecycle.sync_metrics.show_phases(&locations);
+            let is_here = |name: &String| locations.iter().any(|location| location.name_any() == *name);
+            pasts.retain(|name, _| {
+                is_here(name) || running.contains(name) || {
+                    lifecycle.sync_metrics.forget_location(name);
+                    false
+                }
+            });
+            for location in sync.due(locations, &pasts, Timestamp::now()) {
+                let name = location.name_any();
+                if rounds.len() >= ROUNDS_AT_ONCE || !running.insert(name.clone()) {
+                    continue;
+                }
+                let mut past = pasts.remove(&name).unwrap_or_default();
+                let sync = &sync;
+                rounds.push(async move {
+                    sync.round(&location, &mut past).await;
+                    (name, past)
+                });
+            }
+        }
+        tokio::select! {
+            () = sleep(TICK) => {}
+            Some((name, past)) = rounds.next() => {
+                running.remove(&name);
+                pasts.insert(name, past);
+            }
+        }
+    }
+}
+
+impl Sync<'_> {
+    /// The locations whose period has passed, the default one first.
+    fn due(
+        &self,
+        mut locations: Vec<BackupStorageLocation>,
+        pasts: &BTreeMap<String, Past>,
+        now: Timestamp,
+    ) -> Vec<BackupStorageLocation> {
+        locations.retain(|location| {
+            let status = location.status.as_ref();
+            let shown = status.and_then(|s| s.last_synced_time.as_ref()).map(|time| time.0);
+            let begun = pasts.get(&location.name_any()).and_then(|past| past.begun);
+            let is_available = status.and_then(|s| s.phase) == Some(Phase::Available);
+            is_available
+                && location.metadata.deletion_timestamp.is_none()
+                && is_due(shown.max(begun), self.period(location), now)
+        });
+        locations.sort_by_key(|location| (location.spec.default != Some(true), location.name_any()));
+        locations
+    }
+
+    /// `None`: never.
+    fn period(&self, location: &BackupStorageLocation) -> Option<SignedDuration> {
+        let usual = Some(self.lifecycle.sync_period).filter(|period| !period.is_zero());
+        let period = match &location.spec.backup_sync_period {
+            None => usual,
+            // 0 means never. An unreadable or negative value means the default.
+            Some(text) => text.get().unwrap_or(usual),
+        };
+        period.map(|period| SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Objects as they are created from what a store has of them. All of it is foreign data: what it
+//! says of another cluster is left out, and what nobody needs is not taken over.
+
+use std::io::Read as _;
+
+use berth_api::keys::{self, label_value};
+use berth_api::velero::Backup;
+use berth_core::sync::{Skip, Stored, Take, is_name, judge};
+use flate2::read::MultiGzDecoder;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::patch::{digest, merge_into};
+
+/// Bytes of all PodVolumeBackups of a backup, unpacked.
+const LARGEST: u64 = 32 << 20;
+/// PodVolumeBackups of a backup.
+const MOST: usize = 20_000;
+/// Phases of a PodVolumeBackup that has ended. A node-agent would begin one in another phase.
+const OVER: [&str; 3] = ["Completed", "Failed", "Canceled"];
+
+/// A Backup to be created, and what is still to be found out for it.
+#[derive(Debug)]
+pub struct Restored {
+    pub object: Value,
+    /// When the backup ended.
+    pub ended: Option<Timestamp>,
+    /// Schedules that own it in the cluster that it comes from.
+    pub owners: Vec<Value>,
+}
+
+/// Reads `velero-backup.json` of the folder `name`.
+///
+/// # Errors
+/// Why the folder gets no Backup.
+pub fn backup(
+    name: &str,
+    json: &[u8],
+    location: &str,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<Restored, Skip> {
+    let stored: Value = serde_json::from_slice(json).map_err(|_| Skip::Unreadable)?;
+    let text = |pointer: &str| stored.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let time = |pointer: &str| text(pointer).parse::<Timestamp>().ok();
+    let found = Stored {
+        api_version: text("/apiVersion"),
+        kind: text("/kind"),
+        name: text("/metadata/name"),
+        phase: text("/status/phase"),
+        format_version: text("/status/formatVersion"),
+        expiration: time("/status/expiration"),
+    };
+    let take = judge(name, &found, now)?;
+    let ended = time("/status/completionTimestamp");
+    let owners = stored.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let is_schedule = |owner: &&Value| {
+        owner["kind"] == "Schedule"
+            && owner["apiVersion"].as_str().is_some_and(|v| v.starts_with("velero.io/"))
+    };
+    let owners = owners.into_iter().flatten().filter(is_schedule).take(1).cloned().collect();
+    let mut object = json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "Backup",
+        "metadata": metadata(&stored, namespace),
+        "spec": part(&stored, "spec"),
+        "status": part(&stored, "status"),
+    });
+    let label = label_value(location, digest);
+    let of_location = json!({
+        "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
+        "spec": {"storageLocation": location},
+    });
+    merge_into(&mut object, of_location);
+    if take == Take::AsPartiallyFailed {
+        merge_into(&mut object, json!({"status": {"phase": "PartiallyFailed"}}));
+    }
+    // What the types of this program cannot read would be overlooked by all of it once it is there.
+    serde_json::from_value::<Backup>(object.clone()).map_err(|_| Skip::Unreadable)?;
+    Ok(Restored { object, ended, owners })
+}
+
+/// Name, labels and annotations. UID, resourceVersion, owners, finalizers and the record of who
+/// wrote which field are of the cluster that the object comes from.
+fn metadata(stored: &Value, namespace: &str) -> Value {
+    let mut metadata = json!({"name": stored["metadata"]["name"], "namespace": namespace});
+    for key in ["labels", "annotations"] {
+        if let Some(Value::Object(all)) = stored["metadata"].get(key) {
+            let is_kept = |key: &str, value: &Value| value.is_string() && key != keys::VOLUMES_MISSING;
+            let all: Map<String, Value> =
+                all.clone().into_iter().filter(|(key, value)| is_kept(key, value)).collect();
+            metadata[key] = Value::Object(all);
+        }
+    }
+    metadata
+}
+
+fn part(stored: &Value, key: &str) -> Value {
+    stored.get(key).filter(|part| part.is_object()).cloned().unwrap_or_else(|| json!({}))
+}
+
+/// The PodVolumeBackups of a file, as they are created for the Backup of that name and UID.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn pod_volume_backups(gzip: &[u8]) -> Result<Vec<Value>, String> {
+    let mut text = Vec::new();
+    let read = MultiGzDecoder::new(gzip).take(LARGEST + 1).read_to_end(&mut text);
+    read.map_err(|error| format!("it is no gzip: {error}"))?;
+    if text.len() as u64 > LARGEST {
+        return Err(format!("it has more than {LARGEST} bytes"));
+    }
+    let all: Option<Vec<Value>> =
+        serde_json::from_slice(&text).map_err(|error| format!("it is no list in JSON: {error}"))?;
+    let all = all.unwrap_or_default();
+    if all.len() > MOST {
+        return Err(format!("it has {} PodVolumeBackups, and {MOST} are taken at most", all.len()));
+    }
+    let is_over = |one: &Value| {
+        let phase = one.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+        let name = one.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        OVER.contains(&phase) && is_name(name)
+    };
+    Ok(all.into_iter().filter(is_over).collect())
+}
+
+/// One of them, for the Backup of this name and UID.
+pub fn pod_volume_backup(stored: &Value, backup: (&str, &str), location: &str, namespace: &str) -> Value {
+    let (name, uid) = backup;
+    let mut object = json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "PodVolumeBackup",
+        "metadata": metadata(stored, namespace),
+        "spec": part(stored, "spec"),
+        "status": part(stored, "status"),
+    });
+    let of_backup = json!({
+        "metadata": {
+            "labels": {keys::BACKUP_NAME: label_value(name, digest), keys::BACKUP_UID: uid},
+            "ownerReferences": [{
+                "apiVersion": "velero.io/v1", "kind": "Backup", "name": name, "uid": uid, "controller": true,
+            }],
+        },
+        "spec": {"backupStorageLocation": location},
+    });
+    merge_into(&mut object, of_backup);
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stored() -> Value {
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "Backup",
+            "metadata": {
+                "name": "b", "namespace": "elsewhere", "uid": "foreign", "resourceVersion": "7", "generation": 3,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["stay"], "managedFields": [{}],
+                "labels": {"team": "a", "velero.io/storage-location": "there", "odd": 1},
+                "annotations": {"note": "x"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"},
+                    {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "s", "controller": true},
+                ],
+            },
+            "spec": {"storageLocation": "there", "ttl": "24h0m0s", "newer": {"field": true}},
+            "status": {
+                "phase": "Completed", "formatVersion": "1.1.0", "completionTimestamp": "2026-01-01T00:01:00Z", "errors": 0,
+            },
+        })
+    }
+
+    fn read(value: &Value) -> Result<Restored, Skip> {
+        backup("b", value.to_string().as_bytes(), "here", "velero", "2026-02-01T00:00:00Z".parse().unwrap())
+    }
+
+    #[test]
+    fn a_backup_keeps_what_it_is_and_nothing_of_the_cluster_that_it_comes_from() {
+        let restored = read(&stored()).unwrap();
+        let expected = json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "Backup",
+            "metadata": {
+                "name": "b", "namespace": "velero",
+                "labels": {"team": "a", "velero.io/storage-location": "here"},
+                "annotations": {"note": "x"},
+            },
+            "spec": {"storageLocation": "here", "ttl": "24h0m0s", "newer": {"field": true}},
+            "status": {
+                "phase": "Completed", "formatVersion": "1.1.0", "completionTimestamp": "2026-01-01T00:01:00Z", "errors": 0,
+            },
+        });
+        assert_eq!(restored.object, expected);
+        assert_eq!(restored.ended, "2026-01-01T00:01:00Z".parse().ok());
+        assert_eq!(restored.owners.len(), 1);
+        assert_eq!(restored.owners[0]["uid"], "s");
+    }
+
+    #[test]
+    fn one_that_waits_for_operations_for_ever_is_partially_failed_once_it_has_expired() {
+        let mut waits = stored();
+        waits["status"]["phase"] = json!("WaitingForPluginOperations");
+        assert_eq!(read(&waits).unwrap_err(), Skip::Unfinished);
+        waits["status"]["expiration"] = json!("2026-01-31T00:00:00Z");
+        assert_eq!(read(&waits).unwrap().object["status"]["phase"], "PartiallyFailed");
+    }
+
+    #[test]
+    fn what_is_no_backup_is_skipped() {
+        let with = |pointer: &str, value: Value| {
+            let mut changed = stored();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            read(&changed).unwrap_err()
+        };
+        assert_eq!(with("/kind", json!("Restore")), Skip::Unreadable);
+        assert_eq!(with("/metadata/name", json!("c")), Skip::OtherName);
+        assert_eq!(with("/status/formatVersion", json!("2.0.0")), Skip::NewerFormat);
+        assert_eq!(with("/spec/ttl", json!({"is": "no text"})), Skip::Unreadable);
+        let now = Timestamp::UNIX_EPOCH;
+        for text in ["", "null", "[]", "{", "{\"kind\": \"Backup\"}", &"[".repeat(100_000)] {
+            assert_eq!(backup("b", text.as_bytes(), "here", "velero", now).unwrap_err(), Skip::Unreadable);
+        }
+        let whole = stored().to_string();
+        let cut = &whole.as_bytes()[..whole.len() / 2];
+        assert_eq!(backup("b", cut, "here", "velero", now).unwrap_err(), Skip::Unreadable);
+    }
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn only_pod_volume_backups_that_have_ended_are_created() {
+        let one = |name: &str, phase: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+                "metadata": {"name": name, "namespace": "elsewhere", "uid": "foreign", "labels": {"a": "b"}},
+                "spec": {"node": "n", "backupStorageLocation": "there"}, "status": {"phase": phase, "snapshotID": "x"},
+            })
+        };
+        let all = json!([
+            one("b-1", "Completed"),
+            one("b-2", "New"),
+            one("B 3", "Completed"),
+            one("b-4", "Failed")
+        ]);
+        let found = pod_volume_backups(&gzip(&all.to_string())).unwrap();
+        assert_eq!(found.len(), 2, "a node-agent would begin one in phase New");
+        let created = pod_volume_backup(&found[0], ("b", "u"), "here", "velero");
+        assert_eq!(
+            created["metadata"],
+            json!({
+                "name": "b-1", "namespace": "velero",
+                "labels": {"a": "b", "velero.io/backup-name": "b", "velero.io/backup-uid": "u"},
+                "ownerReferences": [
+                    {"apiVersion": "velero.io/v1", "kind": "Backup", "name": "b", "uid": "u", "controller": true},
+                ],
+            })
+        );
+        assert_eq!(created["spec"], json!({"node": "n", "backupStorageLocation": "here"}));
+        assert_eq!(created["status"]["snapshotID"], "x");
+        assert!(pod_volume_backups(&gzip("null\n")).unwrap().is_empty());
+        for bad in [gzip("{}"), gzip("[1"), b"no gzip".to_vec(), gzip(&" ".repeat(1 << 25)), Vec::new()] {
+            assert!(pod_volume_backups(&bad).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[\\[\\]{}\",:a-z0-9]{0,60}") {
+            for json in [bytes.as_slice(), text.as_bytes()] {
+                let _ = backup("b", json, "here", "velero", Timestamp::UNIX_EPOCH);
+                let _ = pod_volume_backups(json);
+            }
+            let _ = pod_volume_backups(&gzip(&text));
+        }
+    }
+}

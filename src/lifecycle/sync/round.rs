@@ -1,0 +1,296 @@
+//! One round of one location.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_core::sync::{Doubtful, Plan, Skip, Tag};
+use futures::StreamExt as _;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::take::{Site, Taken};
+use super::{Past, Sync};
+use crate::client::is_not_found;
+use crate::events::What;
+use crate::storage::{Files, StoredBackups};
+use crate::text::{chain, few};
+use crate::write::{Answer, Write, delete, patch};
+
+/// Requests to a store that run at the same time.
+pub(super) const READS_AT_ONCE: usize = 16;
+/// Failures of a store in one round, after which the round ends.
+const MOST_FAILURES: usize = 10;
+/// With one new folder in so many, all files are listed at once instead of asked for one by one.
+const LISTED_FROM: usize = 50;
+/// Names of one round that are logged one by one.
+const MOST_TOLD: usize = 20;
+const CALL: Duration = Duration::from_secs(30);
+
+impl Sync<'_> {
+    pub(super) async fn round(&self, location: &BackupStorageLocation, past: &mut Past) {
+        let name = location.name_any();
+        let last = location.status.as_ref().and_then(|s| s.last_synced_time.as_ref()).map(|time| time.0);
+        let last = last.max(past.begun);
+        let spec = serde_json::to_value(&location.spec).unwrap_or_default();
+        if past.spec != spec {
+            *past = Past { spec, ..Past::default() };
+        }
+        past.begun = Some(Timestamp::now());
+        match self.try_round(location, past, last).await {
+            Ok(()) => past.said.clear(),
+            Err(error) => {
+                past.memory.failed();
+                let said = chain(&*error);
+                let label = super::metrics::ByLocation { location: name.clone() };
+                self.lifecycle.sync_metrics.failed.get_or_create(&label).inc();
+                if said != past.said {
+                    warn!(location = name, error = said, "failed to sync the storage location");
+                    past.said = said;
+                }
+            }
+        }
+    }
+
+    async fn try_round(
+        &self,
+        location: &BackupStorageLocation,
+        past: &mut Past,
+        last: Option<Timestamp>,
+    ) -> anyhow::Result<()> {
+        let (lifecycle, name) = (self.lifecycle, location.name_any());
+        let store = lifecycle.opener.open(location).await?;
+        let stored = StoredBackups::new(store, location.spec.object_storage.prefix.as_deref());
+        // Before the list: a Backup that ends while the list is on its way is not in it.
+        let before = lifecycle.known.standings(&name);
+        let listing = stored.names().await.context("failed to list the backups of the store")?;
+        let after = lifecycle.known.standings(&name);
+        let plan = past.memory.plan(&listing, &before, &after, Timestamp::now());
+        self.tell_names(location, &plan, past);
+        let mut failed = self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
+        failed |= !self.remove(location, &stored, &plan.doubtful, past).await;
+        self.repair(location, &stored, past).await;
+        self.note(location).await;
+        let counts = past.memory.skipped();
+        let count = |why: Skip| counts.get(&why).copied().unwrap_or(0);
+        lifecycle.sync_metrics.round(&name, count, Timestamp::now());
+        debug!(location = name, names = listing.names.len(), ?plan, "storage location is synced");
+        ensure!(!failed, "the store or the API server failed for some backups: they come in a later round");
+        Ok(())
+    }
+
+    fn tell_names(&self, location: &BackupStorageLocation, plan: &Plan, past: &mut Past) {
+        let name = location.name_any();
+        for (names, why) in [(&plan.invalid, Skip::Name), (&plan.taken, Skip::NameTaken)] {
+            self.tell_skipped(location, why, names, "");
+        }
+        if plan.spared > 0 && plan.spared != past.spared {
+            warn!(
+                location = name,
+                backups = plan.spared,
+                "the store lists none or not all of its backups: the Backups that it lacks stay"
+            );
+        }
+        past.spared = plan.spared;
+    }
+
+    /// Logs each of the folders, and sends one Event.
+    fn tell_skipped(&self, location: &BackupStorageLocation, why: Skip, names: &[String], more: &str) {
+        if names.is_empty() {
+            return;
+        }
+        let message = format!("{}{}{more}", why.message(), if more.is_empty() { "" } else { ": " });
+        for folder in names.iter().take(MOST_TOLD) {
+            // Escaped, because somebody else chose the name.
+            warn!(location = location.name_any(), ?folder, "a stored backup gets no Backup: {message}");
+        }
+        let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+        let note = format!("{}: {message}", few(&names));
+        self.lifecycle.events.tell_about(What::NotSynced, reference(location), note);
+    }
+
+    /// Reads what is new, and creates its Backups. `true`: some are left for a later round.
+    async fn create(
+        &self,
+        location: &BackupStorageLocation,
+        stored: &StoredBackups,
+        plan: &Plan,
+        folders: usize,
+        past: &mut Past,
+        last: Option<Timestamp>,
+    ) -> anyhow::Result<bool> {
+        if plan.read.is_empty() {
+            return Ok(false);
+        }
+        let name = location.name_any();
+        let period = self.period(location).unwrap_or(SignedDuration::ZERO);
+        let files: Option<Files> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
+            true => stored.files(folders).await.context("failed to list the files of the store")?,
+            false => None,
+        };
+        let deleted = self.being_deleted().await?;
+        let site = Site { sync: self, location, stored, files: files.as_ref(), deleted: &deleted };
+        let site = &site;
+        let mut reads = futures::stream::iter(&plan.read)
+            .map(|folder| async move { (folder, site.take(folder).await) })
+            .buffer_unordered(READS_AT_ONCE);
+        let (mut failures, mut created) = (0, 0_usize);
+        let mut told: Vec<(Skip, String, String)> = Vec::new();
+        while let Some((folder, taken)) = reads.next().await {
+            match taken {
+                Taken::Created(ended) => {
+                    created += 1;
+                    past.memory.forget(folder);
+                    let label = super::metrics::ByLocation { location: name.clone() };
+                    self.lifecycle.sync_metrics.created.get_or_create(&label).inc();
+                    info!(location = name, backup = folder, "created a Backup that the store has");
+                    self.look_for_others(location, stored, folder, ended, last, past).await;
+                }
+                Taken::Skipped { why, tag, more } => {
+                    if past.memory.skip(folder, why, tag, period, Timestamp::now()) && !why.passes() {
+                        told.push((why, more, folder.clone()));
+                    }
+                }
+                // Somebody else has created it; the watch will show it.
+                Taken::Exists => {
+                    past.memory.skip(folder, Skip::Unfinished, Tag::new(), period, Timestamp::now());
+                }
+                Taken::Failed(why) => {
+                    failures += 1;
+                    if failures == 1 {
+                        warn!(
+                            location = name,
+                            backup = folder,
+                            error = why,
+                            "failed to bring a stored backup"
+                        );
+                    }
+                    if failures >= MOST_FAILURES {
+                        break;
+                    }
+                }
+            }
+        }
+        told.sort_unstable();
+        for same in told.chunk_by(|a, b| (a.0, &a.1) == (b.0, &b.1)) {
+            let names: Vec<String> = same.iter().map(|one| one.2.clone()).collect();
+            if let Some((why, more, _)) = same.first() {
+                self.tell_skipped(location, *why, &names, more);
+            }
+        }
+        if created > 0 {
+            info!(location = name, created, "created Backups that the store has");
+        }
+        Ok(failures > 0)
+    }
+
+    /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
+    /// their files go.
+    async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
+        let kind = ApiResource {
+            group: "velero.io".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "velero.io/v1".to_owned(),
+            kind: "DeleteBackupRequest".to_owned(),
+            plural: "deletebackuprequests".to_owned(),
+        };
+        let client = self.lifecycle.clients.call.clone();
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.lifecycle.namespace, &kind);
+        let listed = timeout(CALL, api.list(&ListParams::default())).await;
+        let all = match listed.context("listing the DeleteBackupRequests took too long")? {
+            Ok(all) => all,
+            // A cluster without that kind has none.
+            Err(error) if is_not_found(&error) => return Ok(BTreeSet::new()),
+            Err(error) => return Err(error).context("failed to list the DeleteBackupRequests"),
+        };
+        let is_open = |request: &DynamicObject| request.data["status"]["phase"] != "Processed";
+        let name = |request: DynamicObject| request.data["spec"]["backupName"].as_str().map(str::to_owned);
+        Ok(all.items.into_iter().filter(is_open).filter_map(name).collect())
+    }
+
+    /// Removes what the store has not had for two rounds. `false`: the store failed.
+    async fn remove(
+        &self,
+        location: &BackupStorageLocation,
+        stored: &StoredBackups,
+        doubtful: &[Doubtful],
+        past: &mut Past,
+    ) -> bool {
+        let name = location.name_any();
+        let looks = futures::stream::iter(doubtful)
+            .map(|one| async move { (one, stored.is_there(&one.name).await) })
+            .buffer_unordered(READS_AT_ONCE);
+        let looked: Vec<_> = looks.collect().await;
+        let mut is_well = true;
+        for (one, found) in looked {
+            if let Err(error) = &found {
+                is_well = false;
+                debug!(
+                    location = name,
+                    backup = one.name,
+                    error = chain(error),
+                    "failed to look for a backup"
+                );
+            }
+            if past.memory.looked(one, found.ok()) {
+                self.remove_one(&name, one).await;
+            }
+        }
+        is_well
+    }
+
+    async fn remove_one(&self, location: &str, one: &Doubtful) {
+        let known = &self.lifecycle.known;
+        let still = known.location(location).and_then(|location| location.status?.phase);
+        let Some(backup) = known.get(&one.name) else { return };
+        if still != Some(Phase::Available) || backup.uid != one.uid {
+            return;
+        }
+        let api: Api<Backup> =
+            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
+        // On the version that was looked at, because somebody may use the Backup by now.
+        let write = Write::to(&one.name).uid(Some(&one.uid)).version(Some(&backup.resource_version));
+        match delete(&api, write).await {
+            Answer::Written(()) | Answer::Gone(_) => {
+                known.forget(&one.name, &one.uid);
+                let label = super::metrics::ByLocation { location: location.to_owned() };
+                self.lifecycle.sync_metrics.removed.get_or_create(&label).inc();
+                info!(location, backup = one.name, "removed a Backup that the store has no longer");
+            }
+            Answer::Conflict(_) => {}
+            Answer::Refused(error) => {
+                warn!(location, backup = one.name, error = chain(&error), "failed to remove a Backup");
+            }
+            Answer::TimedOut => warn!(location, backup = one.name, "removing a Backup took too long"),
+        }
+    }
+
+    /// Writes `lastSyncedTime`.
+    async fn note(&self, location: &BackupStorageLocation) {
+        let api: Api<BackupStorageLocation> =
+            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
+        let change = json!({"status": {"lastSyncedTime": Time(Timestamp::now())}});
+        let uid = location.metadata.uid.as_deref();
+        match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {
+            Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
+            Answer::Refused(error) => {
+                let error = chain(&error);
+                warn!(location = location.name_any(), error, "failed to write when the location was synced");
+            }
+            Answer::TimedOut => {
+                warn!(location = location.name_any(), "writing when the location was synced took too long");
+            }
+        }
+    }
+}
+
+pub(super) fn reference(location: &BackupStorageLocation) -> ObjectReference {
+    location.object_ref(&())
+}

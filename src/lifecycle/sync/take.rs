@@ -1,0 +1,224 @@
+//! A folder of the store becomes a Backup.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use berth_api::keys;
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_core::sync::{Skip, Tag, is_written_elsewhere};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::NamespaceResourceScope;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::object::{Restored, backup};
+use super::round::reference;
+use super::volumes::Volumes;
+use super::{Past, Sync};
+use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
+use crate::events::What;
+use crate::patch::merge_into;
+use crate::storage::{Files, Metadata, StoredBackups};
+use crate::text::chain;
+use crate::write::{Answer, create};
+
+const CALL: Duration = Duration::from_secs(30);
+/// The namespace by whose UID a cluster is known.
+const OF_CLUSTER: &str = "kube-system";
+/// Other clusters that are told of for one location.
+const MOST_OTHERS: usize = 10;
+/// Characters of what an API server says of a Backup that it refuses.
+const REASON: usize = 300;
+
+/// What the reads of one round share.
+pub(super) struct Site<'r> {
+    pub(super) sync: &'r Sync<'r>,
+    pub(super) location: &'r BackupStorageLocation,
+    pub(super) stored: &'r StoredBackups,
+    /// What a list of all files shows, if there was one.
+    pub(super) files: Option<&'r Files>,
+    /// Names of Backups that are being deleted.
+    pub(super) deleted: &'r BTreeSet<String>,
+}
+
+/// What became of a folder.
+pub(super) enum Taken {
+    /// When the backup ended.
+    Created(Option<Timestamp>),
+    Skipped {
+        why: Skip,
+        tag: Tag,
+        more: String,
+    },
+    Exists,
+    /// To be tried again in the next round.
+    Failed(String),
+}
+
+impl Site<'_> {
+    pub(super) async fn take(&self, name: &str) -> Taken {
+        let skipped = |why, tag| Taken::Skipped { why, tag, more: String::new() };
+        if self.deleted.contains(name) {
+            return skipped(Skip::BeingDeleted, Tag::new());
+        }
+        if self.files.is_some_and(|files| !files.has_metadata(name)) {
+            return skipped(Skip::NoMetadata, Tag::new());
+        }
+        let (json, tag) = match self.stored.metadata(name).await {
+            Ok(Metadata::Found { json, tag }) => (json, tag),
+            Ok(Metadata::TooLarge(tag)) => return skipped(Skip::TooLarge, tag),
+            Ok(Metadata::Absent) => return skipped(Skip::NoMetadata, Tag::new()),
+            Err(error) => return Taken::Failed(chain(&error)),
+        };
+        let namespace = &self.sync.lifecycle.namespace;
+        let restored = backup(name, &json, &self.location.name_any(), namespace, Timestamp::now());
+        drop(json);
+        let restored = match restored {
+            Ok(restored) => restored,
+            Err(why) => return skipped(why, tag),
+        };
+        // Read before the Backup is created, because afterwards nobody would look at this folder again.
+        let volumes = match self.stored.pod_volume_backups(name, self.files).await {
+            Ok(gzip) => Volumes::read(name, gzip.as_deref()),
+            Err(error) => return Taken::Failed(chain(&error)),
+        };
+        match self.create(name, restored, volumes, &tag).await {
+            Ok(taken) => taken,
+            Err(error) => Taken::Failed(chain(&*error)),
+        }
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        restored: Restored,
+        volumes: Volumes,
+        tag: &str,
+    ) -> anyhow::Result<Taken> {
+        let lifecycle = self.sync.lifecycle;
+        let Restored { mut object, ended, owners } = restored;
+        let owners = self.owners(owners).await?;
+        if !owners.is_empty() {
+            merge_into(&mut object, json!({"metadata": {"ownerReferences": owners}}));
+        }
+        if !volumes.is_empty() {
+            merge_into(&mut object, json!({"metadata": {"annotations": {keys::VOLUMES_MISSING: "true"}}}));
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(
+            lifecycle.clients.call.clone(),
+            &lifecycle.namespace,
+            &ApiResource::erase::<Backup>(&()),
+        );
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let created = match create(&api, &object).await {
+            Answer::Written(created) => created,
+            Answer::Conflict(_) => return Ok(Taken::Exists),
+            Answer::Gone(error) => return Err(error).context("there is no such namespace or kind"),
+            Answer::Refused(error)
+                if is_unprocessable(&error) || is_too_large(&error) || is_forbidden(&error) =>
+            {
+                let more: String = chain(&error).chars().take(REASON).collect();
+                return Ok(Taken::Skipped { why: Skip::Refused, tag: tag.to_owned(), more });
+            }
+            Answer::Refused(error) => return Err(error).context("the API server refuses the Backup"),
+            Answer::TimedOut => anyhow::bail!("the API server did not answer in time"),
+        };
+        let created: Backup = read_again(&created).context("the Backup that was created cannot be read")?;
+        lifecycle.known.assume(&created);
+        if !volumes.is_empty() {
+            // The annotation says what is left to be done.
+            if let Err(error) = self.sync.create_volumes(self.location, &created, &volumes).await {
+                debug!(backup = name, error = chain(&*error), "some PodVolumeBackups come in a later round");
+            }
+        }
+        Ok(Taken::Created(ended))
+    }
+
+    /// The owners that exist here, too. Of another cluster's, the garbage collector would take the
+    /// absence for their deletion, and remove the Backup.
+    async fn owners(&self, owners: Vec<Value>) -> anyhow::Result<Vec<Value>> {
+        let mut kept = Vec::new();
+        for owner in owners {
+            let (name, uid) = (owner["name"].as_str(), owner["uid"].as_str());
+            let (Some(name), Some(uid)) = (name, uid) else { continue };
+            let kind = ApiResource {
+                group: "velero.io".to_owned(),
+                version: "v1".to_owned(),
+                api_version: "velero.io/v1".to_owned(),
+                kind: "Schedule".to_owned(),
+                plural: "schedules".to_owned(),
+            };
+            let lifecycle = self.sync.lifecycle;
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(lifecycle.clients.call.clone(), &lifecycle.namespace, &kind);
+            if !berth_core::sync::is_name(name) {
+                continue;
+            }
+            let found = timeout(CALL, api.get_metadata(name)).await;
+            match found.context("reading a Schedule took too long")? {
+                Ok(found) if found.metadata.uid.as_deref() == Some(uid) => kept.push(owner),
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(error).context("failed to read the Schedule of a Backup"),
+            }
+        }
+        Ok(kept)
+    }
+}
+
+/// What the API server gave back, as the type that the caches know.
+pub(super) fn read_again<K>(object: &impl Serialize) -> Result<K, serde_json::Error>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope> + serde::de::DeserializeOwned,
+{
+    serde_json::to_value(object).and_then(serde_json::from_value)
+}
+
+impl Sync<'_> {
+    /// Tells once if another cluster writes below this location at the same time.
+    pub(super) async fn look_for_others(
+        &self,
+        location: &BackupStorageLocation,
+        stored: &StoredBackups,
+        name: &str,
+        ended: Option<Timestamp>,
+        last: Option<Timestamp>,
+        past: &mut Past,
+    ) {
+        let is_read_only = location.spec.access_mode == Some(AccessMode::ReadOnly);
+        // Without a recent end the claim does not matter, and costs two requests.
+        let is_recent = is_written_elsewhere(last, ended, Some("another"), "this");
+        if is_read_only || !is_recent || past.others.len() >= MOST_OTHERS {
+            return;
+        }
+        let Ok(cluster) = self.cluster_uid().await else { return };
+        let Ok(found) = stored.layout(name).look().await else { return };
+        let by = found.folder.claim.map(|claim| claim.cluster);
+        let Some(by) = by.filter(|by| is_written_elsewhere(last, ended, Some(by), cluster)) else { return };
+        let by: String = by.chars().filter(|c| !c.is_control()).take(63).collect();
+        if past.others.insert(by.clone()) {
+            let note = format!(
+                "the cluster with UID {by} writes backups here, too ({name:?}): give each cluster a prefix of its own, and a \
+                 location with accessMode ReadOnly for the other one's"
+            );
+            warn!(location = location.name_any(), "{note}");
+            self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+        }
+    }
+
+    async fn cluster_uid(&self) -> anyhow::Result<&str> {
+        let read = || async {
+            let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
+            let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await??;
+            found.metadata.uid.context("namespace kube-system has no UID")
+        };
+        self.cluster.get_or_try_init(read).await.map(String::as_str)
+    }
+}

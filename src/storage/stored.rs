@@ -1,0 +1,230 @@
+//! The backups of a location, as somebody sees them who did not write them. Everything in a store
+//! is foreign data, so each read has a limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_core::sync::{Listing, MOST_NAMES, Tag};
+use futures::StreamExt as _;
+use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
+use tokio::time::timeout;
+
+use super::layout::{Artifact, Layout, METADATA, place};
+
+/// In bytes. The API server stores objects of half that size.
+const LARGEST_METADATA: u64 = 3 << 20;
+/// In bytes, as stored. The same of all PodVolumeBackups of a backup.
+const LARGEST_ARTIFACT: u64 = 8 << 20;
+/// A gzip of `null` or `[]` is smaller, and one of an object is larger.
+const EMPTY: u64 = 64;
+/// Time-out of one list with all its pages.
+const LIST: Duration = Duration::from_secs(300);
+/// Files that a backup has at most on average. A list of more is given up.
+const FILES_EACH: usize = 30;
+
+/// The folder `backups` of a location.
+#[derive(Clone)]
+pub struct StoredBackups {
+    store: Arc<DynObjectStore>,
+    prefix: Option<String>,
+}
+
+/// What was found in place of `velero-backup.json`.
+#[derive(Debug)]
+pub enum Metadata {
+    Absent,
+    TooLarge(Tag),
+    Found { json: Vec<u8>, tag: Tag },
+}
+
+/// What a list of all files shows, so that what is known by it need not be asked for.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// Sizes by the path below `backups/`.
+    sizes: BTreeMap<String, u64>,
+}
+
+impl Files {
+    /// Has this folder the file that makes it a backup?
+    pub fn has_metadata(&self, backup: &str) -> bool {
+        self.sizes.contains_key(&format!("{backup}/{METADATA}"))
+    }
+}
+
+impl StoredBackups {
+    /// `prefix`: `spec.objectStorage.prefix`.
+    pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {
+        Self { store, prefix: prefix.map(str::to_owned) }
+    }
+
+    pub fn layout(&self, backup: &str) -> Layout {
+        Layout::new(Arc::clone(&self.store), self.prefix.as_deref(), backup)
+    }
+
+    fn folder(&self) -> object_store::path::Path {
+        let parts = self.prefix.iter().flat_map(|prefix| prefix.split('/')).chain(["backups"]);
+        place(&parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"))
+    }
+
+    /// The names of all folders: one request for each thousand.
+    ///
+    /// # Errors
+    /// When the store fails, or does not answer in time.
+    pub async fn names(&self) -> object_store::Result<Listing> {
+        let listed = timeout(LIST, self.store.list_with_delimiter(Some(&self.folder()))).await;
+        let listed = listed.map_err(|_| late("the list of the backups"))??;
+        let names: BTreeSet<String> =
+            listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect();
+        let is_whole = names.len() <= MOST_NAMES;
+        Ok(Listing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
+    }
+
+    /// A list of all files of `backups` folders. `None`: there are too many to be those of backups.
+    ///
+    /// # Errors
+    /// As [`Self::names`].
+    pub async fn files(&self, backups: usize) -> object_store::Result<Option<Files>> {
+        let most = backups.saturating_add(30).saturating_mul(FILES_EACH);
+        let folder = self.folder();
+        let listing = async {
+            let mut files = Files::default();
+            let mut stream = self.store.list(Some(&folder));
+            while let Some(file) = stream.next().await {
+                let file = file?;
+                let (path, folder): (&str, &str) = (file.location.as_ref(), folder.as_ref());
+                let path = path.strip_prefix(folder).unwrap_or(path).trim_start_matches('/');
+                files.sizes.insert(path.to_owned(), file.size);
+                if files.sizes.len() > most {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(files))
+        };
+        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of all files")))
+    }
+
+    /// # Errors
+    /// When the store fails.
+    pub async fn metadata(&self, backup: &str) -> object_store::Result<Metadata> {
+        let found = match self.store.get(&self.layout(backup).metadata()).await {
+            Ok(found) => found,
+            Err(Error::NotFound { .. }) => return Ok(Metadata::Absent),
+            Err(error) => return Err(error),
+        };
+        let tag = tag(&found.meta);
+        if found.meta.size > LARGEST_METADATA {
+            return Ok(Metadata::TooLarge(tag));
+        }
+        Ok(Metadata::Found { json: found.bytes().await?.to_vec(), tag })
+    }
+
+    /// Is the file there that makes a folder a backup?
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn is_there(&self, backup: &str) -> object_store::Result<bool> {
+        match self.store.head(&self.layout(backup).metadata()).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file of the PodVolumeBackups, in gzip; `None`: there is none, or, as `files` shows, none
+    /// with anything in it. One that is too large is as if it were cut.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn pod_volume_backups(
+        &self,
+        backup: &str,
+        files: Option<&Files>,
+    ) -> object_store::Result<Option<Vec<u8>>> {
+        let layout = self.layout(backup);
+        let name = layout.artifact_name(Artifact::PodVolumeBackups);
+        let is_known_empty = files.is_some_and(|files| {
+            files.sizes.get(&format!("{backup}/{name}")).is_none_or(|size| *size <= EMPTY)
+        });
+        if is_known_empty {
+            return Ok(None);
+        }
+        match self.store.get(&layout.folder().join(name)).await {
+            // Not to be read, as one that is cut.
+            Ok(found) if found.meta.size > LARGEST_ARTIFACT => Ok(Some(Vec::new())),
+            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn tag(meta: &ObjectMeta) -> Tag {
+    let tag = meta.e_tag.clone().unwrap_or_else(|| format!("{} {}", meta.last_modified, meta.size));
+    tag.chars().take(200).collect()
+}
+
+fn late(what: &str) -> Error {
+    let source = format!("the store did not give {what} within {} s", LIST.as_secs()).into();
+    Error::Generic { store: "sync", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+
+    use super::*;
+
+    async fn store(files: &[(&str, usize)]) -> StoredBackups {
+        let store = Arc::new(InMemory::new());
+        for (path, size) in files {
+            store.put(&Path::from(*path), vec![b'x'; *size].into()).await.unwrap();
+        }
+        StoredBackups::new(store, Some("/team/a/"))
+    }
+
+    #[tokio::test]
+    async fn folders_are_listed_and_files_beside_them_are_not() {
+        let stored = store(&[
+            ("team/a/backups/one/velero-backup.json", 1),
+            ("team/a/backups/two/deep/er/file", 1),
+            ("team/a/backups/a-file", 1),
+            ("team/b/backups/other/velero-backup.json", 1),
+        ])
+        .await;
+        let listing = stored.names().await.unwrap();
+        assert!(listing.is_whole);
+        assert_eq!(listing.names.into_iter().collect::<Vec<_>>(), ["one", "two"]);
+        let files = stored.files(2).await.unwrap().unwrap();
+        assert!(files.has_metadata("one") && !files.has_metadata("two") && !files.has_metadata("other"));
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_is_not_read_and_what_is_known_to_be_empty_is_not_asked_for() {
+        let large = usize::try_from(LARGEST_METADATA).unwrap() + 1;
+        let stored = store(&[
+            ("team/a/backups/one/velero-backup.json", large),
+            ("team/a/backups/one/one-podvolumebackups.json.gz", 29),
+            ("team/a/backups/two/two-podvolumebackups.json.gz", 300),
+        ])
+        .await;
+        assert!(matches!(stored.metadata("one").await.unwrap(), Metadata::TooLarge(_)));
+        assert!(matches!(stored.metadata("two").await.unwrap(), Metadata::Absent));
+        assert!(stored.is_there("one").await.unwrap() && !stored.is_there("two").await.unwrap());
+        let files = stored.files(2).await.unwrap();
+        for (name, files, is_some) in
+            [("one", files.as_ref(), false), ("one", None, true), ("two", files.as_ref(), true)]
+        {
+            let found = stored.pod_volume_backups(name, files).await.unwrap();
+            assert_eq!(found.is_some(), is_some, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_something_else_is_not_listed_to_its_end() {
+        let files: Vec<String> = (0..1000).map(|i| format!("team/a/backups/x/{i}")).collect();
+        let stored = store(&files.iter().map(|path| (path.as_str(), 1)).collect::<Vec<_>>()).await;
+        assert!(stored.files(1).await.unwrap().is_none());
+    }
+}
