@@ -23,8 +23,11 @@
 //! belongs to a pod with hooks between its hooks.
 //!
 //! `publication` decides who owns the folder in the store and what becomes of its files. The
-//! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`. When a leader
-//! is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
+//! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`.
+//! Data of snapshots that is still moved when all objects are stored is followed by [`operations`],
+//! which also completes such a backup.
+//!
+//! When a leader is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
 //! (`thaw`), and continues the backup; [`turns`] bounds how much of that happens at one time.
 
 pub mod actions;
@@ -51,7 +54,7 @@ pub mod messages;
 pub mod metrics;
 pub mod names;
 mod noted;
-mod operations;
+pub mod operations;
 mod policy;
 pub mod prepare;
 mod progress;

@@ -62,6 +62,10 @@ reasons! {
     Dequeued => "Start", Normal;
     /// The run of a Backup ended early: the next run continues from a checkpoint, or starts again.
     Resumed => "Run", Warning;
+    /// A Backup has stored its objects and waits for its operations, without a slot.
+    OperationsBegun => "Run", Normal;
+    /// All operations of a Backup have ended, and it is completed.
+    OperationsEnded => "Run", Normal;
     /// A Backup ended because somebody canceled it.
     Canceled => "End", Normal;
     /// A Backup ended because a later one of its schedule took its place.

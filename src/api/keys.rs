@@ -202,8 +202,11 @@ keys! {
     /// Label of an object that was made for a backup: the UID of the Backup. A VolumeSnapshot with
     /// this label was made by berth; one that Velero made lacks it.
     pub const BACKUP_UID: &str = "velero.io/backup-uid";
-    /// Label of a PodVolumeBackup: the UID of the claim whose files it backs up.
+    /// Label of a DataUpload: the UID of the claim whose data it moves. Label of a PodVolumeBackup:
+    /// the UID of the claim whose files it backs up.
     pub const PVC_UID: &str = "velero.io/pvc-uid";
+    /// Label of a DataUpload: the operation of the backup that it is.
+    pub const OPERATION_ID: &str = "velero.io/async-operation-id";
     /// Annotation of a PodVolumeBackup: the name of the claim whose files it backs up.
     pub const PVC_NAME: &str = "velero.io/pvc-name";
     /// Label of a BackupRepository: the namespace whose volumes it holds.

@@ -10,26 +10,16 @@ use crate::velero::BackupSpec;
 /// The end of every one of these messages.
 pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth install --executor=velero)";
 
-/// The data mover of the node-agents.
-const BUILT_IN: &str = "velero";
-
 /// All requests in the spec that the engine does not implement, each with its field path and the
 /// way out.
 pub fn unserved(spec: &BackupSpec) -> Violations {
     // A backup that takes no snapshots uses no location of them.
     let has_locations = spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty());
-    let asked = [
-        (
-            "volumeSnapshotLocations",
-            has_locations && spec.snapshot_volumes != Some(false),
-            "berth's engine takes snapshots by CSI drivers only, and not by the plugins of providers",
-        ),
-        (
-            "datamover",
-            spec.datamover.as_ref().is_some_and(|name| !(name.is_empty() || name == BUILT_IN)),
-            "berth's engine has data moved by node-agents only",
-        ),
-    ];
+    let asked = [(
+        "volumeSnapshotLocations",
+        has_locations && spec.snapshot_volumes != Some(false),
+        "berth's engine takes snapshots by CSI drivers only, and not by the plugins of providers",
+    )];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
         found.require(!is_asked, &at.child(field), format!("{why}: {WAY_OUT}"));
@@ -48,10 +38,7 @@ mod tests {
 
     #[test]
     fn each_request_that_is_not_served_is_named_with_its_field() {
-        for (field, value) in [
-            ("volumeSnapshotLocations", serde_json::json!(["default"])),
-            ("datamover", serde_json::json!("another")),
-        ] {
+        for (field, value) in [("volumeSnapshotLocations", serde_json::json!(["default"]))] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
     }
@@ -61,8 +48,8 @@ mod tests {
     #[test]
     fn what_asks_for_nothing_is_served() {
         let spec = serde_json::json!({
-            "snapshotVolumes": false, "snapshotMoveData": false, "defaultVolumesToFsBackup": false,
-            "volumeSnapshotLocations": [], "datamover": "", "hooks": {},
+            "snapshotVolumes": false, "snapshotMoveData": true, "defaultVolumesToFsBackup": false,
+            "volumeSnapshotLocations": [], "datamover": "velero", "hooks": {},
             "orderedResources": {"pods": "a/b"}, "resourcePolicy": {"kind": "ConfigMap", "name": "p"},
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });

@@ -10,6 +10,7 @@ use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
 use super::hooks::{Tally, Tried};
 use super::ledger::Ledger;
 use super::log::{About, BackupLog};
+use super::operations::{Movement, Movements};
 use super::volumes::outcomes::{Kept, Outcomes};
 use crate::storage::{Layout, Parts, Staged};
 
@@ -34,6 +35,8 @@ pub struct Site {
     pub staged: Option<Staged>,
     /// Results of hooks that earlier runs tried.
     pub tally: Tally,
+    /// Movements of data that earlier runs have begun.
+    pub operations: Movements,
     /// What became of the data of volumes in earlier runs.
     pub outcomes: Outcomes,
     /// The run may have made snapshots or PodVolumeBackups.
@@ -49,6 +52,10 @@ pub struct Begun {
     pub tail: Bytes,
     /// The whole archive is stored; at most the upload must be completed.
     pub is_whole: bool,
+    /// All objects are stored, or are in `tail`.
+    pub is_collected: bool,
+    /// Movements of data that the earlier run has begun.
+    pub operations: Vec<Movement>,
     /// Hooks that the earlier run has tried.
     pub tried: Tried,
     /// What became of the data of volumes.
@@ -74,10 +81,14 @@ impl Begun {
         heard: &BackupLog,
         policy: &str,
     ) -> anyhow::Result<(Self, BackupLog)> {
-        let Checkpoint { scope, mut uploaded, tail, is_whole, balance, remembered, lines, .. } = checkpoint;
-        let Remembered { told, untold, hooks: tried, volumes, moment } = remembered;
+        let Checkpoint {
+            scope, mut uploaded, tail, is_whole, is_collected, balance, remembered, lines, ..
+        } = checkpoint;
+        let Remembered { told, untold, hooks: tried, operations, volumes, moment } = remembered;
+        // No list is read again.
+        let is_through = is_whole || is_collected;
         let began_with = scope.open()?;
-        ensure!(is_whole || began_with.policy() == policy, "its resource policy has changed since");
+        ensure!(is_through || began_with.policy() == policy, "its resource policy has changed since");
         let types = began_with.types();
         let ledger = Ledger::again(&types, balance)?;
         ensure!(
@@ -92,7 +103,7 @@ impl Begun {
         let log = heard.behind(told, lines.to_vec());
         log.count_untold(untold);
         // A complete archive has logged its revision itself.
-        for (is_warning, sentence) in moment.into_iter().filter(|_| !is_whole) {
+        for (is_warning, sentence) in moment.into_iter().filter(|_| !is_through) {
             let sentence = format!("of what was stored by then: {sentence}");
             if is_warning {
                 log.warning(&About::Cluster, "", &sentence);
@@ -100,7 +111,21 @@ impl Begun {
                 log.info(&sentence);
             }
         }
-        Ok((Self { scope, ledger, uploaded, tail, is_whole, tried, volumes, version, staged, before }, log))
+        let begun = Self {
+            scope,
+            ledger,
+            uploaded,
+            tail,
+            is_whole,
+            is_collected,
+            operations,
+            tried,
+            volumes,
+            version,
+            staged,
+            before,
+        };
+        Ok((begun, log))
     }
 
     /// Aborts what only the earlier run knew, once this run has written its own checkpoint.

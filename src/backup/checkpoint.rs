@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
 use super::log::{Told, Untold, gzip_json, read_told};
+use super::operations::{MOST_MOVEMENTS, Movement};
 use super::volumes::outcomes::Kept;
 use crate::storage::Receipt;
 
@@ -215,6 +216,8 @@ pub struct Remembered {
     /// Counts of messages for which there was no room.
     pub untold: Untold,
     pub hooks: Tried,
+    /// Movements of data that were begun.
+    pub operations: Vec<Movement>,
     /// The data of volumes.
     pub volumes: Kept,
     /// The revision of its lists: sentences for the log, each with whether it is a warning.
@@ -239,6 +242,8 @@ pub struct Checkpoint {
     pub tail: Bytes,
     /// The whole archive is stored; at most the upload must be completed.
     pub is_whole: bool,
+    /// All objects are stored, or are in `tail`. What follows from operations is missing.
+    pub is_collected: bool,
     pub balance: Balance,
     pub remembered: Remembered,
     /// Lines of the log, gzip.
@@ -304,6 +309,8 @@ impl Head {
 struct Account {
     uploaded: Uploaded,
     is_whole: bool,
+    #[serde(default)]
+    is_collected: bool,
     extents: Extents,
     count: u64,
 }
@@ -320,11 +327,11 @@ impl Checkpoint {
     /// # Errors
     /// Never in practice: memory does not refuse writes.
     pub fn content(self) -> std::io::Result<PutPayload> {
-        let Self { run, scope, uploaded, tail, is_whole, balance, remembered, lines } = self;
+        let Self { run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines } = self;
         let Balance { extents, names, count } = balance;
         let remembered: Bytes = gzip_json(&remembered)?.into();
         let upload = uploaded.upload.clone();
-        let account: Bytes = gzip_json(&Account { uploaded, is_whole, extents, count })?.into();
+        let account: Bytes = gzip_json(&Account { uploaded, is_whole, is_collected, extents, count })?.into();
         let of_names = names.iter().map(Bytes::len).sum();
         let lengths = [remembered.len(), lines.len(), scope.0.len(), account.len(), of_names, tail.len()];
         let of_scope = scope.digest();
@@ -350,13 +357,17 @@ impl Checkpoint {
         let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
         ensure!(scope.digest() == head.scope, "its scope is another one");
-        let Account { uploaded, is_whole, extents, count } = unpacked(&account, MOST_TOLD)?;
+        let Account { uploaded, is_whole, is_collected, extents, count } = unpacked(&account, MOST_TOLD)?;
         ensure!(uploaded.upload == head.upload, "its upload is another one");
         ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
         let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
         ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");
         let balance = Balance { extents, names: vec![names], count };
-        Ok(Self { run: head.run, scope, uploaded, tail, is_whole, balance, remembered, lines })
+        ensure!(
+            remembered.operations.len() <= MOST_MOVEMENTS,
+            "nobody has begun as many operations as it says"
+        );
+        Ok(Self { run: head.run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines })
     }
 
     /// Reads the messages and the log of a run from the first [`NOTES`] bytes of its checkpoint.

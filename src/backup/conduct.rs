@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 
 use berth_api::velero::BackupPhase;
-use serde_json::json;
+use berth_core::operation::Counts;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::begun::{Begun, Site};
 use super::collect::resource_list;
-use super::engine::{CLOSING, Engine, Failure, Signals, schedule};
+use super::engine::{CLOSING, Engine, Failure, OPENING, Signals, schedule};
 use super::inputs::Cluster;
 use super::interruption::{SHORTLY, untaken};
 use super::keeper::{Keeper, Known};
 use super::log::BackupLog;
 use super::prepare::Prepared;
-use super::publication::Stored;
+use super::publication::{Stored, counted, snapshots_counted};
 use super::status::{BackupWriter, WriteError};
+use super::take::Taken;
 use super::upload::{UploadError, put_together};
+use crate::patch::merge_into;
 use crate::storage::Layout;
 use crate::text::chain;
 
@@ -32,14 +35,38 @@ impl Engine {
         log: &BackupLog,
         signals: &Signals,
     ) -> Result<(), WriteError> {
-        let taken = match site.begun.take_if(|begun| begun.is_whole) {
+        let taken = match site.begun.take_if(|begun| begun.is_whole || begun.is_collected) {
             Some(begun) => {
                 site.staged = Some(begun.staged.clone());
-                self.put_together(record, &site, begun, log).await
+                if begun.is_whole {
+                    self.put_together(record, &site, begun, log).await.map(Taken::Whole)
+                } else {
+                    self.keep_resting(&site, &begun, log).await
+                }
             }
             None => self.take(record, &mut site, cluster, prepared, log, signals).await,
         };
         let stored = match taken {
+            Ok(Taken::Whole(stored)) => Ok(stored),
+            Ok(Taken::Resting { hooks }) => match self.rest(record, &site, hooks, log, signals).await {
+                Ok(()) => return Ok(()),
+                Err(failure) => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        };
+        self.close(record, site, log, stored, signals).await
+    }
+
+    /// Publishes what is stored, or does what is left of a run that failed.
+    pub(super) async fn close(
+        &self,
+        record: &mut BackupWriter,
+        site: Site,
+        log: &BackupLog,
+        stored: Result<Stored, Failure>,
+        signals: &Signals,
+    ) -> Result<(), WriteError> {
+        let stored = match stored {
             Ok(stored) => self.publish(record, &site.layout, &site.claim, log, &stored, signals).await,
             Err(failure) => Err(failure),
         };
@@ -56,7 +83,7 @@ impl Engine {
                 }
                 let (phase, items) = (&status["phase"], &status["progress"]["itemsBackedUp"]);
                 info!(name = site.layout.backup(), %phase, %items, "ended");
-                record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
+                record.end(&json!({"status": status}), record.held_in(), CLOSING).await
             }
             Err(failure) => self.conclude(record, &site, log, failure).await,
         }
@@ -71,7 +98,7 @@ impl Engine {
     }
 
     /// Completes an archive whose parts are all stored, if that is not done already.
-    async fn put_together(
+    pub(super) async fn put_together(
         &self,
         record: &BackupWriter,
         site: &Site,
@@ -83,6 +110,7 @@ impl Engine {
             ledger: &begun.ledger,
             tally: &site.tally,
             outcomes: &site.outcomes,
+            operations: &site.operations,
             revision: None,
         };
         Keeper::going_on(&site.layout, known, &site.claim, &begun).try_write().await.map_err(untaken)?;
@@ -101,7 +129,61 @@ impl Engine {
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
-        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes })
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
+    }
+
+    /// Makes the checkpoint this run's, from which a dead run would have waited for operations.
+    async fn keep_resting(&self, site: &Site, begun: &Begun, log: &BackupLog) -> Result<Taken, Failure> {
+        let known = Known {
+            log,
+            ledger: &begun.ledger,
+            tally: &site.tally,
+            outcomes: &site.outcomes,
+            operations: &site.operations,
+            revision: None,
+        };
+        Keeper::going_on(&site.layout, known, &site.claim, begun).try_write().await.map_err(untaken)?;
+        Ok(Taken::Resting { hooks: site.tally.status() })
+    }
+
+    /// Moves the Backup on to where it waits for its operations. From here on this run has nothing of
+    /// it any more.
+    async fn rest(
+        &self,
+        record: &mut BackupWriter,
+        site: &Site,
+        hooks: Option<Value>,
+        log: &BackupLog,
+        signals: &Signals,
+    ) -> Result<(), Failure> {
+        if let Some(failure) = signals.raised().filter(|failure| !matches!(failure, Failure::Stopped)) {
+            return Err(failure);
+        }
+        let counts = log.counts();
+        let attempted = Counts { attempted: site.operations.len() as u64, ..Counts::default() };
+        let mut status = counted(&attempted);
+        if let Some(hooks) = hooks {
+            status["hookStatus"] = hooks;
+        }
+        merge_into(&mut status, snapshots_counted(site.outcomes.counts()));
+        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
+            if count > 0 {
+                status[key] = json!(count);
+            }
+        }
+        let to = if counts.errors > 0 {
+            BackupPhase::WaitingForPluginOperationsPartiallyFailed
+        } else {
+            BackupPhase::WaitingForPluginOperations
+        };
+        record.move_on(to, &status, OPENING).await.map_err(Failure::Write)?;
+        self.own.lock().insert(record.uid().to_owned());
+        info!(
+            name = site.layout.backup(),
+            operations = attempted.attempted,
+            "stored all objects, and waits for operations"
+        );
+        Ok(())
     }
 }
 

@@ -22,7 +22,7 @@ impl Engine {
             // belongs to another backup.
             status["expiration"] = Value::Null;
         }
-        record.end(&json!({"status": status}), BackupPhase::InProgress, CLOSING).await
+        record.end(&json!({"status": status}), record.held_in(), CLOSING).await
     }
 
     pub(super) async fn fail_unbegun(

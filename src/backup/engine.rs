@@ -1,5 +1,6 @@
 //! What every run needs, how it may fail, and how it is ended from outside.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use berth_api::keys;
 use berth_core::run::AfterInterruption;
 use berth_core::violation::Violations;
 use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,6 +59,8 @@ pub struct Engine {
     pub metrics: BackupMetrics,
     /// When this process became the leader.
     pub since: Instant,
+    /// UIDs of Backups whose objects this process has stored and whose operations go on.
+    pub own: Arc<Mutex<HashSet<String>>>,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
     /// Turns of recoveries that read what dead runs have stored.
@@ -90,6 +94,12 @@ pub(super) enum Failure {
     Upload(#[source] UploadError),
     #[error("this run cannot continue from what an earlier run has stored any more")]
     Stale,
+    #[error(
+        "the backup cannot wait for its operations, because what it has stored could not be written down in its location"
+    )]
+    Unkept,
+    #[error("the DataUploads of the backup could not be read")]
+    Operations(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a worker ended")]
     Worker(#[source] tokio::task::JoinError),
     #[error("failed to write a file")]
@@ -116,6 +126,7 @@ impl Failure {
         match self {
             Self::Cluster(error) => error.downcast_ref().is_some_and(ListError::is_gone),
             Self::List(error) => error.is_gone(),
+            Self::Operations(_) => true,
             _ => false,
         }
     }

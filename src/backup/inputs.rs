@@ -82,7 +82,8 @@ impl Engine {
 
     /// The scope of a backup, if the run writes checkpoints.
     pub(super) fn scope_of(&self, cluster: &Cluster, prepared: &Prepared) -> Option<Packed> {
-        if self.after_interruption != AfterInterruption::Resume {
+        // A backup with operations waits for them with nothing but its checkpoint.
+        if self.after_interruption != AfterInterruption::Resume && !prepared.moves_data {
             return None;
         }
         let scope = Scope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);

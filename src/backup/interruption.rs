@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_core::run::{Cause, Ended, Next, after};
+use berth_core::run::{AfterInterruption, Cause, Ended, Next, after};
 use kube::ResourceExt;
 use tracing::{info, warn};
 
@@ -11,6 +11,7 @@ use super::begun::Site;
 use super::engine::{Engine, Failure, LAST_PART};
 use super::keeper::{KeepError, Keeper};
 use super::log::BackupLog;
+use super::operations::uploads::cancel_all;
 use super::status::{BackupWriter, WriteError};
 use super::upload::UploadError;
 use crate::storage::is_refused;
@@ -30,13 +31,17 @@ impl Engine {
     ) -> Next {
         let (cause, setting) = (cause(failure), self.after_interruption);
         let may_go_on = record.runs().may_go_on();
-        after(&Ended { cause, may_go_on, is_resumable, is_stuck, setting })
+        let is_after = record.is_after();
+        // Nothing has interrupted a backup that this process completes.
+        let setting = if is_after { AfterInterruption::Resume } else { setting };
+        after(&Ended { cause, may_go_on, is_resumable, is_stuck, is_after, setting })
     }
 
     /// Leaves the Backup to the run that takes it up.
     pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
         let name = record.object().name_any();
-        if !matches!(failure, Failure::Stopped) {
+        // A backup that only has to be completed takes no slot, so it is tried as long as it takes.
+        if !matches!(failure, Failure::Stopped) && !record.is_after() {
             warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
@@ -45,7 +50,11 @@ impl Engine {
             }
             return;
         }
-        info!(%name, "handed the run over to the next leader");
+        if matches!(failure, Failure::Stopped) {
+            info!(%name, "handed the run over to the next leader");
+        } else {
+            warn!(%name, reason = chain(failure), "could not complete a backup whose data is moved: trying again");
+        }
         if let Err(error) = record.hand_over(SHORTLY).await {
             warn!(%name, error = chain(&error), "could not record the handover: the run counts as one that died");
         }
@@ -99,6 +108,9 @@ impl Engine {
         if next != Next::End {
             self.leave(record, &failure).await;
             return Ok(());
+        }
+        if !is_taken && (record.is_after() || !site.operations.is_empty() || record.moves_data()) {
+            cancel_all(&self.client, &self.namespace, record.uid(), false).await;
         }
         if site.has_data && !is_taken {
             Box::pin(self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true)).await;

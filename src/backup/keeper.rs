@@ -18,6 +18,7 @@ use super::ledger::{Extents, Ledger};
 use super::log::{BackupLog, Told, Untold};
 use super::messages::Progress;
 use super::noted::Noted;
+use super::operations::Movements;
 use super::revision::Revision;
 use super::volumes::outcomes::Outcomes;
 use crate::storage::{ClaimError, Layout};
@@ -42,6 +43,7 @@ pub struct Known<'a> {
     pub log: &'a BackupLog,
     pub ledger: &'a Ledger,
     pub tally: &'a Tally,
+    pub operations: &'a Movements,
     pub outcomes: &'a Outcomes,
     pub revision: Option<&'a Revision>,
 }
@@ -65,6 +67,7 @@ pub struct Keeper<'a> {
     uploaded: Uploaded,
     tail: Bytes,
     is_whole: bool,
+    is_collected: bool,
     /// Version of the checkpoint in the store.
     version: Option<UpdateVersion>,
     /// Number of messages before the first list.
@@ -91,6 +94,7 @@ impl<'a> Keeper<'a> {
             uploaded: Uploaded::default(),
             tail: Bytes::new(),
             is_whole: false,
+            is_collected: false,
             version: None,
             told_before: known.log.told().len(),
             begun: Instant::now(),
@@ -108,6 +112,7 @@ impl<'a> Keeper<'a> {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
             is_whole: begun.is_whole,
+            is_collected: begun.is_collected,
             version: Some(begun.version.clone()),
             is_behind: true,
             goes_on: true,
@@ -118,6 +123,11 @@ impl<'a> Keeper<'a> {
     /// Whether a checkpoint of this run is in the store.
     pub fn has_one(&self) -> bool {
         self.version.is_some() && !self.is_over
+    }
+
+    /// Whether the checkpoint in the store is this run's and says all that is stored.
+    pub fn is_up_to_date(&self) -> bool {
+        self.has_one() && !self.is_behind
     }
 
     /// Whether this run has stored more than it began with.
@@ -169,6 +179,13 @@ impl<'a> Keeper<'a> {
                 self.known.ledger.stored(contents);
                 self.tail = Bytes::new();
                 self.is_whole = true;
+                Some(kept)
+            }
+            Progress::Resting { upload, tail, contents, kept } => {
+                self.uploaded.upload = upload;
+                self.known.ledger.stored(contents);
+                self.tail = tail;
+                self.is_collected = true;
                 Some(kept)
             }
         }
@@ -259,6 +276,7 @@ impl<'a> Keeper<'a> {
             told: self.told(&balance.extents),
             untold: self.untold(&balance.extents),
             hooks,
+            operations: self.known.operations.all(),
             volumes: self.known.outcomes.all(),
             moment: Revision::sentences(self.known.revision),
         };
@@ -269,6 +287,7 @@ impl<'a> Keeper<'a> {
             uploaded: self.uploaded.clone(),
             tail: self.tail.clone(),
             is_whole: self.is_whole,
+            is_collected: self.is_collected,
             balance,
             remembered,
             lines: if lines.len() > MOST_LINES { Bytes::new() } else { lines },
@@ -279,7 +298,7 @@ impl<'a> Keeper<'a> {
     /// of lists that are not read again, and those of what is done once.
     fn told(&self, extents: &Extents) -> Vec<Told> {
         let told = self.known.log.told();
-        if self.is_whole {
+        if self.is_whole || self.is_collected {
             return told;
         }
         let is_kept = |told: &Told| told.lasts || self.known.ledger.is_through(&told.resource, extents);
@@ -291,7 +310,7 @@ impl<'a> Keeper<'a> {
     fn untold(&self, extents: &Extents) -> Untold {
         let mut untold = self.known.log.untold();
         let is_kept = |name: &String| name.is_empty() || self.known.ledger.is_through(name, extents);
-        untold.retain(|name, _| self.is_whole || is_kept(name));
+        untold.retain(|name, _| self.is_whole || self.is_collected || is_kept(name));
         untold
     }
 }
@@ -334,7 +353,15 @@ mod tests {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: None };
+        let operations = Movements::default();
+        let known = Known {
+            log: &log,
+            ledger: &ledger,
+            tally: &tally,
+            outcomes: &outcomes,
+            operations: &operations,
+            revision: None,
+        };
         let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
@@ -358,7 +385,15 @@ mod tests {
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
         let outcomes = Outcomes::default();
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: None };
+        let operations = Movements::default();
+        let known = Known {
+            log: &log,
+            ledger: &ledger,
+            tally: &tally,
+            outcomes: &outcomes,
+            operations: &operations,
+            revision: None,
+        };
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());

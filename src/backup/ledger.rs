@@ -231,6 +231,11 @@ impl Ledger {
         self.state.lock().kept
     }
 
+    /// The ID for objects that have no names in the ledger.
+    pub fn nowhere() -> PageId {
+        PageId { kind: usize::MAX, page: 0 }
+    }
+
     /// The ID for objects of this type that no list brings.
     pub fn beside(&self, kind: &ResourceType) -> PageId {
         PageId { kind: self.place(kind), page: 0 }
@@ -294,6 +299,10 @@ impl Ledger {
     pub fn stored(&self, contents: Vec<Contents>) {
         let state = &mut *self.state.lock();
         for Contents { page, names } in contents {
+            // An object beside the types of the backup has no names here.
+            if page.kind >= state.types.len() {
+                continue;
+            }
             state.count += names.len() as u64;
             if let Some(of_type) = state.types.get_mut(page.kind) {
                 if let Some(left) = of_type.left(page) {

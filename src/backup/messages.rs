@@ -12,6 +12,8 @@ pub enum Part {
     Member(Bytes, Vec<Contents>),
     /// The last member: the archive is complete. Without it the upload is given up.
     End(Bytes),
+    /// No more members for now: a later run adds some and completes the archive.
+    Rest,
 }
 
 /// What the upload sends to the keeper.
@@ -28,4 +30,13 @@ pub enum Progress {
     /// The last part of the archive is stored, too. `kept` is answered when a checkpoint says so;
     /// then the upload is completed.
     Whole { receipts: Vec<Receipt>, contents: Vec<Contents>, kept: oneshot::Sender<()> },
+    /// All members that there are for now have been sent. Those behind the stored parts are in the
+    /// checkpoint alone. `kept` is answered when a checkpoint was tried.
+    Resting {
+        upload: String,
+        /// Bytes behind the stored parts.
+        tail: Bytes,
+        contents: Vec<Contents>,
+        kept: oneshot::Sender<()>,
+    },
 }

@@ -1,5 +1,44 @@
-//! A stand-in until asynchronous operations are part of the engine: nothing moves the data of
-//! snapshots yet.
+//! Movements of snapshot data, which go on after a backup has stored its objects.
+//!
+//! A movement is a DataUpload, run by Velero's node-agents or by another data mover. The run creates
+//! it ([`Mover`]) and remembers it in its checkpoint. When all objects are stored and movements are
+//! under way, the run lets everything go: its last checkpoint holds what is needed to complete the
+//! archive, and the Backup moves on to WaitingForPluginOperations, in which it holds no slot.
+//! `waiting` follows the DataUploads by one watch (`shown`), and `finalize` completes the archive
+//! when all of them have ended. Both begin from the API objects and the checkpoint, whichever
+//! process stored the objects.
+
+pub mod files;
+mod finalize;
+pub mod shown;
+pub mod uploads;
+mod waiting;
+
+use std::collections::BTreeMap;
+
+use berth_api::velero::{Backup, BackupSpec};
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+pub use uploads::operation_timeout;
+pub use waiting::{Attended, recorded};
+
+use super::log::BackupLog;
+use super::related::key;
+use crate::text::chain;
+use crate::write::{Answer, Pauses, create};
+use uploads::{Asked, Upload, api, name_of, object};
+
+/// Most movements of one backup. Each takes some hundred bytes of the checkpoint.
+pub const MOST_MOVEMENTS: usize = 10_000;
+/// How long the creation of one DataUpload is tried.
+const INSISTS: std::time::Duration = std::time::Duration::from_secs(60);
+/// How often the data of one claim is begun to be moved, each time because an earlier run has
+/// canceled its DataUpload.
+const MOST_TRIES: u32 = 16;
 
 /// A claim whose snapshot is ready and whose data is to be moved into the storage location.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,24 +46,200 @@ pub struct Moved {
     pub namespace: String,
     pub claim: String,
     pub claim_uid: String,
+    /// The PersistentVolume.
     pub volume: String,
+    /// The VolumeSnapshot, in the namespace of the claim.
     pub snapshot: String,
+    /// Its VolumeSnapshotContent.
     pub content: String,
+    /// StorageClass of the claim.
     pub storage_class: String,
     pub snapshot_class: String,
+    /// The CSI driver.
     pub driver: String,
 }
 
 /// Moves the data of snapshots.
 pub trait MoveData: Send + Sync {
+    /// Begins to move the data. From then on the snapshot belongs to the movement.
+    ///
+    /// # Errors
+    /// Why the data is not moved, for a message.
     fn move_data(&self, moved: Moved) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// The value of the annotation `velero.io/data-upload-name` of a claim in the archive, by which
+    /// a restore finds its data. `None`: its data is not moved.
+    fn upload_of(&self, claim_uid: &str) -> Option<String>;
 }
 
-/// STUB: replaced when operations are merged.
-pub struct NotYet;
+/// A movement that was begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Movement {
+    /// Name of the DataUpload.
+    pub upload: String,
+    pub namespace: String,
+    pub claim: String,
+    pub claim_uid: String,
+    /// The PersistentVolume; empty if it is not known.
+    pub volume: String,
+    /// VolumeSnapshot in the namespace of the claim.
+    pub snapshot: String,
+    pub driver: String,
+    /// When the DataUpload was created, RFC 3339.
+    pub created: String,
+}
 
-impl MoveData for NotYet {
-    async fn move_data(&self, _moved: Moved) -> Result<(), String> {
-        Err("moved data is not stored yet".to_owned())
+/// The movements of a backup, over all of its runs.
+#[derive(Default)]
+pub struct Movements(Mutex<BTreeMap<String, Movement>>);
+
+impl Movements {
+    pub fn of(all: Vec<Movement>) -> Self {
+        Self(Mutex::new(all.into_iter().map(|one| (one.upload.clone(), one)).collect()))
+    }
+
+    /// A copy for a checkpoint, in the order of names.
+    pub fn all(&self) -> Vec<Movement> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    fn note(&self, movement: Movement) {
+        self.0.lock().insert(movement.upload.clone(), movement);
+    }
+
+    /// Adds what stands in the cluster and is not known, because the run that created it ended
+    /// before its next checkpoint.
+    pub fn adopt(&self, found: &[Upload]) {
+        for upload in found.iter().filter(|upload| !upload.is_given_up()) {
+            let all = &mut *self.0.lock();
+            if all.len() >= MOST_MOVEMENTS || all.contains_key(&upload.name) {
+                continue;
+            }
+            all.insert(upload.name.clone(), upload.movement());
+        }
+    }
+
+    /// Keys of the snapshots that belong to them.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.0.lock().values().map(|one| key(Some(&one.namespace), &one.snapshot)).collect()
+    }
+
+    fn of_claim(&self, uid: &str) -> Option<String> {
+        let all = self.0.lock();
+        all.values().find(|one| one.claim_uid == uid).map(|one| one.upload.clone())
     }
 }
+
+/// Creates the DataUploads of one run.
+pub struct Mover<'a> {
+    client: Client,
+    namespace: String,
+    asked: Asked,
+    movements: &'a Movements,
+    log: &'a BackupLog,
+}
+
+impl<'a> Mover<'a> {
+    pub fn new(
+        client: &Client,
+        namespace: &str,
+        backup: &Backup,
+        movements: &'a Movements,
+        log: &'a BackupLog,
+    ) -> Self {
+        let asked = Asked::of(backup);
+        Self { client: client.clone(), namespace: namespace.to_owned(), asked, movements, log }
+    }
+
+    /// Creates the DataUpload, or finds the one that an earlier run has created: its name follows
+    /// from the Backup and the claim, so no crash leads to two of them.
+    async fn begin(&self, moved: &Moved) -> Result<Upload, String> {
+        let api = api(&self.client, &self.namespace);
+        let (begun, mut pauses) = (Instant::now(), Pauses::default());
+        let mut try_count = 0;
+        loop {
+            let name = name_of(&self.asked.backup, &self.asked.uid, &moved.claim_uid, try_count);
+            let error = match create(&api, &object(&self.namespace, &name, &self.asked, moved)).await {
+                Answer::Written(created) => return Ok(Upload::read(created)),
+                Answer::Conflict(_) => match api.get_opt(&name).await {
+                    Ok(Some(found)) => {
+                        let is_ours = uploads::is_of(&found, &self.asked.uid);
+                        let found = Upload::read(found);
+                        if is_ours && !found.is_given_up() {
+                            return Ok(found);
+                        }
+                        try_count += 1;
+                        if try_count >= MOST_TRIES {
+                            return Err(format!("DataUploads from {name} back stand in its way"));
+                        }
+                        continue;
+                    }
+                    Ok(None) => None,
+                    Err(error) => Some(error),
+                },
+                Answer::Gone(_) => {
+                    return Err(
+                        "the cluster has no DataUploads: install Velero's definitions and node-agents"
+                            .to_owned(),
+                    );
+                }
+                Answer::Refused(error) if crate::queue::refusals::is_lasting(&error) => {
+                    return Err(format!("its DataUpload was refused: {}", chain(&error)));
+                }
+                Answer::Refused(error) => Some(error),
+                Answer::TimedOut => None,
+            };
+            if begun.elapsed() >= INSISTS {
+                let why =
+                    error.map_or_else(|| "the API server did not answer in time".to_owned(), |e| chain(&e));
+                return Err(format!("its DataUpload could not be created: {why}"));
+            }
+            pauses.wait().await;
+        }
+    }
+}
+
+impl MoveData for Mover<'_> {
+    async fn move_data(&self, moved: Moved) -> Result<(), String> {
+        if self.movements.len() >= MOST_MOVEMENTS {
+            return Err(format!("a backup moves the data of {MOST_MOVEMENTS} claims at most"));
+        }
+        let upload = self.begin(&moved).await?;
+        let name = &upload.name;
+        self.log
+            .info(&format!("DataUpload {name} moves the data of claim {}/{}", moved.namespace, moved.claim));
+        let created = upload.created.unwrap_or_else(Timestamp::now);
+        self.movements.note(Movement {
+            upload: upload.name,
+            namespace: moved.namespace,
+            claim: moved.claim,
+            claim_uid: moved.claim_uid,
+            volume: moved.volume,
+            snapshot: moved.snapshot,
+            driver: moved.driver,
+            created: created.to_string(),
+        });
+        Ok(())
+    }
+
+    fn upload_of(&self, claim_uid: &str) -> Option<String> {
+        self.movements.of_claim(claim_uid).map(|name| format!("{}/{name}", self.namespace))
+    }
+}
+
+/// Whether a backup may have movements.
+pub fn moves_data(spec: &BackupSpec) -> bool {
+    spec.snapshot_move_data == Some(true)
+}
+
+#[cfg(test)]
+mod tests;

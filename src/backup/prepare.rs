@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
 use super::log::{About, BackupLog};
+use super::operations::moves_data;
 use crate::patch::{digest, kept_until, known_location, merge_into};
 use crate::text::few;
 
@@ -71,6 +72,8 @@ pub struct Prepared {
     idle_order: Vec<String>,
     /// Types with a rule in the policy of which the backup takes none, whatever the rule says.
     left_out: Vec<String>,
+    /// The backup may have operations that go on after its objects are stored.
+    pub moves_data: bool,
     /// Merge patch that sets phase InProgress.
     pub patch: Value,
 }
@@ -189,6 +192,8 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
         idle,
         idle_order,
         left_out,
+        moves_data: patch.pointer("/spec/snapshotMoveData") == Some(&json!(true))
+            || moves_data(&situation.backup.spec),
         patch,
         wanted,
         resolved,

@@ -16,6 +16,7 @@ use berth_api::keys;
 use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::{Claim, Verdict, judge};
+use berth_core::operation::Counts;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -34,6 +35,7 @@ use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
 use super::volumes::outcomes::Data;
+use crate::patch::merge_into;
 use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
 
@@ -48,11 +50,16 @@ const REMOVAL: Duration = Duration::from_secs(60);
 const LOOKS: usize = 5;
 
 /// What the archive holds, and its size.
+#[derive(Default)]
 pub(super) struct Stored {
     pub list: ResourceList,
     pub bytes: u64,
     /// `status.hookStatus`.
     pub hooks: Option<Value>,
+    /// The file of item operations.
+    pub operations: Vec<Value>,
+    /// How many operations there were, and what has become of them.
+    pub counts: Counts,
     pub volumes: Data,
 }
 
@@ -207,14 +214,8 @@ impl Engine {
         if let Some(hooks) = &stored.hooks {
             status["hookStatus"] = hooks.clone();
         }
-        let (attempted, completed) = stored.volumes.snapshots;
-        for (key, count) in
-            [("csiVolumeSnapshotsAttempted", attempted), ("csiVolumeSnapshotsCompleted", completed)]
-        {
-            if count > 0 {
-                status[key] = json!(count);
-            }
-        }
+        merge_into(&mut status, counted(&stored.counts));
+        merge_into(&mut status, snapshots_counted(stored.volumes.snapshots));
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
@@ -225,8 +226,8 @@ impl Engine {
             (Artifact::Results, results),
             (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
             (Artifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
-            (Artifact::VolumeSnapshots, none.clone()),
-            (Artifact::ItemOperations, none),
+            (Artifact::VolumeSnapshots, none),
+            (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
             (Artifact::Logs, lines),
         ];
         // Wait for every request, because one under way could store a file after its removal.
@@ -412,6 +413,34 @@ pub(super) fn unsettled() -> object_store::Error {
         store: "metadata",
         source: "another request writes velero-backup.json just now".into(),
     }
+}
+
+/// The fields of the status that count snapshots.
+pub(super) fn snapshots_counted((attempted, completed): (u64, u64)) -> Value {
+    let mut status = json!({});
+    for (key, count) in
+        [("csiVolumeSnapshotsAttempted", attempted), ("csiVolumeSnapshotsCompleted", completed)]
+    {
+        if count > 0 {
+            status[key] = json!(count);
+        }
+    }
+    status
+}
+
+/// The fields of the status that count operations; those that are 0 are absent.
+pub(super) fn counted(counts: &Counts) -> Value {
+    let mut status = json!({});
+    for (key, count) in [
+        ("backupItemOperationsAttempted", counts.attempted),
+        ("backupItemOperationsCompleted", counts.completed),
+        ("backupItemOperationsFailed", counts.failed),
+    ] {
+        if count > 0 {
+            status[key] = json!(count);
+        }
+    }
+    status
 }
 
 /// The phase of a stored backup.

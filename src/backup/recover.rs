@@ -25,6 +25,8 @@ use super::engine::{Engine, Failure, LAST_PART, OPENING, Signals};
 use super::hooks::Tally;
 use super::inputs::Cluster;
 use super::log::BackupLog;
+use super::operations::Movements;
+use super::operations::uploads::cancel_all;
 use super::prepare::Prepared;
 use super::publication::{Shown, unsettled};
 use super::scene::Scene;
@@ -75,7 +77,7 @@ impl Engine {
         tell: impl FnOnce(&str) + Send,
     ) -> Result<Option<Backup>, WriteError> {
         let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
-        if record.phase() != BackupPhase::InProgress.as_str() {
+        if record.phase() != record.held_in().as_str() {
             return Ok(None);
         }
         let (run, is_begun) = (run_id(), record.is_begun());
@@ -131,13 +133,17 @@ impl Engine {
             let is_unread = next.is_err();
             let status = match next {
                 Ok(Next::Nothing) => return Ok(None),
+                Ok(Next::Run(scene)) if record.is_after() => {
+                    self.finalize(&mut record, *scene, &thawed.log, &signals).await?;
+                    break;
+                }
                 Ok(Next::Run(scene)) => {
                     self.run_again(&mut record, *scene, thawed, &signals, tell).await?;
                     break;
                 }
                 Ok(Next::End(status)) => status,
                 Err(error) if spent < LOCATION && !is_canceled => {
-                    warn!(%name, error = format!("{error:#}"), "InProgress, but no controller is running it; could not read its location: trying again");
+                    warn!(%name, error = format!("{error:#}"), "could not read the location of a backup that no controller is running: trying again");
                     tokio::select! {
                         () = sleep(PAUSE) => spent += PAUSE,
                         () = signals.canceled.cancelled(), if !is_publishing => {}
@@ -152,6 +158,11 @@ impl Engine {
                     warn!(%name, error = format!("{error:#}"), "a backup is stored, and its last file cannot be written: it is tried again until its location is back, or the Backup is canceled or deleted");
                     return Ok(None);
                 }
+                // Its data is moved, and it takes no slot.
+                Err(error) if record.is_after() && !is_canceled && !record.is_expired(Timestamp::now()) => {
+                    warn!(%name, error = format!("{error:#}"), "could not read the location of a backup that only has to be completed: it is tried again until the backup expires, or is canceled or deleted");
+                    return Ok(None);
+                }
                 Err(error) if is_canceled => {
                     warn!(%name, error = format!("{error:#}"), "could not remove the files of a canceled backup");
                     failed(CANCELED, Timestamp::now())
@@ -164,8 +175,11 @@ impl Engine {
             if is_unread && !is_publishing {
                 Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), true)).await;
             }
-            warn!(%name, phase = %status["phase"], "InProgress, but no controller was running it: ended");
-            record.end(&json!({"status": status}), BackupPhase::InProgress, OPENING).await?;
+            warn!(%name, phase = %status["phase"], "no controller was running the backup: ended");
+            if status["phase"] == BackupPhase::Failed.as_str() && (record.moves_data() || record.is_after()) {
+                cancel_all(&self.client, &self.namespace, uid, false).await;
+            }
+            record.end(&json!({"status": status}), record.held_in(), OPENING).await?;
             break;
         }
         let backup = record.backup().ok();
@@ -204,6 +218,9 @@ impl Engine {
                     {
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
+                }
+                if record.moves_data() || record.is_after() {
+                    cancel_all(&self.client, &self.namespace, record.uid(), false).await;
                 }
                 Box::pin(self.remove_snapshots(scene.layout.backup(), record.uid(), &BTreeSet::new(), true))
                     .await;
@@ -274,6 +291,7 @@ impl Engine {
             is_taken_over: true,
             staged: None,
             tally,
+            operations: Movements::default(),
             outcomes: Outcomes::default(),
             has_data: true,
         };
@@ -323,6 +341,9 @@ impl Engine {
             return self.conclude(record, &site, &log, failure).await;
         }
         if site.begun.is_none() {
+            if record.moves_data() {
+                cancel_all(&self.client, &self.namespace, record.uid(), true).await;
+            }
             match self.freeze(record, &cluster, &prepared).await {
                 Ok(scope) => site.scope = scope,
                 Err(error) => return self.conclude(record, &site, &log, Failure::Write(error)).await,
@@ -365,7 +386,7 @@ impl Engine {
     /// Claims the folder for this run, keeping what it continues from and removing the rest.
     /// Returns the log of the earlier run with what was logged since. `policy`: digest of the
     /// resource policy.
-    async fn enter(
+    pub(super) async fn enter(
         &self,
         record: &BackupWriter,
         scene: &Scene,
@@ -384,6 +405,7 @@ impl Engine {
             match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
                 Ok((mut begun, known)) => {
                     site.tally.add(std::mem::take(&mut begun.tried));
+                    site.operations = Movements::of(std::mem::take(&mut begun.operations));
                     site.outcomes = Outcomes::of(std::mem::take(&mut begun.volumes));
                     site.staged = Some(begun.staged.clone());
                     (site.begun, log, before) = (Some(begun), Some(known), Some(run));

@@ -12,6 +12,7 @@ use super::checkpoint::Packed;
 use super::engine::{Engine, Failure, OPENING, Signals, schedule};
 use super::hooks::Tally;
 use super::log::BackupLog;
+use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
 use crate::storage::{Layout, Opened};
@@ -93,6 +94,7 @@ impl Engine {
                 is_taken_over: false,
                 staged: None,
                 tally: Tally::default(),
+                operations: Movements::default(),
                 outcomes: Outcomes::default(),
                 has_data: false,
             })

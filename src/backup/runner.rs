@@ -5,18 +5,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::velero::Backup;
+use berth_core::operation::{Counts, Glance, Stage, is_due};
 use berth_core::queue::{Entry, Phase, View, may_run};
 use jiff::Timestamp;
+use kube::ResourceExt as _;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::engine::{Engine, Signals};
+use super::operations::shown::UploadCache;
+use super::operations::{Attended, recorded};
 use super::status::WriteError;
 use crate::events::{Events, What};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
+use crate::queue::seen::After;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
@@ -26,6 +33,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub struct Runner {
     pub engine: Engine,
     pub store: Arc<BackupCache>,
+    /// DataUploads, by which Backups are followed that have left the queue.
+    pub uploads: Arc<UploadCache>,
     pub events: Events,
     /// Cancelled when the process must end.
     pub stop: CancellationToken,
@@ -42,19 +51,87 @@ impl Runner {
     /// be running in pods that another backup would take.
     fn view(&self, running: &HashMap<String, Run>) -> View {
         let mut view = self.store.view(None, Timestamp::now());
-        let gone = running.iter().filter(|(uid, run)| !self.is_there(uid, run));
-        view.backups.extend(gone.map(|(_, run)| Arc::clone(&run.entry)));
+        let gone = running.iter().filter(|(uid, run)| !self.store.is_there(&run.name, uid));
+        view.backups.extend(gone.filter_map(|(_, run)| run.entry.clone()));
         view
     }
 
-    fn is_there(&self, uid: &str, run: &Run) -> bool {
-        self.store.get(&run.name).is_some_and(|item| item.entry.uid == uid)
+    /// Takes up the Backups that have left the queue and must be looked at now.
+    fn attend(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, Run>,
+        looks: &Looks,
+        hurry: &CancellationToken,
+    ) {
+        for gone in self.store.take_gone() {
+            if gone.is_ours && !is_busy(running, &gone.name) {
+                let After { name, uid, location, .. } = gone;
+                let engine = self.engine.clone();
+                let work = {
+                    let (name, uid) = (name.clone(), uid.clone());
+                    async move { engine.forget(&name, &uid, &location).await }
+                };
+                let task = runs.spawn(work).id();
+                running.insert(uid, Run { name, entry: None, signals: Signals::default(), task });
+            }
+        }
+        if !self.uploads.is_synced() {
+            return;
+        }
+        let all = self.store.after();
+        looks.retain(|uid| all.iter().any(|after| after.uid == uid));
+        for after in all.into_iter().filter(|after| after.is_ours) {
+            let After { name, uid, phase, operations, limit, .. } = &after;
+            let Some(stage) = Stage::of(phase.as_str()) else { continue };
+            let (shown, there) = self.uploads.counts(uid, operations.attempted, *limit, Timestamp::now());
+            let (since, failures) = looks.of(uid);
+            let glance = Glance {
+                stage,
+                recorded: *operations,
+                shown,
+                there,
+                is_canceled: after.is_canceled,
+                since,
+                failures,
+            };
+            if is_busy(running, name) || !is_due(&glance) {
+                continue;
+            }
+            let signals = Signals { stop: hurry.clone(), ..Signals::default() };
+            let (engine, store, failures, looks) =
+                (self.engine.clone(), Arc::clone(&self.store), self.failures(), looks.clone());
+            let work = {
+                let (name, uid, signals) = (name.clone(), uid.clone(), signals.clone());
+                async move {
+                    let has_failed = match engine.attend(&name, &uid, signals).await {
+                        Ok(Attended::Written(backup)) => {
+                            store.refusals.written(&uid);
+                            failures.tell_operations(&backup);
+                            looks.forget(&uid);
+                            store.observe_write(&backup);
+                            return;
+                        }
+                        Ok(Attended::Nothing) => false,
+                        Ok(Attended::Later) => true,
+                        Err(error) => {
+                            failures.failed(&name, &uid, &error);
+                            true
+                        }
+                    };
+                    looks.note(&uid, has_failed);
+                }
+            };
+            let task = runs.spawn(work).id();
+            running.insert(uid.clone(), Run { name: name.clone(), entry: None, signals, task });
+        }
     }
 
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
     /// once.
     pub async fn run(self) {
         let mut changed = self.store.changed();
+        let (mut moved, looks) = (self.uploads.changed(), Looks::default());
         let mut runs: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<String, Run> = HashMap::new();
         let mut look_for_orphans = true;
@@ -82,7 +159,7 @@ impl Runner {
                     let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
-                        entry: Arc::clone(&item.entry),
+                        entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
@@ -91,6 +168,7 @@ impl Runner {
                                 match engine.recover(&name, &uid, signals, tell).await {
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
+                                        failures.tell_operations(&backup);
                                         store.observe_write(&backup);
                                     }
                                     Ok(None) => {}
@@ -116,7 +194,7 @@ impl Runner {
                     let (store, failures) = (Arc::clone(&self.store), self.failures());
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
-                        entry: Arc::clone(&item.entry),
+                        entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
                         task: runs
                             .spawn(async move {
@@ -126,6 +204,7 @@ impl Runner {
                                     // slot.
                                     Ok(Some(backup)) => {
                                         store.refusals.written(&uid);
+                                        failures.tell_operations(&backup);
                                         store.observe_write(&backup);
                                         return;
                                     }
@@ -143,11 +222,14 @@ impl Runner {
                     });
                 }
             }
+            if !self.stop.is_cancelled() {
+                self.attend(&mut runs, &mut running, &looks, &hurry);
+            }
             for (uid, Run { name, signals, .. }) in &running {
-                match self.store.get(name).filter(|item| item.entry.uid == *uid) {
-                    None => signals.deleted.cancel(),
-                    Some(item) if item.entry.canceled => signals.canceled.cancel(),
-                    Some(_) => {}
+                if !self.store.is_there(name, uid) {
+                    signals.deleted.cancel();
+                } else if self.store.is_canceled(name, uid) {
+                    signals.canceled.cancel();
                 }
             }
             if self.stop.is_cancelled() && running.is_empty() {
@@ -155,6 +237,7 @@ impl Runner {
             }
             tokio::select! {
                 _ = changed.changed() => {}
+                _ = moved.changed() => {}
                 _ = ticks.tick() => look_for_orphans = true,
                 () = self.stop.cancelled(), if !self.stop.is_cancelled() => {
                     info!(running = running.len(), for_seconds = self.drain.as_secs(), "running backups may continue for that long");
@@ -185,6 +268,24 @@ struct FailureReporter {
 }
 
 impl FailureReporter {
+    /// Tells of a Backup that has begun to wait for its operations, or waits no more.
+    fn tell_operations(&self, backup: &Backup) {
+        let Counts { attempted, completed, failed } = recorded(backup);
+        let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
+        match Stage::of(backup.phase().as_str()) {
+            Some(Stage::Waiting) if completed + failed == 0 => {
+                let note =
+                    format!("all objects are stored; {attempted} data movements go on, without a slot");
+                self.events.tell(What::OperationsBegun, &name, &uid, note);
+            }
+            Some(Stage::Finalizing) => {
+                let note = format!("{completed} of {attempted} data movements completed, {failed} failed");
+                self.events.tell(What::OperationsEnded, &name, &uid, note);
+            }
+            _ => {}
+        }
+    }
+
     fn failed(&self, name: &str, uid: &str, error: &WriteError) {
         match error {
             WriteError::Gone => info!(%name, "the Backup is gone"),
@@ -192,12 +293,41 @@ impl FailureReporter {
             WriteError::Frozen(_) => {
                 warn!(%name, %error, "pods of a dead run may still be frozen: trying again")
             }
+            WriteError::Waits(why) => {
+                warn!(%name, %why, "could not follow the operations of a backup: trying again")
+            }
             error => warn!(%name, error = chain(error), "could not write the Backup"),
         }
         let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
         if is_refusal(error) && self.store.refusals.refused(uid) {
             tell_unwritable(&self.events, name, uid, error);
         }
+    }
+}
+
+/// When this process has last looked at Backups that have left the queue, by UID, and how often in
+/// a row that came to nothing.
+#[derive(Clone, Default)]
+struct Looks(Arc<Mutex<HashMap<String, (Instant, u32)>>>);
+
+impl Looks {
+    fn of(&self, uid: &str) -> (Option<Duration>, u32) {
+        self.0.lock().get(uid).map_or((None, 0), |(at, failures)| (Some(at.elapsed()), *failures))
+    }
+
+    fn note(&self, uid: &str, has_failed: bool) {
+        let all = &mut *self.0.lock();
+        let before = all.get(uid).map_or(0, |(_, failures)| *failures);
+        let failures = if has_failed { before.saturating_add(1) } else { 0 };
+        all.insert(uid.to_owned(), (Instant::now(), failures));
+    }
+
+    fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    fn retain(&self, is_known: impl Fn(&str) -> bool) {
+        self.0.lock().retain(|uid, _| is_known(uid));
     }
 }
 
@@ -210,8 +340,8 @@ fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
 /// A run, or a recovery.
 struct Run {
     name: String,
-    /// The entry as it was when the run began.
-    entry: Arc<Entry>,
+    /// The entry as it was when the run began. None of a Backup that has left the queue.
+    entry: Option<Arc<Entry>>,
     signals: Signals,
     task: tokio::task::Id,
 }

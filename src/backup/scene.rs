@@ -100,7 +100,11 @@ impl Engine {
             before: None,
         };
         let start = match self.after_interruption {
-            AfterInterruption::Resume if found.has_checkpoint() => layout.read_checkpoint_start(HEAD).await?,
+            setting
+                if found.has_checkpoint() && (setting == AfterInterruption::Resume || record.is_after()) =>
+            {
+                layout.read_checkpoint_start(HEAD).await?
+            }
             _ => None,
         };
         // An empty checkpoint is void: no run may continue from it.
@@ -112,6 +116,8 @@ impl Engine {
                 None
             }
         });
+        let is_own = record.is_after() && self.own.lock().contains(record.uid());
+        let setting = if is_own { AfterInterruption::Resume } else { self.after_interruption };
         let recovery = recover(&Interrupted {
             phase: record.phase(),
             // The cancel may have come after the Backup was read.
@@ -124,7 +130,7 @@ impl Engine {
             folder: &found.folder,
             scope: record.scope(),
             checkpoint: checkpoint.as_ref().map(Head::says),
-            setting: self.after_interruption,
+            setting,
         });
         Ok(Scene { location, layout, parts, found, checkpoint, ours, recovery })
     }

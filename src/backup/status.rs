@@ -46,6 +46,8 @@ pub enum WriteError {
     Unpublished(#[source] object_store::Error),
     #[error("the Backup could not be written in time")]
     Time(#[source] Option<kube::Error>),
+    #[error("the Backup stays in its phase: {0}")]
+    Waits(String),
     #[error("the Backup stays ReadyToStart: {0}")]
     NotBegun(String),
     #[error("{0} pods may be frozen still, because the hooks after them could not be run yet")]
@@ -61,6 +63,8 @@ pub struct BackupWriter {
     uid: String,
     /// Once it is begun or taken over: by whom.
     run: Option<String>,
+    /// The phase in which the run has it.
+    held_in: BackupPhase,
 }
 
 /// A new ID of a run, which no other run has.
@@ -80,7 +84,17 @@ impl BackupWriter {
             Ok(Err(error)) => return Err(WriteError::Refused(error)),
             Err(_) => return Err(WriteError::Time(None)),
         };
-        let record = Self { api, object, uid: uid.to_owned(), run: None };
+        let mut record =
+            Self { api, object, uid: uid.to_owned(), run: None, held_in: BackupPhase::InProgress };
+        let after = [
+            BackupPhase::WaitingForPluginOperations,
+            BackupPhase::WaitingForPluginOperationsPartiallyFailed,
+            BackupPhase::Finalizing,
+            BackupPhase::FinalizingPartiallyFailed,
+        ];
+        if let Some(phase) = after.into_iter().find(|phase| phase.as_str() == record.phase()) {
+            record.held_in = phase;
+        }
         if record.object.uid().as_deref() == Some(uid) { Ok(record) } else { Err(WriteError::Gone) }
     }
 
@@ -102,6 +116,21 @@ impl BackupWriter {
         &self.uid
     }
 
+    /// The phase in which a run has the Backup: InProgress, or one of those after it.
+    pub fn held_in(&self) -> BackupPhase {
+        self.held_in
+    }
+
+    /// Whether the Backup may have movements of data.
+    pub fn moves_data(&self) -> bool {
+        self.object.data.pointer("/spec/snapshotMoveData") == Some(&Value::Bool(true))
+    }
+
+    /// Whether all objects are stored and the Backup has left the queue.
+    pub fn is_after(&self) -> bool {
+        self.held_in != BackupPhase::InProgress
+    }
+
     fn annotation(&self, key: &str) -> Option<&str> {
         self.object.annotations().get(key).map(String::as_str)
     }
@@ -117,6 +146,12 @@ impl BackupWriter {
     pub fn is_publishing(&self) -> bool {
         self.annotation(keys::PUBLISHING).is_some()
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
+    }
+
+    /// Whether the time for which the backup is kept is over.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        let expires = self.object.data.pointer("/status/expiration").and_then(Value::as_str);
+        expires.and_then(|time| time.parse::<Timestamp>().ok()).is_some_and(|time| time <= now)
     }
 
     /// The pods in which a run has begun hooks, as recorded on the Backup.
@@ -176,7 +211,7 @@ impl BackupWriter {
     pub async fn take_over(&mut self, run: &str, patience: Duration) -> Result<(), WriteError> {
         self.run = None;
         let patch = json!({"metadata": {"annotations": {keys::RUN: run}}});
-        self.merge(&patch, BackupPhase::InProgress, patience).await?;
+        self.merge(&patch, self.held_in, patience).await?;
         self.run = Some(run.to_owned());
         Ok(())
     }
@@ -197,7 +232,7 @@ impl BackupWriter {
                 "csiVolumeSnapshotsAttempted": null, "csiVolumeSnapshotsCompleted": null,
             },
         });
-        self.merge(&patch, BackupPhase::InProgress, patience).await
+        self.merge(&patch, self.held_in, patience).await
     }
 
     /// Records the scope of a run that restarts the backup: from here on its checkpoints are
@@ -207,7 +242,7 @@ impl BackupWriter {
     /// See [`WriteError`].
     pub async fn freeze(&mut self, scope: &str, patience: Duration) -> Result<(), WriteError> {
         let patch = json!({"metadata": {"annotations": {keys::SCOPE: scope}}});
-        self.merge(&patch, BackupPhase::InProgress, patience).await
+        self.merge(&patch, self.held_in, patience).await
     }
 
     /// Hands the backup over to the next leader. A run that ends like this does not count. The
@@ -218,7 +253,7 @@ impl BackupWriter {
     pub async fn hand_over(&mut self, patience: Duration) -> Result<(), WriteError> {
         let runs = self.runs().without_latest().to_string();
         let patch = json!({"metadata": {"annotations": {keys::RUNS: runs, keys::FROZEN: null}}});
-        self.merge(&patch, BackupPhase::InProgress, patience).await
+        self.merge(&patch, self.held_in, patience).await
     }
 
     /// Clears the recorded pods, because their hooks were tried.
@@ -227,7 +262,30 @@ impl BackupWriter {
     /// See [`WriteError`].
     pub async fn thawed(&mut self, patience: Duration) -> Result<(), WriteError> {
         let patch = json!({"metadata": {"annotations": {keys::FROZEN: null}}});
-        self.merge(&patch, BackupPhase::InProgress, patience).await
+        self.merge(&patch, self.held_in, patience).await
+    }
+
+    /// Moves the Backup on to a phase after InProgress, with this status.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn move_on(
+        &mut self,
+        to: BackupPhase,
+        status: &Value,
+        patience: Duration,
+    ) -> Result<(), WriteError> {
+        let mut patch = json!({"status": status});
+        patch["status"]["phase"] = json!(to.as_str());
+        if self.held_in == BackupPhase::InProgress {
+            // The run hands the backup over, so it does not count.
+            let runs = self.runs().without_latest().to_string();
+            let marks = json!({keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null});
+            merge_into(&mut patch, json!({"metadata": {"annotations": marks}}));
+        }
+        self.merge(&patch, self.held_in, patience).await?;
+        self.held_in = to;
+        Ok(())
     }
 
     /// Asks for the permission to publish, with the final status except its phase. Once this write
@@ -239,7 +297,7 @@ impl BackupWriter {
     pub async fn may_publish(&mut self, status: &Value, patience: Duration) -> Result<(), WriteError> {
         let marks = json!({keys::PUBLISHING: self.run, keys::FROZEN: null});
         let patch = json!({"metadata": {"annotations": marks}, "status": status});
-        match self.merge(&patch, BackupPhase::InProgress, patience).await {
+        match self.merge(&patch, self.held_in, patience).await {
             // The write may have succeeded although its answer was lost.
             Err(_) if self.is_ours() && self.annotation(keys::PUBLISHING) == self.run.as_deref() => Ok(()),
             done => done,
@@ -267,7 +325,7 @@ impl BackupWriter {
             if self.phase() != from.as_str() {
                 return Err(WriteError::Phase(self.phase().to_owned()));
             }
-            if from == BackupPhase::InProgress && self.run.is_some() && !self.is_ours() {
+            if from == self.held_in && self.run.is_some() && !self.is_ours() {
                 return Err(WriteError::Taken);
             }
             let is_on_version = conflicts < CONFLICTS;

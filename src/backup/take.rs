@@ -9,6 +9,7 @@ use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -28,7 +29,7 @@ use super::ledger::Ledger;
 use super::list::ListError;
 use super::log::{About, BackupLog};
 use super::messages::Part;
-use super::operations::NotYet;
+use super::operations::{Movements, Mover, moves_data};
 use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
@@ -44,6 +45,17 @@ const PARTS: usize = 4;
 /// takes that long.
 const TOLD: usize = 64;
 
+/// What a run has stored.
+pub(super) enum Taken {
+    /// Everything.
+    Whole(Stored),
+    /// All objects, and what follows from operations is missing. Everything is in the checkpoint.
+    Resting {
+        /// `status.hookStatus`.
+        hooks: Option<Value>,
+    },
+}
+
 impl Engine {
     /// Lists, packs and stores everything that is not stored yet. When this returns nothing is on
     /// its way to the store any more.
@@ -55,8 +67,9 @@ impl Engine {
         prepared: &Prepared,
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<Stored, Failure> {
-        let spec = record.backup().map_err(|e| Failure::Cluster(e.into()))?.spec;
+    ) -> Result<Taken, Failure> {
+        let backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+        let spec = &backup.spec;
         let layout = site.layout.clone();
         for name in &prepared.missing {
             log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
@@ -74,11 +87,19 @@ impl Engine {
         let revision = Revision::new(version, cluster.aggregated.clone());
         let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
         let tally = std::mem::take(&mut site.tally);
+        let uid = record.uid().to_owned();
+        let movements = std::mem::take(&mut site.operations);
         // Kept in the site, because what becomes of snapshots depends on how the run ends.
         let outcomes = std::mem::take(&mut site.outcomes);
         outcomes.retain(|claim| ledger.has_stored(&claims(), claim));
-        let known =
-            Known { log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: revision.as_deref() };
+        let known = Known {
+            log,
+            ledger: &ledger,
+            tally: &tally,
+            outcomes: &outcomes,
+            operations: &movements,
+            revision: revision.as_deref(),
+        };
         let mut keeper = match &begun {
             Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
             None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
@@ -90,18 +111,16 @@ impl Engine {
         }
         if site.is_taken_over {
             // What the dead run has begun and not stored is taken anew.
-            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &outcomes.objects(), false)).await;
+            let mut kept = outcomes.objects();
+            if moves_data(spec) {
+                movements.adopt(&self.uploads_of(&uid).await?);
+                kept.extend(movements.snapshots());
+            }
+            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, false)).await;
         }
-        let (volumes, jobs) = self.volumes(
-            record,
-            &spec,
-            cluster,
-            prepared,
-            (layout.backup(), &site.claim.run),
-            log,
-            &outcomes,
-        );
-        let mover = NotYet;
+        let (volumes, jobs) =
+            self.volumes(record, spec, cluster, prepared, (layout.backup(), &site.claim.run), log, &outcomes);
+        let mover = Mover::new(&self.client, &self.namespace, &backup, &movements, log);
         let volumes = volumes.moved_by(&mover);
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
@@ -178,12 +197,23 @@ impl Engine {
             tally.correct(&mut list);
             // Before the archive is complete, because from then on nothing reads the objects again.
             Revision::tell(revision.as_deref(), log);
-            for one in unserved(&spec).iter() {
+            for one in unserved(spec).iter() {
                 log.error(&About::Velero, "", &one.to_string());
             }
             volumes.tell();
-            let closing = archive::closing().map_err(Failure::Archive)?;
-            let _ = parts.send(Part::End(closing.into())).await;
+            if moves_data(spec) {
+                movements.adopt(&self.uploads_of(&uid).await?);
+            }
+            let last = if movements.is_empty() {
+                Part::End(archive::closing().map_err(Failure::Archive)?.into())
+            } else {
+                log.info(&format!(
+                    "all objects are stored; the data of {} claims is still moved",
+                    movements.len()
+                ));
+                Part::Rest
+            };
+            let _ = parts.send(last).await;
             drop(parts);
             Ok(list)
         };
@@ -227,6 +257,21 @@ impl Engine {
         site.has_data |= volumes.has_begun();
         let traits = volumes.traits();
         let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
+            (Ok(_), Ok(_)) if !movements.is_empty() => {
+                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                match &keeper {
+                    Some(keeper) if keeper.is_up_to_date() => {
+                        site.outcomes = Outcomes::of(outcomes.all());
+                        site.operations = Movements::of(movements.all());
+                        return Ok(Taken::Resting { hooks: tally.status() });
+                    }
+                    Some(_) => Failure::Store(object_store::Error::Generic {
+                        store: "checkpoint",
+                        source: "the checkpoint of a backup that waits could not be written".into(),
+                    }),
+                    None => Failure::Unkept,
+                }
+            }
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
@@ -235,7 +280,7 @@ impl Engine {
                 let data = Box::pin(self.data(record, &outcomes, &traits)).await;
                 let hooks = tally.status();
                 site.outcomes = Outcomes::of(outcomes.all());
-                return Ok(Stored { list, bytes, hooks, volumes: data? });
+                return Ok(Taken::Whole(Stored { list, bytes, hooks, volumes: data?, ..Stored::default() }));
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
             (_, Err(UploadError::Claim(error))) => Failure::Claim(error),

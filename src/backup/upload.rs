@@ -78,7 +78,7 @@ impl Target {
 }
 
 impl Upload {
-    /// Returns the archive's size once it is stored.
+    /// Returns the archive's size once it is stored, or its size so far where it rests.
     ///
     /// # Errors
     /// When the store refuses, or the archive ends without [`Part::End`]. Then nothing is on its
@@ -99,13 +99,25 @@ impl Upload {
         drop(members);
         let target = Target { store, path, claimed };
         match (received, &mut staged) {
-            (Ok(()), None) => {
+            (Ok(Received::All), None) => {
                 let size = waiting.size as u64;
                 target.confirm().await?;
                 let put = target.store.put(&target.path, waiting.take_rest().bytes).await;
                 put.map(|_| size).map_err(UploadError::Store)
             }
-            (Ok(()), Some(staged)) => staged.complete(waiting, &teller, &target).await,
+            (Ok(Received::All), Some(staged)) => staged.complete(waiting, &teller, &target).await,
+            (Ok(Received::Some), staged) => {
+                let staged = match staged {
+                    Some(staged) => staged,
+                    // Even of a small archive, so that a later run continues each in the same way.
+                    None => {
+                        let begun = parts.begin(&target.path).await.map_err(UploadError::Store)?;
+                        teller.begun(&begun);
+                        staged.insert(Multipart::new(begun, Vec::new(), part_size))
+                    }
+                };
+                staged.rest(waiting, &teller).await
+            }
             (Err(error), staged) => {
                 if let Some(staged) = staged {
                     staged.come_to_rest(&teller).await;
@@ -149,7 +161,7 @@ async fn receive(
     staged: &mut Option<Multipart>,
     teller: &Teller,
     part_size: usize,
-) -> Result<(), UploadError> {
+) -> Result<Received, UploadError> {
     loop {
         let received = match staged {
             // Report a stored part at once, however long the next member takes.
@@ -172,8 +184,9 @@ async fn receive(
             Some(Part::Member(bytes, contents)) => waiting.push(bytes, contents),
             Some(Part::End(bytes)) => {
                 waiting.push(bytes, Vec::new());
-                return Ok(());
+                return Ok(Received::All);
             }
+            Some(Part::Rest) => return Ok(Received::Some),
             None => return Err(UploadError::GivenUp),
         }
         while let Some(full) = waiting.take(staged.as_ref().map_or(part_size, Multipart::part_size)) {
@@ -188,6 +201,13 @@ async fn receive(
             staged.insert(open).put(full, teller).await?;
         }
     }
+}
+
+/// What there is of the archive when no more members come.
+enum Received {
+    All,
+    /// A later run adds the rest.
+    Some,
 }
 
 /// Bytes that are in no part yet.
@@ -369,6 +389,22 @@ impl Multipart {
         let Target { store, path, .. } = target;
         let done = put_together(&**store, path, &self.staged, &self.receipts, self.offset).await;
         done.map(|()| self.offset).map_err(UploadError::Store)
+    }
+
+    /// Leaves the rest to the checkpoint, from which a later run continues.
+    async fn rest(&mut self, waiting: Waiting, teller: &Teller) -> Result<u64, UploadError> {
+        while !self.under_way.is_empty() {
+            self.settle(teller).await?;
+        }
+        let Full { bytes, contents, .. } = waiting.take_rest();
+        let tail = Bytes::from(bytes);
+        let size = self.offset + tail.len() as u64;
+        let (kept, is_kept) = oneshot::channel();
+        let upload = self.staged.id().to_owned();
+        teller.tell(Progress::Resting { upload, tail, contents, kept }).await;
+        // An error says that no keeper is there.
+        let _ = is_kept.await;
+        Ok(size)
     }
 
     /// Waits until no part is under way, because a store may keep a part that arrives after the end

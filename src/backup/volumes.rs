@@ -60,7 +60,7 @@ use clean::insist;
 use files::{FileClaim, FilePod, FileVolume, Repository};
 use outcomes::{Fate, Outcome, Outcomes};
 pub use read::claims;
-use read::{FoundClaim, FoundPod, FoundVolume, VolumeTraits, with_snapshot};
+use read::{FoundClaim, FoundPod, FoundVolume, VolumeTraits, with_snapshot, with_upload};
 use snapshots::{Ask, Cut, Uncut};
 use watched::{Files, Shown, Snapshots, Watched};
 
@@ -119,11 +119,17 @@ pub struct Access {
 /// [`MoveData`] behind a reference.
 trait MoveLater: Send + Sync {
     fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<(), String>>;
+
+    fn named_by(&self, claim_uid: &str) -> Option<String>;
 }
 
 impl<M: MoveData> MoveLater for M {
     fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.move_data(moved))
+    }
+
+    fn named_by(&self, claim_uid: &str) -> Option<String> {
+        self.upload_of(claim_uid)
     }
 }
 
@@ -559,7 +565,15 @@ impl<'a> Volumes<'a> {
         };
         let outcome = |fate| Outcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
         let kept = match taken {
-            Ok(taken) if ask.moves => self.hand_over(&ask, &taken).await.map(|()| Fate::Moved),
+            Ok(taken) if ask.moves => {
+                let handed = self.hand_over(&ask, &taken).await;
+                // A restore finds the data by this annotation.
+                let upload = self.mover.as_ref().and_then(|mover| mover.named_by(&ask.uid));
+                if let Some(json) = upload.and_then(|upload| with_upload(&item.json, &upload)) {
+                    item.json = json.into();
+                }
+                handed.map(|()| Fate::Moved)
+            }
             Ok(taken) => {
                 let backup = self.access.as_ref().map(|access| label_value(&access.backup, digest));
                 let json = with_snapshot(&item.json, &taken.name, taken.size, &backup.unwrap_or_default());

@@ -297,12 +297,15 @@ async fn execute(
         part_size: PART,
         metrics: metrics.clone(),
         since: tokio::time::Instant::now(),
+        own: Arc::default(),
         cluster: Arc::default(),
         turns: Turns::default(),
     };
+    let uploads = Arc::new(backup::operations::shown::UploadCache::default());
     let runner = backup::runner::Runner {
         engine,
         store: Arc::clone(store),
+        uploads: Arc::clone(&uploads),
         events,
         stop,
         drain: args.drain_timeout.unwrap_or_default(),
@@ -311,6 +314,7 @@ async fn execute(
         () = runner.run() => {}
         () = checker.run() => {}
         () = lifecycle.run() => {}
+        () = uploads.follow(&clients.watch, namespace) => {}
         () = metrics.keep(&clients.call, namespace) => {}
     }
 }

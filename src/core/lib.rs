@@ -29,6 +29,7 @@
 //!
 //! - [`claim`]: which run owns the folder of a backup in the object store.
 //! - [`run`]: what happens to a Backup whose run ended before the backup was complete.
+//! - [`operation`]: what becomes of a Backup whose objects are stored and whose data is still moved.
 //! - [`upload`]: which run continues a multipart upload, and which run may abort it.
 //!
 //! Data movers and shared buckets:
@@ -71,6 +72,7 @@ pub mod limits;
 pub mod location;
 pub mod mover;
 pub mod namespace;
+pub mod operation;
 pub mod policy;
 pub mod queue;
 pub mod reading;

@@ -1,5 +1,5 @@
-//! What happens to a Backup that is InProgress while no process runs it: the leader died or was
-//! stopped, or the store failed.
+//! What happens to a Backup that is InProgress, or has stored its objects and must be completed,
+//! while no process runs it: the leader died or was stopped, or the store failed.
 
 mod ended;
 mod runs;
@@ -10,6 +10,7 @@ pub use runs::{MOST_RUNS, MOST_RUNS_AT_ALL, Runs};
 use std::fmt;
 
 use crate::claim::{Claim, Folder, Verdict, judge};
+use crate::operation::Stage;
 
 /// The setting for interrupted Backups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +96,8 @@ pub enum Why {
     TooOften,
     /// The files in the folder are not provably those of this Backup, so they stay.
     Strange,
+    /// All objects were stored, and there is no checkpoint from which the backup can be completed.
+    Lost,
 }
 
 impl fmt::Display for Why {
@@ -104,6 +107,9 @@ impl fmt::Display for Why {
                 out.write_str("the controller that ran it ended before the backup did")
             }
             Self::Canceled => out.write_str("berth.dev/cancel was set"),
+            Self::Lost => out.write_str(
+                "what was stored while its data was being moved is not in the location any more, or cannot be continued: create it again",
+            ),
             Self::TooOften => write!(
                 out,
                 "each of its runs ended before the backup did ({MOST_RUNS} in a row that came no further, or {MOST_RUNS_AT_ALL} at all), \
@@ -115,7 +121,8 @@ impl fmt::Display for Why {
 }
 
 pub fn recover(found: &Interrupted<'_>) -> Recovery {
-    if found.phase != "InProgress" {
+    let stage = Stage::of(found.phase);
+    if found.phase != "InProgress" && stage.is_none() {
         return Recovery::NotOurs;
     }
     if found.folder.published {
@@ -133,12 +140,17 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         (_, AfterInterruption::Fail) => Recovery::Fail(Why::Ended),
         // A Velero may be running it.
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
+        // Nothing has interrupted it.
+        _ if stage == Some(Stage::Waiting) => Recovery::NotOurs,
         _ if !found.runs.may_go_on() => Recovery::Fail(Why::TooOften),
-        (Some(claim), AfterInterruption::Resume)
-            if found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
+        (Some(claim), setting)
+            if (setting == AfterInterruption::Resume || stage.is_some())
+                && found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
         {
             Recovery::Resume
         }
+        // It holds no slot and no namespaces any more, so it cannot begin again.
+        _ if stage.is_some() => Recovery::Fail(Why::Lost),
         _ => Recovery::Restart,
     }
 }
@@ -210,6 +222,37 @@ mod tests {
             ] {
                 assert_eq!(recover(&changed), expected, "{changed:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_has_stored_its_objects_is_completed_and_never_begins_again() {
+        use AfterInterruption::{Fail, Restart, Resume};
+        let ours = claim("here", "b", "next");
+        let dead = folder(Some(claim("here", "b", "dead")), true);
+        let strange = Some(Checkpoint { scope: "all Secrets", ..FROZEN });
+        for phase in ["Finalizing", "FinalizingPartiallyFailed"] {
+            for (setting, checkpoint, recovery) in [
+                (Resume, Some(FROZEN), Recovery::Resume),
+                (Restart, Some(FROZEN), Recovery::Resume),
+                (Fail, Some(FROZEN), Recovery::Fail(Why::Ended)),
+                (Resume, None, Recovery::Fail(Why::Lost)),
+                (Restart, None, Recovery::Fail(Why::Lost)),
+                (Resume, strange, Recovery::Fail(Why::Lost)),
+            ] {
+                let found = Interrupted { phase, setting, checkpoint, ..usual(&ours, &dead) };
+                assert_eq!(recover(&found), recovery, "{found:?}");
+                let canceled = Interrupted { is_canceled: true, ..found.clone() };
+                assert_eq!(recover(&canceled), Recovery::Fail(Why::Canceled));
+                assert_eq!(recover(&Interrupted { is_whole: true, ..canceled }), Recovery::Publish);
+            }
+        }
+        for phase in ["WaitingForPluginOperations", "WaitingForPluginOperationsPartiallyFailed"] {
+            let waits = Interrupted { phase, ..usual(&ours, &dead) };
+            assert_eq!(recover(&waits), Recovery::NotOurs);
+            let canceled = Interrupted { is_canceled: true, ..waits.clone() };
+            assert_eq!(recover(&canceled), Recovery::Fail(Why::Canceled));
+            assert_eq!(recover(&Interrupted { setting: Fail, ..waits }), Recovery::Fail(Why::Ended));
         }
     }
 
@@ -289,7 +332,7 @@ mod tests {
         /// away.
         #[test]
         fn nothing_is_touched_that_is_not_provably_ours(
-            phase in "InProgress|Completed|Queued",
+            phase in "InProgress|Completed|Queued|Finalizing|WaitingForPluginOperations",
             flags in prop::array::uniform4(any::<bool>()),
             (published, others) in any::<(bool, bool)>(),
             found in claims(),
@@ -317,6 +360,7 @@ mod tests {
             }
             if runs_again {
                 prop_assert!(runs.may_go_on() && setting != AfterInterruption::Fail && !is_canceled && is_held);
+                prop_assert!(phase == "InProgress" || recovery == Recovery::Resume && phase == "Finalizing");
                 let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
                 prop_assert!(!(published || is_of_another_cluster || is_ours && is_whole));
                 prop_assert!(folder.claim.is_some() || !others);
@@ -327,7 +371,12 @@ mod tests {
                 prop_assert!(by.is_some() && (by == claim.map(|claim| &claim.run) || by == before));
                 prop_assert_eq!(checkpoint.as_ref().map(|(_, scope)| scope), scope.as_ref());
             }
-            prop_assert_eq!(recovery == Recovery::NotOurs, phase != "InProgress");
+            if phase == "WaitingForPluginOperations" {
+                prop_assert!(!runs_again);
+            } else {
+                let is_there = matches!(&*phase, "InProgress" | "Finalizing");
+                prop_assert_eq!(recovery == Recovery::NotOurs, !is_there);
+            }
         }
     }
 }

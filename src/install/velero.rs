@@ -22,7 +22,8 @@ const BACKUP: &str = "backup";
 /// The controllers that must be switched off beside berth.
 pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
     match executor {
-        Executor::Berth => &["backup-queue", BACKUP],
+        // The last two complete backups whose data was moved, which berth does for its own.
+        Executor::Berth => &["backup-queue", BACKUP, "backup-operations", "backup-finalizer"],
         Executor::Velero => &["backup-queue"],
     }
 }

@@ -9,8 +9,13 @@ use kube::core::GroupVersionKind;
 
 /// An API of one kind that reads and writes any fields.
 pub fn api(client: &Client, namespace: &str, kind: MoverKind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &resource(kind))
+}
+
+/// How the API server names one kind.
+pub fn resource(kind: MoverKind) -> ApiResource {
     let gvk = GroupVersionKind::gvk(MoverKind::GROUP, kind.version(), kind.as_str());
-    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(&gvk, kind.plural()))
+    ApiResource::from_gvk_with_plural(&gvk, kind.plural())
 }
 
 pub fn reference(namespace: &str, mover: &Mover) -> ObjectReference {

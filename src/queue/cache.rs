@@ -15,8 +15,8 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
 use weight::{Known, ListWeight, bound, large};
 
-use super::seen::{Item, Seen};
-use crate::cache::{Cache, Observed, Shared};
+use super::seen::{After, Item, Seen};
+use crate::cache::{Cache, Observed, Shared, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
@@ -27,6 +27,10 @@ struct State {
     backups: Cache<String, Item, Known>,
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, Run>,
+    /// Those that wait for operations, or have to be completed, by name.
+    after: Cache<String, After>,
+    /// Those of them that were deleted, until somebody asks.
+    gone: Vec<After>,
     marks: Marks,
 }
 
@@ -116,6 +120,9 @@ impl BackupCache {
             WatchEvent::Deleted(name) => {
                 state.backups.remove(&name);
                 state.ended.remove(&name);
+                let gone = state.after.get(&name).cloned();
+                state.gone.extend(gone);
+                state.after.remove(&name);
             }
         });
     }
@@ -130,7 +137,34 @@ impl BackupCache {
 
     /// The API server says that it is gone, whatever the watch has shown so far.
     pub fn forget(&self, name: &str, uid: &str) {
-        self.state.write_silently(|state| state.backups.forget(name, uid));
+        self.state.write_silently(|state| {
+            state.backups.forget(name, uid);
+            state.after.forget(name, uid);
+        });
+    }
+
+    /// Backups that wait for operations, or have to be completed.
+    pub fn after(&self) -> Vec<After> {
+        self.state.read().after.values().cloned().collect()
+    }
+
+    /// Those of them that were deleted since the last call.
+    pub fn take_gone(&self) -> Vec<After> {
+        self.state.write_silently(|state| std::mem::take(&mut state.gone))
+    }
+
+    /// Is this Backup there, and has not ended?
+    pub fn is_there(&self, name: &str, uid: &str) -> bool {
+        let state = self.state.read();
+        state.backups.get(name).is_some_and(|item| item.entry.uid == uid)
+            || state.after.get(name).is_some_and(|after| after.uid == uid)
+    }
+
+    /// Has somebody canceled it?
+    pub fn is_canceled(&self, name: &str, uid: &str) -> bool {
+        let state = self.state.read();
+        state.backups.get(name).is_some_and(|item| item.entry.uid == uid && item.entry.canceled)
+            || state.after.get(name).is_some_and(|after| after.uid == uid && after.is_canceled)
     }
 
     pub fn is_synced(&self) -> bool {
@@ -308,7 +342,13 @@ impl State {
         self.ended.clear();
         let mut ends = Vec::with_capacity(all.len());
         let mut weight = 0;
+        let here: HashSet<&str> = all.iter().map(|seen| seen.after.uid()).collect();
+        let gone = self.after.values().filter(|after| !here.contains(after.uid.as_str())).cloned();
+        let gone: Vec<After> = gone.collect();
+        self.gone.extend(gone);
+        let mut after = Vec::new();
         self.backups.relist(all.into_iter().map(|mut seen| {
+            after.push((seen.name.clone(), seen.after));
             bound(&mut seen.observed, weight);
             if let Observed::Kept(item) = &seen.observed {
                 weight += large(item);
@@ -316,24 +356,28 @@ impl State {
             ends.push((seen.name.clone(), seen.mark, seen.run));
             (seen.name, seen.observed)
         }));
+        self.after.relist(after);
         for (name, mark, run) in ends {
             self.note(name, mark, run);
         }
     }
 
     fn apply(&mut self, seen: Seen) {
-        let Seen { name, mut observed, mark, run } = seen;
+        let Seen { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
         self.backups.apply(name.clone(), observed);
+        self.after.apply(name.clone(), after);
         self.note(name, mark, run);
     }
 
     /// `false`: that Backup is not known any more.
     fn assume(&mut self, seen: Seen) -> bool {
-        let Seen { name, mut observed, mark, run } = seen;
+        let Seen { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
-        let is_known = self.backups.assume_known(name.clone(), observed);
+        let is_after = self.after.get(&name).is_some_and(|known| known.uid == after.uid());
+        let is_known = self.backups.assume_known(name.clone(), observed) || is_after;
         if is_known {
+            self.after.assume(name.clone(), after);
             self.note(name, mark, run);
         }
         is_known

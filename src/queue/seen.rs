@@ -1,16 +1,19 @@
 //! What the queue keeps of a Backup that it has seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::place::Source;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
+use berth_core::operation::{Counts, Stage};
 use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use crate::backup::operations::{operation_timeout, recorded};
 use crate::cache::{Observed, Versioned};
 
 /// One Backup that waits or runs.
@@ -30,11 +33,57 @@ impl Versioned for Item {
     }
 }
 
+/// One Backup that has left the queue, and whose run has not ended it: it waits for operations, or
+/// has to be completed.
+#[derive(Clone, Debug)]
+pub struct After {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+    pub phase: BackupPhase,
+    /// A run of this engine has begun it.
+    pub is_ours: bool,
+    pub is_canceled: bool,
+    pub location: String,
+    pub operations: Counts,
+    /// How long each of its operations may take.
+    pub limit: Duration,
+}
+
+impl Versioned for After {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}
+
+impl After {
+    fn of(backup: &Backup) -> Option<Self> {
+        Stage::of(backup.phase().as_str())?;
+        Some(Self {
+            name: backup.name_any(),
+            uid: backup.uid().unwrap_or_default(),
+            resource_version: backup.resource_version().unwrap_or_default(),
+            phase: backup.phase(),
+            is_ours: backup.annotations().contains_key(keys::RUN),
+            is_canceled: keys::is_set(backup.annotations(), keys::CANCEL),
+            location: backup.spec.storage_location.clone().unwrap_or_default(),
+            operations: recorded(backup),
+            limit: operation_timeout(backup),
+        })
+    }
+}
+
 /// What is kept of a Backup.
 pub(super) struct Seen {
     pub(super) name: String,
     /// Kept while it waits or runs.
     pub(super) observed: Observed<Item>,
+    /// Kept while it waits for operations, or has to be completed.
+    pub(super) after: Observed<After>,
     pub(super) mark: Option<Timestamp>,
     /// It ended well.
     pub(super) run: Option<Run>,
@@ -47,7 +96,14 @@ impl Seen {
             Some(entry) => Observed::Kept(Item { entry: Arc::new(entry), resource_version }),
             None => Observed::Passed { uid: backup.uid().unwrap_or_default(), resource_version },
         };
-        Self { name: backup.name_any(), observed, mark: mark(backup), run: run(backup, order) }
+        let after = match After::of(backup) {
+            Some(after) => Observed::Kept(after),
+            None => Observed::Passed {
+                uid: backup.uid().unwrap_or_default(),
+                resource_version: backup.resource_version().unwrap_or_default(),
+            },
+        };
+        Self { name: backup.name_any(), observed, after, mark: mark(backup), run: run(backup, order) }
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::backup::ledger::{Extent, read_names};
 use crate::backup::log::{About, BackupLog, Counts};
+use crate::backup::operations::Movement;
 
 fn kind(resource: &str, group: &str) -> ResourceType {
     ResourceType {
@@ -39,6 +40,7 @@ fn checkpoint() -> Checkpoint {
         uploaded: Uploaded { upload: "u".into(), parts: vec![Receipt { id: "\"tag\"".into(), size: 7 }] },
         tail: Bytes::from_static(b"rest"),
         is_whole: false,
+        is_collected: true,
         balance: Balance {
             extents: Extents::from([(1, Extent { is_whole: true, ..Extent::default() })]),
             names: vec![of(0, "app/a"), of(1, "app/b")],
@@ -48,6 +50,7 @@ fn checkpoint() -> Checkpoint {
             told: log.told(),
             untold: Untold::from([("pods".into(), Counts { warnings: 0, errors: 2 })]),
             hooks: serde_json::from_value(hooks).unwrap(),
+            operations: vec![Movement { upload: "b-0123".into(), ..Movement::default() }],
             volumes: serde_json::from_value(volumes).unwrap(),
             moment: vec![(false, "as of then".into())],
         },

@@ -29,6 +29,7 @@ use crate::storage::{Opener, Roots};
 
 mod again;
 mod hooked;
+mod operations;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
@@ -74,6 +75,7 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         part_size: PART,
         metrics: BackupMetrics::default(),
         since: Instant::now(),
+        own: Arc::default(),
         cluster: Arc::default(),
         turns: Turns::default(),
     }
@@ -138,6 +140,13 @@ impl Site {
     }
 
     fn with_type(ready: Value, kind: &str) -> Self {
+        let site = Self::with_type_unread(kind);
+        site.api.next(get(ONE).answers(ready));
+        site
+    }
+
+    /// Nobody has said what the Backup is.
+    fn with_type_unread(kind: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let singular = kind.to_lowercase();
         let only = json!({
@@ -160,8 +169,7 @@ impl Site {
             .always(get("/apis").answers(group("apps", &[])))
             .always(get(LOCATION).answers(location(folder.path())))
             .always(get("/api/v1/namespaces/app").answers(namespace))
-            .always(cluster())
-            .next(get(ONE).answers(ready));
+            .always(cluster());
         takes_no_data(&api);
         Self { api, folder, setting: AfterInterruption::Resume }
     }

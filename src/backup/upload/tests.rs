@@ -102,7 +102,9 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
                 while let Some(progress) = told.recv().await {
                     // It waits until that is kept.
                     is_told |= matches!(progress, Progress::Whole { .. });
-                    let (Progress::Part { contents, .. } | Progress::Whole { contents, .. }) = progress;
+                    let (Progress::Part { contents, .. }
+                    | Progress::Whole { contents, .. }
+                    | Progress::Resting { contents, .. }) = progress;
                     names.extend(contents.into_iter().flat_map(|contents| contents.names));
                 }
             };

@@ -178,6 +178,13 @@ pub fn with_snapshot(json: &[u8], snapshot: &str, size: Option<u64>, backup: &st
     serde_json::to_vec(&claim).ok()
 }
 
+/// The claim with the annotation that names the DataUpload (namespace, slash, name) of its data.
+pub fn with_upload(json: &[u8], upload: &str) -> Option<Vec<u8>> {
+    let mut claim: Value = serde_json::from_slice(json).ok()?;
+    set(&mut claim, &["metadata", "annotations", berth_api::keys::DATA_UPLOAD_NAME], json!(upload))?;
+    serde_json::to_vec(&claim).ok()
+}
+
 /// Sets a field, and the objects around it that are not there. An object that has anything else
 /// there stays as it is.
 fn set(object: &mut Value, path: &[&str], value: Value) -> Option<()> {

@@ -26,6 +26,8 @@ pub struct Ended {
     pub is_resumable: bool,
     /// The run continued from a checkpoint, and the store accepted nothing further.
     pub is_stuck: bool,
+    /// The Backup has stored all its objects and has left the queue, so it cannot be restarted.
+    pub is_after: bool,
     pub setting: AfterInterruption,
 }
 
@@ -45,8 +47,8 @@ pub fn after(ended: &Ended) -> Next {
     match ended.cause {
         _ if ended.setting == AfterInterruption::Fail => Next::End,
         Cause::Stopped => Next::HandOver,
-        Cause::Passing if is_worth_it && !ended.is_stuck => Next::Resume,
-        Cause::Passing | Cause::Unusable if is_worth_it => Next::Restart,
+        Cause::Passing if is_worth_it && (!ended.is_stuck || ended.is_after) => Next::Resume,
+        Cause::Passing | Cause::Unusable if is_worth_it && !ended.is_after => Next::Restart,
         Cause::Passing | Cause::Unusable | Cause::Lasting => Next::End,
     }
 }
@@ -71,13 +73,20 @@ mod tests {
             (Cause::Lasting, true, false, End),
         ] {
             let setting = AfterInterruption::Resume;
-            let ended = Ended { cause, may_go_on: true, is_resumable, is_stuck, setting };
+            let ended = Ended { cause, may_go_on: true, is_resumable, is_stuck, is_after: false, setting };
             assert_eq!(after(&ended), next, "{ended:?}");
             let last = Ended { may_go_on: false, ..ended };
             let expected = if cause == Cause::Stopped { HandOver } else { End };
             assert_eq!(after(&last), expected, "{last:?}");
             let fails = Ended { setting: AfterInterruption::Fail, ..ended };
             assert_eq!(after(&fails), End, "{fails:?}");
+            let finalizing = Ended { is_after: true, ..ended };
+            let expected = match next {
+                Restart if cause == Cause::Passing => Resume,
+                Restart => End,
+                next => next,
+            };
+            assert_eq!(after(&finalizing), expected, "{finalizing:?}");
         }
     }
 }

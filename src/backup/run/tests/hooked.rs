@@ -224,6 +224,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
     let runner = Runner {
         engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder, AfterInterruption::Fail) },
         store: Arc::clone(&store),
+        uploads: Arc::default(),
         events: Events::new(hooked.site.api.client("velero"), "velero", Counter::default()).0,
         stop: CancellationToken::new(),
         drain: Duration::ZERO,

@@ -1,0 +1,118 @@
+//! What a stored backup says of its operations: the file of item operations, and the volume infos of
+//! moved data.
+
+use berth_core::operation::Standing;
+use serde_json::{Value, json};
+
+use super::Movement;
+use super::uploads::{Upload, operation_id};
+
+/// The action by which Velero moves the data of claims.
+const ACTION: &str = "velero.io/csi-pvc-backupper";
+
+/// A movement, and what has become of it.
+pub struct Ended {
+    pub movement: Movement,
+    /// `None`: there is no such object any more.
+    pub upload: Option<Upload>,
+    pub standing: Standing,
+}
+
+impl Ended {
+    fn status(&self, at: &str) -> Value {
+        let upload = self.upload.as_ref();
+        upload
+            .and_then(|upload| upload.object.data.pointer(&format!("/status/{at}")))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Why it failed.
+    pub fn fault(&self) -> Option<String> {
+        let Standing::Failed(fault) = self.standing else { return None };
+        let said = self.upload.as_ref().map(|upload| upload.message.as_str()).filter(|said| !said.is_empty());
+        Some(match said {
+            Some(said) => format!("{}: {said}", fault.as_str()),
+            None => fault.as_str().to_owned(),
+        })
+    }
+
+    fn phase(&self) -> &str {
+        self.upload.as_ref().map_or("", |upload| &upload.phase)
+    }
+
+    /// Its entry of the file of item operations. `namespace`: of the Backup.
+    pub fn operation(&self, namespace: &str, backup: &str, uid: &str) -> Value {
+        let Movement { upload, namespace: of_claim, claim, claim_uid, created, .. } = &self.movement;
+        let is_completed = self.standing == Standing::Completed;
+        let mut status = json!({
+            "phase": if is_completed { "Completed" } else { "Failed" },
+            "operationUnits": "Byte", "description": self.phase(), "created": created,
+        });
+        for (key, value) in [
+            ("nCompleted", self.status("progress/bytesDone")),
+            ("nTotal", self.status("progress/totalBytes")),
+            ("started", self.status("startTimestamp")),
+            ("updated", self.status("completionTimestamp")),
+        ] {
+            if !value.is_null() {
+                status[key] = value;
+            }
+        }
+        if let Some(fault) = self.fault() {
+            status["error"] = json!(fault);
+        }
+        json!({
+            "spec": {
+                "backupName": backup, "backupUID": uid, "backupItemAction": ACTION,
+                "resourceIdentifier": {
+                    "Group": "", "Resource": "persistentvolumeclaims", "Namespace": of_claim, "Name": claim,
+                },
+                "operationID": operation_id(uid, claim_uid),
+                "postOperationItems": [{
+                    "Group": "velero.io", "Resource": "datauploads", "Namespace": namespace, "Name": upload,
+                }],
+            },
+            "status": status,
+        })
+    }
+
+    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume is
+    /// not known.
+    pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
+        let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
+        if volume.is_empty() {
+            return None;
+        }
+        let is_completed = self.standing == Standing::Completed;
+        let number = |at: &str| self.status(at).as_u64().unwrap_or(0);
+        let size = number("progress/totalBytes");
+        let mut info = json!({
+            "pvcName": claim, "pvcNamespace": namespace, "pvName": volume,
+            "backupMethod": "CSISnapshot", "snapshotDataMoved": true, "preserveLocalSnapshot": false,
+            "skipped": false, "result": if is_completed { "succeeded" } else { "failed" },
+            "startTimestamp": created,
+            // Velero writes this text for a snapshot that goes when its data is moved.
+            "csiSnapshotInfo": {
+                "snapshotHandle": "unknown", "size": size, "driver": driver, "vscName": "unknown",
+                "operationID": "unknown", "ReadyToUse": null,
+            },
+            "snapshotDataMovementInfo": {
+                "dataMover": if datamover.is_empty() { "velero" } else { datamover },
+                "uploaderType": "kopia",
+                "snapshotHandle": self.status("snapshotID").as_str().unwrap_or_default(),
+                "operationID": operation_id(uid, claim_uid),
+                "size": size, "Phase": self.phase(),
+            },
+        });
+        let incremental = number("incrementalBytes");
+        if incremental > 0 {
+            info["snapshotDataMovementInfo"]["incrementalSize"] = json!(incremental);
+        }
+        let ended = self.status("completionTimestamp");
+        if !ended.is_null() {
+            info["completionTimestamp"] = ended;
+        }
+        Some(info)
+    }
+}

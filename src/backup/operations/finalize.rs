@@ -1,0 +1,326 @@
+//! Completes a backup whose operations have ended: adds what has become of them to the archive that
+//! an earlier run has stored except for its end, and publishes the backup.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use berth_core::operation::{Counts, Fault, Standing};
+use berth_core::selection::ResourceType;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::Movements;
+use super::files::Ended;
+use super::uploads::{Upload, of_backup, operation_timeout};
+use crate::backup::archive::{self, Batch, Item};
+use crate::backup::begun::{Begun, Site};
+use crate::backup::collect::resource_list;
+use crate::backup::engine::{Engine, Failure, LAST_PART, OPENING, Signals, schedule};
+use crate::backup::hooks::Tally;
+use crate::backup::interruption::untaken;
+use crate::backup::keeper::{Keeper, Known};
+use crate::backup::ledger::Ledger;
+use crate::backup::log::{About, BackupLog};
+use crate::backup::messages::Part;
+use crate::backup::publication::Stored;
+use crate::backup::related::key;
+use crate::backup::scene::Scene;
+use crate::backup::status::{BackupWriter, WriteError};
+use crate::backup::upload::{Upload as Uploading, UploadError};
+use crate::backup::volumes::outcomes::Outcomes;
+use crate::storage::{Layout, Opened};
+use crate::text::chain;
+use crate::write::Pauses;
+
+/// How long the DataUploads of a Backup are asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Messages between the tasks.
+const PARTS: usize = 4;
+const TOLD: usize = 64;
+
+impl Engine {
+    /// The DataUploads of a Backup.
+    pub(in crate::backup) async fn uploads_of(&self, uid: &str) -> Result<Vec<Upload>, Failure> {
+        let (begun, mut pauses) = (Instant::now(), Pauses::default());
+        loop {
+            match of_backup(&self.client, &self.namespace, uid).await {
+                Ok(found) => return Ok(found),
+                Err(error) if begun.elapsed() >= PATIENCE.min(self.list_retry) => {
+                    return Err(Failure::Operations(error.into()));
+                }
+                Err(_) => pauses.wait().await,
+            }
+        }
+    }
+
+    /// Completes the backup from its checkpoint. It stays in its phase if that may succeed later.
+    pub(in crate::backup) async fn finalize(
+        &self,
+        record: &mut BackupWriter,
+        scene: Scene,
+        heard: &BackupLog,
+        signals: &Signals,
+    ) -> Result<(), WriteError> {
+        let name = scene.layout.backup().to_owned();
+        let Opened { store, parts } = match self.open(&scene.location).await {
+            Ok(opened) => opened,
+            Err(error) => return Err(WriteError::Waits(chain(&error))),
+        };
+        let prefix = scene.location.spec.object_storage.prefix.as_deref();
+        let mut site = Site {
+            location: scene.location.clone(),
+            layout: Layout::new(store, prefix, &name),
+            parts,
+            claim: scene.earlier().unwrap_or(&scene.ours).clone(),
+            begun: None,
+            scope: None,
+            is_resumable: true,
+            is_stuck: false,
+            is_taken_over: true,
+            staged: None,
+            tally: Tally::default(),
+            operations: Movements::default(),
+            outcomes: Outcomes::default(),
+            has_data: true,
+        };
+        let at = scene.location.name_any();
+        let turn = tokio::select! {
+            biased;
+            turn = self.turns.read(&at) => turn,
+            ended = signals.raise() => return self.conclude(record, &site, heard, ended).await,
+        };
+        // The checkpoint is read in this turn, right after the run was counted.
+        let entered = turn.spend(async {
+            match record.run_again(OPENING).await {
+                Ok(()) => {}
+                Err(WriteError::Refused(error)) => return Err(Ok(Failure::Refused(error))),
+                Err(error) => return Err(Err(error)),
+            }
+            let entered = self.enter(record, &scene, &mut site, heard, "");
+            signals.bound(entered).await.map_err(Ok)
+        });
+        let log = match entered.await {
+            Ok(log) => log,
+            Err(Err(error)) => return Err(error),
+            Err(Ok(failure)) => return self.conclude(record, &site, heard, failure).await,
+        };
+        let (Some(log), Some(begun)) = (log, site.begun.take()) else {
+            return self.conclude(record, &site, heard, Failure::Stale).await;
+        };
+        site.staged = Some(begun.staged.clone());
+        let stored = self.complete(record, &mut site, begun, &log, signals).await;
+        let is_stored = stored.is_ok();
+        let done = self.close(record, site, &log, stored, signals).await;
+        if is_stored && done.is_ok() {
+            self.own.lock().remove(record.uid());
+        }
+        done
+    }
+
+    /// Stores what is missing of the archive, and gathers what is said of the operations.
+    async fn complete(
+        &self,
+        record: &BackupWriter,
+        site: &mut Site,
+        begun: Begun,
+        log: &BackupLog,
+        signals: &Signals,
+    ) -> Result<Stored, Failure> {
+        let backup = record.backup().map_err(|error| Failure::Cluster(error.into()))?;
+        let found = tokio::select! {
+            found = self.uploads_of(record.uid()) => found?,
+            ended = signals.raise() => return Err(ended),
+        };
+        site.operations.adopt(&found);
+        let (limit, now) = (operation_timeout(&backup), Timestamp::now());
+        let movements = site.operations.all();
+        let ended: Vec<Ended> = movements
+            .into_iter()
+            .map(|movement| {
+                let upload = found.iter().find(|upload| upload.name == movement.upload).cloned();
+                let standing = match upload.as_ref().map(|upload| upload.standing(limit, now)) {
+                    // It was not over in time, and is not canceled yet.
+                    Some(Standing::New | Standing::InProgress) => Standing::Failed(Fault::TimedOut),
+                    Some(standing) => standing,
+                    None => Standing::Failed(Fault::Gone),
+                };
+                Ended { movement, upload, standing }
+            })
+            .collect();
+        for one in &ended {
+            if let Some(fault) = one.fault() {
+                let about = About::Namespace(&one.movement.namespace);
+                let message = format!(
+                    "the data of claim {} was not moved (DataUpload {}): {fault}",
+                    one.movement.claim, one.movement.upload
+                );
+                log.error(&about, "persistentvolumeclaims", &message);
+            }
+        }
+        let counts = Counts::of(ended.iter().map(|one| one.standing), 0);
+        let mut stored = if begun.is_whole {
+            self.put_together(record, site, begun, log).await?
+        } else {
+            log.info(&format!("operations ended: {} completed, {} failed", counts.completed, counts.failed));
+            self.append(record, site, begun, &found, log, signals).await?
+        };
+        let datamover = backup.spec.datamover.clone().unwrap_or_default();
+        let (namespace, name, uid) = (&self.namespace, site.layout.backup(), record.uid());
+        stored.operations = ended.iter().map(|one| one.operation(namespace, name, uid)).collect();
+        let known = site.outcomes.all().claims;
+        stored.volumes.infos.extend(ended.iter().filter_map(|one| {
+            let mut info = one.volume_info(uid, &datamover)?;
+            let claim = key(Some(&one.movement.namespace), &one.movement.claim);
+            if let Some(traits) = known.get(&claim).and_then(|one| one.traits.as_ref()) {
+                info["pvInfo"] = json!(traits);
+            }
+            Some(info)
+        }));
+        stored.counts = counts;
+        info!(%name, completed = counts.completed, failed = counts.failed, "operations ended");
+        Ok(stored)
+    }
+
+    /// Adds the DataUploads to the archive as they are now, and its end.
+    async fn append(
+        &self,
+        record: &BackupWriter,
+        site: &Site,
+        mut begun: Begun,
+        found: &[Upload],
+        log: &BackupLog,
+        signals: &Signals,
+    ) -> Result<Stored, Failure> {
+        let layout = &site.layout;
+        let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
+        let ledger = std::mem::take(&mut begun.ledger);
+        let known = Known {
+            log,
+            ledger: &ledger,
+            tally: &site.tally,
+            outcomes: &site.outcomes,
+            operations: &site.operations,
+            revision: None,
+        };
+        let mut keeper = Keeper::going_on(layout, known, &site.claim, &begun);
+        keeper.try_write().await.map_err(untaken)?;
+        begun.forget_before().await;
+        let stored = ledger.rest();
+        let ours = kind();
+        let place = types.iter().position(|kind| kind.qualified() == ours.qualified());
+        // One that the backup's lists have brought is there twice, and readers take the later one.
+        let is_listed =
+            |name: &str| place.and_then(|place| stored.get(&place)).is_some_and(|names| names.contains(name));
+        let kind = Arc::new(place.and_then(|place| types.get(place)).cloned().unwrap_or(ours));
+        let (mut fresh, mut again, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for upload in found.iter().filter(|upload| !upload.object.metadata.deletion_timestamp.is_some()) {
+            let json =
+                serde_json::to_vec(&upload.object).map_err(|error| Failure::Operations(error.into()))?;
+            let item = Item {
+                namespace: Some(self.namespace.clone()),
+                name: upload.name.clone(),
+                json: json.into(),
+                lacks_type: upload.object.types.is_none(),
+            };
+            let name = key(Some(&self.namespace), &upload.name);
+            if is_listed(&name) {
+                again.push(item);
+            } else {
+                fresh.push(item);
+                names.push(name);
+            }
+        }
+        let (batches, waiting) = mpsc::channel(2);
+        for (page, items) in [(ledger.beside(&kind), fresh), (Ledger::nowhere(), again)] {
+            // There is room for both.
+            let _ = batches.try_send(Batch { kind: Arc::clone(&kind), page, items, packed: None });
+        }
+        drop(batches);
+        let (parts, taken_parts) = mpsc::channel(PARTS);
+        let (telling, mut told) = mpsc::channel(TOLD);
+        let uploading = Uploading {
+            store: Arc::clone(layout.store()),
+            parts: site.parts.clone(),
+            path: layout.archive(),
+            part_size: self.part_size,
+            begun: Some((begun.staged, begun.uploaded, begun.tail)),
+            progress: Some(telling),
+            staged: Arc::new(OnceLock::new()),
+            claimed: Some((layout.clone(), site.claim.clone())),
+        };
+        let uploading = AbortOnDropHandle::new(tokio::spawn(uploading.run(taken_parts)));
+        let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+        let pack = async {
+            let (waiting, sender) = (Mutex::new(waiting), parts.clone());
+            let worker = tokio::task::spawn_blocking(move || {
+                archive::work(&waiting, &sender, mtime, &AtomicU64::new(0))
+            });
+            worker.await.map_err(Failure::Worker)?.map_err(Failure::Archive)?;
+            let closing = archive::closing().map_err(Failure::Archive)?;
+            let _ = parts.send(Part::End(closing.into())).await;
+            drop(parts);
+            Ok(())
+        };
+        let storing = async {
+            let packed = tokio::select! {
+                packed = pack => packed,
+                ended = signals.raise() => Err(ended),
+            };
+            let uploaded = match &packed {
+                Err(_) => timeout(LAST_PART, uploading).await.unwrap_or(Ok(Err(UploadError::GivenUp))),
+                Ok(()) => uploading.await,
+            };
+            (packed, uploaded)
+        };
+        let ((packed, uploaded), ()) = tokio::join!(storing, keeper.run(&mut told));
+        let bytes = match (packed, uploaded.map_err(Failure::Worker)?) {
+            (Err(failure), _) if failure.is_from_outside() => return Err(failure),
+            (_, Err(UploadError::Claim(error))) => return Err(Failure::Claim(error)),
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => return Err(Failure::Upload(error)),
+            (Err(failure), _) => return Err(failure),
+            (Ok(()), Err(error)) => return Err(Failure::Upload(error)),
+            (Ok(()), Ok(bytes)) => bytes,
+        };
+        self.metrics.stored(schedule(record), bytes);
+        let mut list = resource_list(&types, stored);
+        if !names.is_empty() {
+            let listed = list.entry(format!("{}/{}", kind.api_version(), kind.kind)).or_default();
+            for name in names {
+                listed.insert(name);
+            }
+        }
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
+    }
+
+    /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and
+    /// removes what it has stored.
+    pub async fn forget(&self, name: &str, uid: &str, location: &str) {
+        super::uploads::cancel_all(&self.client, &self.namespace, uid, false).await;
+        self.own.lock().remove(uid);
+        if let Err(error) = self.try_forget(name, uid, location).await {
+            warn!(%name, error = format!("{error:#}"), "could not remove what a deleted Backup has stored");
+        }
+    }
+}
+
+/// DataUploads, as the cluster serves them.
+fn kind() -> ResourceType {
+    ResourceType {
+        group: "velero.io".into(),
+        version: "v2alpha1".into(),
+        kind: "DataUpload".into(),
+        resource: "datauploads".into(),
+        singular: "dataupload".into(),
+        short_names: Vec::new(),
+        namespaced: true,
+    }
+}

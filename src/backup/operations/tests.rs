@@ -1,0 +1,116 @@
+//! How DataUploads are asked for, and that no crash leads to two of them.
+
+use berth_test_scripted::{Scripted, get, post};
+use serde_json::{Value, json};
+
+use super::*;
+
+const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
+
+fn backup() -> Backup {
+    let backup = json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": "nightly", "namespace": "velero", "uid": "u"},
+        "spec": {
+            "storageLocation": "default", "snapshotMoveData": true, "csiSnapshotTimeout": "20m",
+            "uploaderConfig": {"parallelFilesUpload": 4},
+        },
+    });
+    serde_json::from_value(backup).unwrap()
+}
+
+fn moved() -> Moved {
+    let [namespace, claim, claim_uid, volume, snapshot, content, storage_class, snapshot_class, driver] =
+        ["app", "data", "c", "pv", "snap", "content", "fast", "snaps", "csi.example.org"].map(str::to_owned);
+    Moved { namespace, claim, claim_uid, volume, snapshot, content, storage_class, snapshot_class, driver }
+}
+
+fn first() -> String {
+    name_of("nightly", "u", "c", 0)
+}
+
+async fn moves(api: &Scripted) -> (Result<(), String>, Movements) {
+    let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
+    let moved_well = {
+        let mover = Mover::new(&api.client("velero"), "velero", &backup(), &movements, &log);
+        mover.move_data(moved()).await
+    };
+    (moved_well, movements)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_data_upload_is_asked_for_as_velero_does() {
+    let api = Scripted::new().next(post(UPLOADS).answers_with(Clone::clone));
+    let (done, movements) = moves(&api).await;
+    assert_eq!((done, movements.len()), (Ok(()), 1));
+    let sent = api.writes()[0].body.clone();
+    assert_eq!(
+        sent["spec"],
+        json!({
+            "snapshotType": "CSI", "sourcePVC": "data", "sourceNamespace": "app", "backupStorageLocation": "default",
+            "csiSnapshot": {
+                "volumeSnapshot": "snap", "storageClass": "fast", "snapshotClass": "snaps", "driver": "csi.example.org",
+            },
+            "operationTimeout": "20m0s", "dataMoverConfig": {"ParallelFilesUpload": "4"},
+        })
+    );
+    let labels = json!({
+        "velero.io/backup-name": "nightly", "velero.io/backup-uid": "u", "velero.io/pvc-uid": "c",
+        "velero.io/async-operation-id": "du-u.c",
+    });
+    assert_eq!(sent["metadata"]["labels"], labels);
+    let owner = json!([{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "u", "controller": true}]);
+    assert_eq!(sent["metadata"]["ownerReferences"], owner);
+    assert_eq!(sent["metadata"]["name"], first());
+}
+
+/// As an earlier run has left it.
+fn found(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut found = json!({
+        "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+        "metadata": {
+            "name": name, "uid": "x", "labels": {"velero.io/backup-uid": "u"},
+            "ownerReferences": [{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "u"}],
+        },
+        "spec": {}, "status": {"phase": "InProgress"},
+    });
+    change(&mut found);
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_has_begun_is_found_and_what_was_given_up_is_begun_again() {
+    let exists = || post(UPLOADS).refuses_because(409, "AlreadyExists");
+    let api = Scripted::new()
+        .next(exists())
+        .next(get(&format!("{UPLOADS}/{}", first())).answers(found(&first(), |_| {})));
+    let (done, movements) = moves(&api).await;
+    assert_eq!((done, movements.all()[0].upload.clone()), (Ok(()), first()));
+    let given_up: [fn(&mut Value); 4] = [
+        |one| one["spec"]["cancel"] = json!(true),
+        |one| one["status"]["phase"] = json!("Canceled"),
+        |one| one["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+        |one| one["metadata"]["ownerReferences"][0]["uid"] = json!("another"),
+    ];
+    for change in given_up {
+        let api = Scripted::new()
+            .next(exists())
+            .next(get(&format!("{UPLOADS}/{}", first())).answers(found(&first(), change)))
+            .next(post(UPLOADS).answers_with(Clone::clone));
+        let (done, movements) = moves(&api).await;
+        assert_eq!((done, movements.all()[0].upload.clone()), (Ok(()), name_of("nightly", "u", "c", 1)));
+    }
+}
+
+#[test]
+fn names_are_those_of_labels_and_no_two_claims_share_one() {
+    let long = "n".repeat(250);
+    let names =
+        [("nightly", "c", 0), ("nightly", "d", 0), ("nightly", "c", 1), (&*long, "c", 0), ("a.", "c", 0)]
+            .map(|(backup, claim, try_count)| name_of(backup, "u", claim, try_count));
+    for name in &names {
+        assert!(name.len() <= 63 && !name.contains(".-"), "{name}");
+    }
+    let all: std::collections::BTreeSet<&String> = names.iter().collect();
+    assert_eq!(all.len(), names.len());
+}

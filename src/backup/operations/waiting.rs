@@ -1,0 +1,138 @@
+//! A Backup that waits for its operations: what a look at it finds, and what is written then.
+
+use std::time::Duration;
+
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_core::claim::Claim;
+use berth_core::operation::{Counts, Fault, Stage, Standing, Step, Waiting, step};
+use jiff::Timestamp;
+use kube::api::Api;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::uploads::{Upload, cancel, of_backup, operation_timeout};
+use crate::backup::engine::{Engine, Signals};
+use crate::backup::publication::counted;
+use crate::backup::status::{BackupWriter, WriteError};
+use crate::backup::uploads::Place;
+use crate::storage::{Layout, Opened};
+
+/// How long one write is tried.
+const WRITE: Duration = Duration::from_secs(30);
+/// How long the removal of what a deleted Backup has stored is tried.
+const REMOVAL: Duration = Duration::from_secs(120);
+
+/// What a look has led to.
+#[derive(Debug)]
+pub enum Attended {
+    /// There is nothing to do now.
+    Nothing,
+    /// It could not be done now, and is tried again.
+    Later,
+    Written(Box<Backup>),
+}
+
+/// The counts in the status of a Backup.
+pub fn recorded(backup: &Backup) -> Counts {
+    let count = |count: Option<i64>| u64::try_from(count.unwrap_or(0)).unwrap_or(0);
+    let Some(status) = &backup.status else { return Counts::default() };
+    Counts {
+        attempted: count(status.backup_item_operations_attempted),
+        completed: count(status.backup_item_operations_completed),
+        failed: count(status.backup_item_operations_failed),
+    }
+}
+
+impl Engine {
+    /// Looks at a Backup whose objects are stored: writes what has become of its operations and, when
+    /// all of them have ended, completes it.
+    ///
+    /// # Errors
+    /// When the Backup could not be written, or its operations could not be read.
+    pub async fn attend(&self, name: &str, uid: &str, signals: Signals) -> Result<Attended, WriteError> {
+        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let Some(stage) = Stage::of(record.phase()).filter(|_| record.is_begun()) else {
+            return Ok(Attended::Nothing);
+        };
+        if stage == Stage::Finalizing {
+            return self.take_up(name, uid, signals).await;
+        }
+        let backup = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
+        let found = of_backup(&self.client, &self.namespace, uid).await;
+        let found = found.map_err(|error| WriteError::Waits(format!("{error:#}")))?;
+        let (limit, now) = (operation_timeout(&backup), Timestamp::now());
+        let late: Vec<Upload> = found
+            .iter()
+            .filter(|upload| upload.standing(limit, now) == Standing::Failed(Fault::TimedOut))
+            .cloned()
+            .collect();
+        cancel(&self.client, &self.namespace, &late, false).await;
+        let recorded = recorded(&backup);
+        let counts = Counts::of(found.iter().map(|one| one.standing(limit, now)), recorded.attempted);
+        let next = step(&Waiting {
+            phase: record.phase(),
+            recorded,
+            found: counts,
+            is_canceled: record.is_canceled() || signals.canceled.is_cancelled(),
+            is_own: self.own.lock().contains(uid),
+            setting: self.after_interruption,
+        });
+        let to = match next {
+            Step::Nothing => return Ok(Attended::Nothing),
+            Step::End => {
+                cancel(&self.client, &self.namespace, &found, false).await;
+                return self.take_up(name, uid, signals).await;
+            }
+            Step::Record(to) | Step::Finalize(to) => phase(to),
+        };
+        record.move_on(to, &counted(&counts), WRITE).await?;
+        let Counts { attempted, completed, failed } = counts;
+        info!(%name, phase = to.as_str(), attempted, completed, failed, "operations of a backup");
+        let written = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
+        Ok(Attended::Written(Box::new(written)))
+    }
+
+    async fn take_up(&self, name: &str, uid: &str, signals: Signals) -> Result<Attended, WriteError> {
+        let taken_up = self.recover(name, uid, signals, |_| {}).await?;
+        Ok(match taken_up {
+            Some(backup) if Stage::of(backup.phase().as_str()).is_none() => {
+                Attended::Written(Box::new(backup))
+            }
+            _ => Attended::Later,
+        })
+    }
+
+    pub(super) async fn try_forget(&self, name: &str, uid: &str, location: &str) -> anyhow::Result<()> {
+        let removal = async {
+            let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+            let Some(location) = api.get_opt(location).await? else { return Ok(()) };
+            let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
+            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let found = layout.look().await?;
+            let ours = Claim {
+                cluster: self.cluster_uid().await?.to_owned(),
+                namespace: self.namespace.clone(),
+                backup: uid.to_owned(),
+                ..Claim::default()
+            };
+            let claim = found.folder.claim.filter(|claim| claim.is_of_backup_of(&ours));
+            let Some(claim) = claim.filter(|_| !found.folder.published) else { return Ok(()) };
+            let place = Place { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
+            self.clear(place, &claim, None).await;
+            layout.remove(&claim, true).await?;
+            Ok(())
+        };
+        timeout(REMOVAL, removal).await.unwrap_or_else(|_| anyhow::bail!("the store did not answer in time"))
+    }
+}
+
+fn phase(text: &str) -> BackupPhase {
+    [
+        BackupPhase::WaitingForPluginOperations,
+        BackupPhase::WaitingForPluginOperationsPartiallyFailed,
+        BackupPhase::Finalizing,
+    ]
+    .into_iter()
+    .find(|phase| phase.as_str() == text)
+    .unwrap_or(BackupPhase::FinalizingPartiallyFailed)
+}

@@ -1,0 +1,232 @@
+//! Operations that go on after a backup has stored its objects: movements of snapshot data. What
+//! each of them has come to, what that makes of the Backup, and when it must be looked at again.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::run::AfterInterruption;
+
+/// The phases of a Backup after its objects are stored. It holds no slot and no namespaces then.
+pub const WAITING: &str = "WaitingForPluginOperations";
+pub const WAITING_PARTIALLY_FAILED: &str = "WaitingForPluginOperationsPartiallyFailed";
+pub const FINALIZING: &str = "Finalizing";
+pub const FINALIZING_PARTIALLY_FAILED: &str = "FinalizingPartiallyFailed";
+
+/// `spec.itemOperationTimeout` of a Backup that has none.
+pub const TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// Shortest time between two looks at a Backup.
+pub const PAUSE: Duration = Duration::from_secs(5);
+/// The same while the watch shows fewer operations than the Backup has begun: either somebody has
+/// removed one, or the watch is late.
+pub const MISSING: Duration = Duration::from_secs(60);
+/// Longest time between two looks that fail, because a location may be away for long.
+pub const LONGEST: Duration = Duration::from_secs(300);
+
+/// Whether the Backup waits for operations or is being completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Waiting,
+    Finalizing,
+}
+
+impl Stage {
+    /// `None`: the phase is none of these.
+    pub fn of(phase: &str) -> Option<Self> {
+        match phase {
+            WAITING | WAITING_PARTIALLY_FAILED => Some(Self::Waiting),
+            FINALIZING | FINALIZING_PARTIALLY_FAILED => Some(Self::Finalizing),
+            _ => None,
+        }
+    }
+
+    /// The phase of a Backup at this stage.
+    pub fn phase(self, is_partially_failed: bool) -> &'static str {
+        match (self, is_partially_failed) {
+            (Self::Waiting, false) => WAITING,
+            (Self::Waiting, true) => WAITING_PARTIALLY_FAILED,
+            (Self::Finalizing, false) => FINALIZING,
+            (Self::Finalizing, true) => FINALIZING_PARTIALLY_FAILED,
+        }
+    }
+}
+
+/// What an API object says of its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// `status.phase`, as written.
+    pub phase: &'a str,
+    pub created: Timestamp,
+}
+
+/// What has become of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    New,
+    InProgress,
+    Completed,
+    Failed(Fault),
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its data mover says so.
+    Reported,
+    Canceled,
+    /// It was not over in time, so it is canceled.
+    TimedOut,
+    /// Its object is not there any more.
+    Gone,
+}
+
+impl Fault {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reported => "its data mover failed",
+            Self::Canceled => "it was canceled",
+            Self::TimedOut => "it was not over within spec.itemOperationTimeout",
+            Self::Gone => "its DataUpload was deleted before it ended",
+        }
+    }
+}
+
+impl Standing {
+    /// `seen`: its object; `None` if there is none. A phase that this build does not know is not
+    /// the end.
+    pub fn of(seen: Option<&Seen<'_>>, timeout: Duration, now: Timestamp) -> Self {
+        let Some(seen) = seen else { return Self::Failed(Fault::Gone) };
+        match seen.phase {
+            "Completed" => return Self::Completed,
+            "Failed" => return Self::Failed(Fault::Reported),
+            "Canceled" => return Self::Failed(Fault::Canceled),
+            _ => {}
+        }
+        let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
+        match seen.phase {
+            _ if now.duration_since(seen.created) >= timeout => Self::Failed(Fault::TimedOut),
+            "" | "New" => Self::New,
+            _ => Self::InProgress,
+        }
+    }
+
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed(_))
+    }
+}
+
+/// How many operations a backup has begun, and what has become of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub attempted: u64,
+    pub completed: u64,
+    pub failed: u64,
+}
+
+impl Counts {
+    /// `attempted`: how many operations the backup is known to have begun. Those that are missing
+    /// are gone.
+    pub fn of(standings: impl IntoIterator<Item = Standing>, attempted: u64) -> Self {
+        let mut counts = Self::default();
+        for standing in standings {
+            counts.attempted += 1;
+            match standing {
+                Standing::Completed => counts.completed += 1,
+                Standing::Failed(_) => counts.failed += 1,
+                Standing::New | Standing::InProgress => {}
+            }
+        }
+        let gone = attempted.saturating_sub(counts.attempted);
+        counts.attempted += gone;
+        counts.failed += gone;
+        counts
+    }
+
+    pub fn ended(&self) -> u64 {
+        self.completed.saturating_add(self.failed)
+    }
+
+    pub fn have_ended(&self) -> bool {
+        self.ended() >= self.attempted
+    }
+}
+
+/// A Backup that waits for its operations.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    pub phase: &'a str,
+    /// By its status.
+    pub recorded: Counts,
+    /// By the operations themselves.
+    pub found: Counts,
+    pub is_canceled: bool,
+    /// This process has stored its objects, so nothing has interrupted it.
+    pub is_own: bool,
+    pub setting: AfterInterruption,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Nothing,
+    /// Write the counts, and this phase.
+    Record(&'static str),
+    /// All operations have ended: write the counts, and this phase, in which the backup is
+    /// completed.
+    Finalize(&'static str),
+    /// Cancel the operations, and end the Backup.
+    End,
+}
+
+/// The setting `restart` changes nothing here: a Backup that waits holds neither a slot nor
+/// namespaces, so it cannot begin again, and nothing of what it has stored would be done twice.
+pub fn step(waiting: &Waiting<'_>) -> Step {
+    let is_interrupted = !waiting.is_own && waiting.setting == AfterInterruption::Fail;
+    if waiting.is_canceled || is_interrupted {
+        return Step::End;
+    }
+    let is_partially_failed = waiting.phase == WAITING_PARTIALLY_FAILED || waiting.found.failed > 0;
+    let phase = Stage::Waiting.phase(is_partially_failed);
+    if waiting.found.have_ended() {
+        Step::Finalize(Stage::Finalizing.phase(is_partially_failed))
+    } else if waiting.found != waiting.recorded || phase != waiting.phase {
+        Step::Record(phase)
+    } else {
+        Step::Nothing
+    }
+}
+
+/// What is known of a Backup at one of these stages without asking the API server or the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    pub stage: Stage,
+    /// By its status.
+    pub recorded: Counts,
+    /// By the watch of the operations; those that it does not show count as gone.
+    pub shown: Counts,
+    /// How many operations the watch shows.
+    pub there: u64,
+    pub is_canceled: bool,
+    /// Since this process has last looked at it; `None`: never.
+    pub since: Option<Duration>,
+    /// How often in a row that look came to nothing.
+    pub failures: u32,
+}
+
+/// Whether the Backup must be looked at now.
+pub fn is_due(glance: &Glance) -> bool {
+    let Some(since) = glance.since else { return true };
+    let pause = PAUSE.saturating_mul(1 << glance.failures.min(10)).min(LONGEST);
+    if since < pause {
+        return false;
+    }
+    if glance.stage == Stage::Finalizing || glance.is_canceled || glance.failures > 0 {
+        return true;
+    }
+    let differs = glance.shown != glance.recorded || glance.shown.have_ended();
+    let is_missing = glance.there < glance.recorded.attempted;
+    differs && (!is_missing || since >= MISSING)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap_or(Timestamp::MAX)
+}
+
+#[test]
+fn an_operation_is_what_its_object_says_unless_its_time_is_over() {
+    use Standing::{Completed, Failed, InProgress, New};
+    for (phase, in_time, late) in [
+        ("", New, Failed(Fault::TimedOut)),
+        ("New", New, Failed(Fault::TimedOut)),
+        ("Accepted", InProgress, Failed(Fault::TimedOut)),
+        ("Prepared", InProgress, Failed(Fault::TimedOut)),
+        ("InProgress", InProgress, Failed(Fault::TimedOut)),
+        ("Canceling", InProgress, Failed(Fault::TimedOut)),
+        // A phase that this build does not know.
+        ("Thinking", InProgress, Failed(Fault::TimedOut)),
+        ("Completed", Completed, Completed),
+        ("Failed", Failed(Fault::Reported), Failed(Fault::Reported)),
+        ("Canceled", Failed(Fault::Canceled), Failed(Fault::Canceled)),
+    ] {
+        let seen = Seen { phase, created: at(0) };
+        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(4 * 3600 - 1)), in_time, "{phase}");
+        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(4 * 3600)), late, "{phase}");
+        assert_eq!(Standing::of(Some(&seen), Duration::MAX, at(4 * 3600)), in_time, "{phase}");
+        // The clock of the API server may be ahead.
+        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(-60)), in_time, "{phase}");
+    }
+    assert_eq!(Standing::of(None, TIMEOUT, at(0)), Failed(Fault::Gone));
+}
+
+fn waiting(phase: &str, found: Counts) -> Waiting<'_> {
+    let recorded = Counts { attempted: 3, ..Counts::default() };
+    let setting = AfterInterruption::Resume;
+    Waiting { phase, recorded, found, is_canceled: false, is_own: false, setting }
+}
+
+#[test]
+fn a_backup_waits_until_all_operations_have_ended_and_remembers_each_that_failed() {
+    for (phase, completed, failed, step_is) in [
+        (WAITING, 0, 0, Step::Nothing),
+        (WAITING, 1, 0, Step::Record(WAITING)),
+        (WAITING, 2, 0, Step::Record(WAITING)),
+        (WAITING, 0, 1, Step::Record(WAITING_PARTIALLY_FAILED)),
+        (WAITING, 3, 0, Step::Finalize(FINALIZING)),
+        (WAITING, 2, 1, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
+        (WAITING, 0, 3, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
+        // An object has failed, and no operation.
+        (WAITING_PARTIALLY_FAILED, 0, 0, Step::Nothing),
+        (WAITING_PARTIALLY_FAILED, 1, 0, Step::Record(WAITING_PARTIALLY_FAILED)),
+        (WAITING_PARTIALLY_FAILED, 3, 0, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
+    ] {
+        let found = Counts { attempted: 3, completed, failed };
+        let usual = waiting(phase, found);
+        assert_eq!(step(&usual), step_is, "{usual:?}");
+        let canceled = Waiting { is_canceled: true, is_own: true, ..usual };
+        assert_eq!(step(&canceled), Step::End, "{canceled:?}");
+        for setting in [AfterInterruption::Resume, AfterInterruption::Restart, AfterInterruption::Fail] {
+            let own = Waiting { setting, is_own: true, ..usual };
+            assert_eq!(step(&own), step_is, "{own:?}");
+            let taken_up = Waiting { setting, ..usual };
+            let expected = if setting == AfterInterruption::Fail { Step::End } else { step_is };
+            assert_eq!(step(&taken_up), expected, "{taken_up:?}");
+        }
+    }
+}
+
+#[test]
+fn what_nobody_sees_any_more_has_failed() {
+    let one = Counts::of([Standing::Completed], 3);
+    assert_eq!(one, Counts { attempted: 3, completed: 1, failed: 2 });
+    // One that the Backup does not count yet.
+    let more = Counts::of([Standing::New, Standing::InProgress], 1);
+    assert_eq!(more, Counts { attempted: 2, ..Counts::default() });
+    assert!(Counts::default().have_ended());
+}
+
+#[test]
+fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_that_fails() {
+    let recorded = Counts { attempted: 3, completed: 1, failed: 0 };
+    let quiet = Glance {
+        stage: Stage::Waiting,
+        recorded,
+        shown: recorded,
+        there: 3,
+        is_canceled: false,
+        since: Some(DAY),
+        failures: 0,
+    };
+    let one_more = Counts { completed: 2, ..recorded };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    for (glance, due) in [
+        (quiet, false),
+        (Glance { since: None, ..quiet }, true),
+        (Glance { shown: one_more, ..quiet }, true),
+        (Glance { shown: one_more, since: seconds(4), ..quiet }, false),
+        (Glance { shown: one_more, since: seconds(5), ..quiet }, true),
+        (Glance { is_canceled: true, since: seconds(5), ..quiet }, true),
+        (Glance { stage: Stage::Finalizing, since: seconds(5), ..quiet }, true),
+        (Glance { stage: Stage::Finalizing, since: seconds(39), failures: 3, ..quiet }, false),
+        (Glance { stage: Stage::Finalizing, since: seconds(40), failures: 3, ..quiet }, true),
+        (Glance { failures: u32::MAX, since: seconds(299), ..quiet }, false),
+        (Glance { failures: u32::MAX, since: seconds(300), ..quiet }, true),
+        (Glance { shown: Counts { failed: 1, ..recorded }, there: 2, since: seconds(59), ..quiet }, false),
+        (Glance { shown: Counts { failed: 1, ..recorded }, there: 2, since: seconds(60), ..quiet }, true),
+    ] {
+        assert_eq!(is_due(&glance), due, "{glance:?}");
+    }
+}
+
+proptest! {
+    /// Whatever the data movers do and whenever somebody looks: a Backup that is not canceled comes
+    /// to its end exactly when all its operations have ended, an operation that failed is never
+    /// forgotten, and no operation lasts longer than its time.
+    #[test]
+    fn every_backup_comes_to_its_end_and_forgets_no_failure(
+        phases in prop::collection::vec(("|New|Accepted|Prepared|InProgress|Canceling|Canceled|Completed|Failed|Odd", any::<bool>()), 0..6),
+        is_partially_failed in any::<bool>(),
+        elapsed in 0_i64..20_000,
+    ) {
+        let now = at(elapsed);
+        let objects = phases.iter().filter(|(_, there)| *there);
+        let standings = objects.map(|(phase, _)| Standing::of(Some(&Seen { phase, created: at(0) }), TIMEOUT, now));
+        let attempted = phases.len() as u64;
+        let found = Counts::of(standings, attempted);
+        prop_assert_eq!(found.attempted, attempted);
+        prop_assert!(found.ended() <= found.attempted);
+        let phase = Stage::Waiting.phase(is_partially_failed);
+        let next = step(&Waiting { is_own: true, ..waiting(phase, found) });
+        let is_late = elapsed >= 4 * 3600;
+        prop_assert_eq!(found.have_ended(), matches!(next, Step::Finalize(_)));
+        if is_late {
+            prop_assert!(found.have_ended());
+        }
+        let has_failed = is_partially_failed || found.failed > 0;
+        match next {
+            Step::Finalize(to) => {
+                prop_assert_eq!(Stage::of(to), Some(Stage::Finalizing));
+                prop_assert_eq!(to == FINALIZING_PARTIALLY_FAILED, has_failed);
+            }
+            Step::Record(to) => {
+                prop_assert_eq!(Stage::of(to), Some(Stage::Waiting));
+                prop_assert_eq!(to == WAITING_PARTIALLY_FAILED, has_failed);
+            }
+            Step::Nothing => prop_assert_eq!(phase == WAITING_PARTIALLY_FAILED, has_failed),
+            Step::End => prop_assert!(false, "nobody has canceled it"),
+        }
+    }
+}
