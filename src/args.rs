@@ -1,14 +1,17 @@
 //! Commands and flags of the program, as clap reads them.
 
+pub mod backup;
 mod common;
 mod controller;
 pub mod garden;
 mod hub;
 mod install;
+pub mod location;
 mod member;
 mod movers;
 mod queue;
 mod reviews;
+pub mod schedule;
 mod webhook;
 
 use std::path::PathBuf;
@@ -26,6 +29,8 @@ pub use movers::MoverArgs;
 pub use queue::{QueueArgs, QueueCommand, Which};
 pub use reviews::{ANYWHERE, ReviewArgs};
 pub use webhook::WebhookArgs;
+
+use crate::client::Source;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -45,8 +50,20 @@ pub enum Command {
     Controller(Box<ControllerArgs>),
     /// Show which Backups wait and why, and change their order.
     Queue(QueueArgs),
-    /// Show one Backup.
-    Backup(BackupArgs),
+    /// Create, list, describe, download and delete Backups.
+    #[command(alias = "backups")]
+    Backup(backup::BackupArgs),
+    /// Create, list, pause and delete Schedules.
+    #[command(alias = "schedules")]
+    Schedule(schedule::ScheduleArgs),
+    /// Create, list, change and delete BackupStorageLocations.
+    #[command(aliases = ["backup-locations", "bsl"])]
+    BackupLocation(location::LocationArgs),
+    /// Print a script that completes commands and flags. Example: source <(berth completion bash)
+    Completion {
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Install berth into a cluster, or bring an installation up to date.
     Install(Box<InstallArgs>),
     /// Remove berth from a cluster. Backups, locations and archives stay.
@@ -106,6 +123,25 @@ pub struct Target {
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     #[arg(long, global = true)]
     pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current one.
+    #[arg(long, alias = "kubecontext", global = true)]
+    pub context: Option<String>,
+}
+
+impl Target {
+    /// Where the API server is found.
+    pub fn source(&self) -> Source<'_> {
+        Source { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
+    }
+}
+
+/// Shells for which there is a completion.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+    Powershell,
 }
 
 #[derive(ClapArgs)]
@@ -160,20 +196,6 @@ pub enum CertificatesCommand {
         #[arg(long, requires = "ca")]
         revoke: bool,
     },
-}
-
-#[derive(ClapArgs)]
-pub struct BackupArgs {
-    #[command(flatten)]
-    pub target: Target,
-    #[command(subcommand)]
-    pub command: BackupCommand,
-}
-
-#[derive(Subcommand)]
-pub enum BackupCommand {
-    /// Show phase, queue position, what the Backup waits for, progress, and errors.
-    Describe { name: String },
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]

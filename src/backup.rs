@@ -19,6 +19,9 @@
 //! use, and are stored in `blocks`, which run commands in them ([`exec`]) and record on the Backup
 //! which pods may be frozen (`frozen`).
 //!
+//! The data of volumes is taken by [`volumes`]: snapshots by CSI drivers, files by node-agents; what
+//! belongs to a pod with hooks between its hooks.
+//!
 //! `publication` decides who owns the folder in the store and what becomes of its files. The
 //! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`. When a leader
 //! is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
@@ -26,7 +29,6 @@
 
 pub mod actions;
 pub mod archive;
-pub mod asked;
 mod begun;
 mod blocks;
 mod checkpoint;
@@ -49,6 +51,7 @@ pub mod messages;
 pub mod metrics;
 pub mod names;
 mod noted;
+mod operations;
 mod policy;
 pub mod prepare;
 mod progress;
@@ -68,3 +71,4 @@ mod thaw;
 pub mod turns;
 pub mod upload;
 mod uploads;
+pub mod volumes;

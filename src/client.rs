@@ -22,6 +22,27 @@ const CONNECT: Duration = Duration::from_secs(5);
 const WATCH: Duration = Duration::from_secs(310);
 const CALL: Duration = Duration::from_secs(30);
 
+/// Where the API server's address and credentials are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Source<'a> {
+    /// Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
+    pub kubeconfig: Option<&'a Path>,
+    /// Default: the kubeconfig's current context.
+    pub context: Option<&'a str>,
+}
+
+impl<'a> From<Option<&'a Path>> for Source<'a> {
+    fn from(kubeconfig: Option<&'a Path>) -> Self {
+        Self { kubeconfig, context: None }
+    }
+}
+
+impl<'a> From<Option<&'a std::path::PathBuf>> for Source<'a> {
+    fn from(kubeconfig: Option<&'a std::path::PathBuf>) -> Self {
+        kubeconfig.map(std::path::PathBuf::as_path).into()
+    }
+}
+
 /// Two clients, because watches may be silent for minutes and other calls must not be.
 #[derive(Clone)]
 pub struct Clients {
@@ -32,8 +53,8 @@ pub struct Clients {
 impl Clients {
     /// # Errors
     /// When there is no usable configuration.
-    pub async fn new(kubeconfig: Option<&Path>) -> anyhow::Result<Self> {
-        let config = config(kubeconfig).await?;
+    pub async fn new<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Self> {
+        let config = config(source.into()).await?;
         Ok(Self { watch: client(config.clone(), WATCH)?, call: client(config, CALL)? })
     }
 }
@@ -43,22 +64,26 @@ impl Clients {
 ///
 /// # Errors
 /// When there is no usable configuration.
-pub async fn persistent(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
-    let mut config = config(kubeconfig).await?;
+pub async fn persistent<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Client> {
+    let mut config = config(source.into()).await?;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(CALL);
     config.write_timeout = Some(CALL);
     Ok(Client::try_from(config)?)
 }
 
-async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
-    Ok(match kubeconfig {
-        Some(path) => {
+async fn config(source: Source<'_>) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions { context: source.context.map(str::to_owned), ..Default::default() };
+    Ok(match (source.kubeconfig, source.context) {
+        (Some(path), _) => {
             let file =
                 Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
+            Config::from_custom_kubeconfig(file, &options).await.context("the kubeconfig cannot be used")?
         }
-        None => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,
+        (None, Some(context)) => {
+            Config::from_kubeconfig(&options).await.with_context(|| format!("--context {context}"))?
+        }
+        (None, None) => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,
     })
 }
 

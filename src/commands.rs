@@ -6,12 +6,16 @@ mod check;
 mod controller;
 mod garden;
 mod install;
+mod location;
 mod node_agent;
-mod print;
+mod person;
+pub(crate) mod print;
 mod queue;
+mod schedule;
 mod uninstall;
 mod webhook;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +33,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Crd { of, write } => crd(of, write),
         Command::Reference { write } => reference::write(&write),
         Command::Webhook(args) => serve_common(&args.common.clone(), webhook::run(*args)),
-        Command::Backup(args) => tokio::runtime::Runtime::new()?.block_on(backup::run(args)),
+        Command::Backup(args) => return written(tokio::runtime::Runtime::new()?.block_on(backup::run(args))),
+        Command::Schedule(args) => {
+            let done = tokio::runtime::Runtime::new()?.block_on(schedule::run(args));
+            return written(done.map(|()| ExitCode::SUCCESS));
+        }
+        Command::BackupLocation(args) => {
+            let done = tokio::runtime::Runtime::new()?.block_on(location::run(args));
+            return written(done.map(|()| ExitCode::SUCCESS));
+        }
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            crate::cli::completion::write(shell, &mut script);
+            std::io::stdout().lock().write_all(&script).context("the script cannot be printed")
+        }
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
         Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
@@ -57,6 +74,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         },
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Whoever reads the output may have had enough of it, as `head` has.
+fn written(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    let is_broken_pipe = |error: &anyhow::Error| {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+        causes.any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    match done {
+        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        done => done,
+    }
 }
 
 /// Blocking threads of the runtime: those that tokio needs for files and DNS, plus the archive

@@ -68,10 +68,24 @@ reasons! {
     Superseded => "End", Warning;
     /// A Backup ended because its spec cannot be read.
     Refused => "End", Warning;
+    /// A Backup was deleted, with all that was stored of it.
+    Deleted => "Delete", Normal;
+    /// A Backup could not be deleted; the note says why.
+    DeletionFailed => "Delete", Warning;
+    /// An expired Backup stays, because its location cannot be written or is gone.
+    ExpiryBlocked => "Expire", Warning;
+    /// A DownloadRequest cannot be answered; the note says why.
+    DownloadFailed => "Download", Warning;
     /// The API server refuses every write to a Backup.
     Unwritable => "Plan", Warning;
     /// A Backup was queued while another backup of its schedule still waits.
     PiledUp => "Enqueue", Warning;
+    /// The Backup of a time of a Schedule cannot be created.
+    NotScheduled => "Create", Warning;
+    /// A time of a Schedule has no Backup, because an annotation of the Schedule says so.
+    TimeSkipped => "Skip", Normal;
+    /// A Velero runs controllers that berth would run otherwise.
+    LeftToVelero => "Follow", Normal;
     /// Folders of a storage location get no Backup; the note says which, and why.
     NotSynced => "Sync", Warning;
     /// Another cluster writes backups below the prefix of a storage location.

@@ -12,6 +12,7 @@ pub mod backup;
 pub mod cache;
 pub mod certificates;
 pub mod check;
+pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod events;

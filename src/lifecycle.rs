@@ -1,23 +1,35 @@
 //! The life of a backup before and after its run: what Velero's other controllers do. Each one is a
-//! module of its own with one function that runs for ever; a controller that
-//! `--disable-controllers` names does not run.
-
-pub mod age;
-pub mod known;
-pub mod status_request;
-pub mod sync;
+//! module of its own with one function that runs for ever. A controller runs here unless
+//! `--disable-controllers` names it, or a Velero beside berth runs it ([`beside`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backup::metrics::BackupMetrics;
 use crate::client::Clients;
 use crate::events::Events;
+use crate::leader::Notes;
+use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
 use age::AgeMetrics;
+use beside::Beside;
 use known::Known;
+use schedule::metrics::ScheduleMetrics;
 use sync::metrics::SyncMetrics;
+
+pub mod age;
+pub mod beside;
+mod deletion;
+mod download;
+mod gc;
+pub mod known;
+pub mod schedule;
+pub mod status_request;
+pub mod sync;
+
+pub use download::{Links, serve as serve_downloads};
 
 /// What every controller of this module needs.
 #[derive(Clone)]
@@ -26,7 +38,17 @@ pub struct Lifecycle {
     pub namespace: String,
     pub opener: Opener,
     pub events: Events,
+    /// Where files of folders can be downloaded, if berth serves them.
+    pub links: Option<Links>,
     pub disabled: BTreeSet<Controller>,
+    /// The queue's watch cache.
+    pub backups: Arc<BackupCache>,
+    pub metrics: BackupMetrics,
+    pub schedule_metrics: ScheduleMetrics,
+    pub schedule: berth_core::schedule::Settings,
+    pub notes: Notes,
+    /// Which controllers a Velero runs.
+    pub beside: Beside,
     /// Backups and storage locations, as a watch shows them.
     pub known: Arc<Known>,
     /// How often to sync locations that set no backupSyncPeriod; zero: never.
@@ -38,21 +60,45 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Runs every controller that is not disabled, for ever.
+    /// Runs every controller that is not disabled and that no Velero runs, for ever.
     pub async fn run(&self) {
-        // One line for each controller: `self.unless_disabled(Controller::Gc, gc::run(self)),`
+        // One line for each controller: `self.unless_disabled(Controller::Gc, || gc::run(self)),`
         tokio::join!(
+            self.beside.follow(self),
+            self.unless_disabled(Controller::Schedule, || schedule::run(self)),
+            self.unless_disabled(Controller::BackupDeletion, || deletion::run(self)),
+            self.unless_disabled(Controller::Gc, || gc::run(self)),
+            self.unless_disabled(Controller::DownloadRequest, || download::run(self)),
             self.known.follow(&self.clients.watch, &self.namespace),
             age::run(self),
-            self.unless_disabled(Controller::BackupSync, sync::run(self)),
-            self.unless_disabled(Controller::ServerStatusRequest, status_request::run(self)),
+            self.unless_disabled(Controller::BackupSync, || sync::run(self)),
+            self.unless_disabled(Controller::ServerStatusRequest, || status_request::run(self)),
         );
     }
 
-    /// Runs one controller, unless it is disabled.
-    pub async fn unless_disabled(&self, controller: Controller, work: impl Future<Output = ()>) {
-        if !self.disabled.contains(&controller) {
-            work.await;
+    /// Runs one controller while it is neither disabled nor run by a Velero. Where a Velero begins
+    /// to run it, it is dropped, and it begins anew when the Velero stops.
+    pub async fn unless_disabled<W: Future<Output = ()>>(
+        &self,
+        controller: Controller,
+        work: impl Fn() -> W,
+    ) {
+        if self.disabled.contains(&controller) {
+            return;
+        }
+        let mut velero = self.beside.subscribe();
+        // The sender lives as long as this does.
+        while velero.wait_for(|velero| velero.leaves(controller)).await.is_ok() {
+            self.beside.note(controller, true, &self.notes);
+            tokio::select! {
+                () = work() => {}
+                _ = velero.wait_for(|velero| !velero.leaves(controller)) => {}
+            }
+            self.beside.note(controller, false, &self.notes);
         }
     }
 }
+
+/// The controllers of a life in the cluster of `client`, whose Events are dropped.
+#[cfg(test)]
+pub use beside::tests::lifecycle as fake;

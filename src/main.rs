@@ -8,7 +8,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // The result is ignored, because it only reports that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match berth::commands::run(berth::args::Args::parse()) {
+    match berth::commands::run(berth::args::Args::parse_from(
+        berth::cli::typed::arranged(std::env::args_os()),
+    )) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {}", berth::text::chain(error.as_ref()));

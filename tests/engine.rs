@@ -291,34 +291,41 @@ fn many_and_large_objects_come_through_a_small_page_and_several_workers() {
 #[test]
 fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
     let berth = start("missing", 1);
-    let container = json!([{"name": "main", "image": "example.com/db"}]);
-    let annotated = |name: &str, key: &str| {
-        let metadata = json!({"annotations": {key: "data"}});
-        object("Pod", "asking", name, json!({"metadata": metadata, "spec": {"containers": container}}))
+    let mounts = json!([{"name": "data", "mountPath": "/data"}]);
+    let spec = json!({
+        "containers": [{"name": "main", "image": "example.com/db", "volumeMounts": mounts}],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    });
+    let annotated = |name: &str, volume: &str| {
+        let metadata = json!({"annotations": {"backup.velero.io/backup-volumes": volume}});
+        object("Pod", "asking", name, json!({"metadata": metadata, "spec": spec}))
     };
     create(
         &berth,
         &[
             object("Namespace", "", "asking", json!({})),
-            annotated("db-0", "backup.velero.io/backup-volumes"),
-            annotated("web", "backup.velero.io/backup-volumes"),
+            annotated("db-0", "data"),
+            annotated("web", "no-such-volume"),
         ],
     );
-    let moved = json!({"includedNamespaces": ["asking"], "snapshotMoveData": true});
+    let moved = json!({"includedNamespaces": ["asking"], "datamover": "another"});
     let refused = berth.kubectl().create(berth.namespace(), &[backup("refused", moved)]).unwrap();
-    let field = "spec.snapshotMoveData: ";
+    let field = "spec.datamover: ";
     assert!(!refused.status.success() && refused.stderr.contains(field), "{}", refused.stderr);
     let (done, folder) = run(&berth, "partly", json!({"includedNamespaces": ["asking", "not-there"]}));
     let status = done.status.unwrap();
     assert_eq!(
         (status.phase, status.errors, status.warnings),
-        (Some(BackupPhase::PartiallyFailed), Some(2), None)
+        (Some(BackupPhase::PartiallyFailed), Some(2), Some(1))
     );
     let results = side(&folder, "partly-results.gz");
     let error = results["errors"]["namespaces"]["not-there"][0].as_str().unwrap();
     assert!(error.contains("namespace not-there does not exist"), "{results}");
-    let words = "2 pods (asking/db-0, asking/web)";
-    assert!(results["errors"]["velero"][0].as_str().unwrap().contains(words), "{results}");
+    let error = results["errors"]["namespaces"]["asking"][0].as_str().unwrap();
+    let words = "volume data of pod db-0 is not backed up by files: the pod does not run";
+    assert!(error.contains(words), "{results}");
+    let warning = results["warnings"]["namespaces"]["asking"][0].as_str().unwrap();
+    assert!(warning.contains("pod web has no volume no-such-volume"), "{results}");
     let counted = wait_for("the end to be counted", PATIENCE, || {
         let metrics = berth.controller.metrics()?;
         // What is written last.
@@ -652,7 +659,9 @@ namespacedFilterPolicies:
     let results = side(&folder, "asked-results.gz");
     let error = results["errors"]["velero"][0].as_str().unwrap();
     assert!(
-        error.contains("1 claims have a volume policy") && error.contains("pol-a/data (snapshot)"),
+        error.contains(
+            "1 claims are stored without the data of their volumes, which the backup asks for (pol-a/data)"
+        ) && error.contains("its volume belongs to no CSI driver"),
         "{results}"
     );
     let (done, _) = run(&berth, "nowhere", json!({"resourcePolicy": policy("nowhere")}));

@@ -1,4 +1,7 @@
-//! The life of a backup after its run, where berth runs Velero's other controllers: as stock
-//! Velero's commands see it.
+//! The life of a backup before and after its run: what berth does in place of Velero's other
+//! controllers, as stock Velero's commands see it.
 
+mod deletion;
+mod download;
+mod schedule;
 mod sync;

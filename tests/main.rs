@@ -26,3 +26,4 @@ mod queue;
 mod reviews;
 mod rights;
 mod steering;
+mod volumes;

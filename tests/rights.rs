@@ -3,7 +3,7 @@
 mod garden;
 mod member;
 pub mod movers;
-mod needs;
+pub mod needs;
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};
@@ -46,6 +46,8 @@ pub enum Symptom {
     OnlyLogged(&'static str),
     /// A hook fails, because it may not be run.
     NoHooks,
+    /// A volume is not backed up: see [`crate::volumes`].
+    NoData,
     /// Nothing is started: Velero cannot be asked. With --executor=velero.
     CannotAskVelero,
     /// Only the log tells, in these words, what the hub of shared buckets could not do: see [`garden`].
@@ -269,7 +271,7 @@ fn breaks(need: &Need, index: usize) {
                 .unwrap_or_else(|error| panic!("{error}: {}", tail(&logged(&logs))));
         };
         match need.symptom {
-            Symptom::NotReady | Symptom::OfHub(_) => {}
+            Symptom::NotReady | Symptom::OfHub(_) | Symptom::NoData => {}
             Symptom::NotRun => {
                 create(&berth, "never");
                 wait_refused();
@@ -322,7 +324,7 @@ fn breaks(need: &Need, index: usize) {
 
 #[test]
 fn without_any_one_rule_something_breaks() {
-    let of_queue = needs().filter(|need| !matches!(need.symptom, Symptom::OfHub(_)));
+    let of_queue = needs().filter(|need| !matches!(need.symptom, Symptom::OfHub(_) | Symptom::NoData));
     let work = Mutex::new(of_queue.enumerate());
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {

@@ -5,4 +5,5 @@ mod incoming;
 mod validate;
 
 pub use enqueue::{enqueue, enqueue_later};
+pub(crate) use validate::check;
 pub use validate::validate;

@@ -12,6 +12,7 @@
 //! - [`mover`]: data movers: which of them may become Accepted.
 //! - [`configmap`]: the node-agents' configuration, checked before it is in use.
 //! - [`garden`]: shared buckets: writes to objects of hub and members, and to storage locations.
+//! - [`schedule`]: Schedules: every fault of expression and template, and the next few times.
 //! - [`patch`]: typed edits to JSON Patch.
 //! - [`intake`]: limits on connections, bodies and decisions, in total and for each client address.
 //! - [`router`]: paths to handlers; binds no port, so that tests call it directly.
@@ -33,6 +34,7 @@ pub mod placement;
 pub mod pod;
 pub mod review;
 pub mod router;
+pub mod schedule;
 pub mod server;
 pub mod state;
 

@@ -34,6 +34,8 @@ pub struct LingerAcceptor {
     pub intake: Arc<Intake>,
     /// How long a connection may be silent.
     pub silence: Duration,
+    /// What is sent counts as well: a client that downloads says nothing meanwhile.
+    pub counts_writes: bool,
 }
 
 impl<S> Accept<TcpStream, S> for LingerAcceptor {
@@ -48,7 +50,8 @@ impl<S> Accept<TcpStream, S> for LingerAcceptor {
             let seat = seat.ok_or_else(|| Error::new(ErrorKind::QuotaExceeded, "too many connections"))?;
             stream.set_nodelay(true)?;
             let over = Box::pin(sleep(self.silence));
-            Ok((Linger { over, silence: self.silence, open: Some((stream, seat)) }, service))
+            let Self { silence, counts_writes, .. } = *self;
+            Ok((Linger { over, silence, counts_writes, open: Some((stream, seat)) }, service))
         });
         std::future::ready(accepted)
     }
@@ -60,12 +63,21 @@ pub struct Linger {
     /// Elapses when the connection has been silent for too long.
     over: Pin<Box<Sleep>>,
     silence: Duration,
+    counts_writes: bool,
 }
 
 impl Linger {
     fn stream(self: Pin<&mut Self>) -> Result<Pin<&mut TcpStream>> {
         let gone = || Error::from(ErrorKind::NotConnected);
         self.get_mut().open.as_mut().map(|(stream, _)| Pin::new(stream)).ok_or_else(gone)
+    }
+
+    fn wrote<T>(mut self: Pin<&mut Self>, cx: &mut Context<'_>, done: Poll<Result<T>>) -> Poll<Result<T>> {
+        if self.counts_writes && done.is_ready() {
+            let silence = self.silence;
+            self.over.as_mut().reset(Instant::now() + silence);
+        }
+        self.unless_over(cx, done)
     }
 
     /// Ends a pending read or write once the connection has been silent for too long.
@@ -110,7 +122,7 @@ impl AsyncRead for Linger {
 impl AsyncWrite for Linger {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize>> {
         let written = self.as_mut().stream()?.poll_write(cx, buf);
-        self.unless_over(cx, written)
+        self.wrote(cx, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -127,7 +139,7 @@ impl AsyncWrite for Linger {
         bufs: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let written = self.as_mut().stream()?.poll_write_vectored(cx, bufs);
-        self.unless_over(cx, written)
+        self.wrote(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -16,7 +16,7 @@ use crate::listers::Listers;
 use crate::metrics::{AdmissionMetrics, Outcome};
 use crate::review::{self, AdmissionRequest, RefusalReason, ReviewError, Verdict};
 use crate::state::AdmissionState;
-use crate::{backup, configmap, garden, mover, pod};
+use crate::{backup, configmap, garden, mover, pod, schedule};
 
 /// How long the API server is assumed to wait when a request has no `timeout` parameter.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,6 +34,7 @@ pub const PLACE_PATH: &str = "/mutate/pods";
 pub const GATE_PATH: &str = "/validate/movers";
 pub const CONFIGURATION_PATH: &str = "/validate/configmaps";
 pub const GARDEN_PATH: &str = "/validate/garden";
+pub const SCHEDULE_PATH: &str = "/validate/schedules";
 
 pub fn router<K: Listers>(state: Arc<AdmissionState<K>>) -> Router {
     Router::new()
@@ -43,6 +44,7 @@ pub fn router<K: Listers>(state: Arc<AdmissionState<K>>) -> Router {
         .route(GATE_PATH, post(gate::<K>))
         .route(CONFIGURATION_PATH, post(configuration::<K>))
         .route(GARDEN_PATH, post(shared_buckets::<K>))
+        .route(SCHEDULE_PATH, post(schedules::<K>))
         .route("/readyz", get(ready::<K>))
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(state)
@@ -76,6 +78,10 @@ async fn configuration<K: Listers>(State(state): Here<K>, http_request: Request)
 
 async fn shared_buckets<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
     answer("garden", &state, http_request, async |request| garden::validate(&state, request).await).await
+}
+
+async fn schedules<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+    answer("schedule", &state, http_request, async |request| schedule::validate(&state, request).await).await
 }
 
 /// Decides on a thread of its own, because comparing with the whole queue may take long and must

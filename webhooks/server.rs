@@ -77,7 +77,7 @@ pub async fn serve(
     }));
     let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(tls))
         .handshake_timeout(HANDSHAKE)
-        .acceptor(LingerAcceptor { intake, silence: SILENCE });
+        .acceptor(LingerAcceptor { intake, silence: SILENCE, counts_writes: false });
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
     let http = server.http_builder();
     http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(8 * HEAD_SIZE as usize);
@@ -112,7 +112,7 @@ pub async fn serve_plain(
         stop.await;
         drain.graceful_shutdown(Some(DRAIN));
     });
-    let acceptor = LingerAcceptor { intake, silence: PROBE };
+    let acceptor = LingerAcceptor { intake, silence: PROBE, counts_writes: false };
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle).http1_only();
     let http = server.http_builder();
     http.http1()
@@ -123,6 +123,48 @@ pub async fn serve_plain(
     let served = server.serve(router.into_make_service()).await;
     watcher.abort();
     served
+}
+
+/// Serves files until `stop` resolves, each connection for one request on HTTP/1.1, which may take
+/// as long as something is being sent. Without `tls` in plain text.
+///
+/// # Errors
+/// When the listener cannot be used.
+pub async fn serve_files(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    router: Router,
+    intake: Arc<Intake>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let handle = Handle::new();
+    let drain = handle.clone();
+    let watcher = tokio::spawn(async move {
+        stop.await;
+        drain.graceful_shutdown(Some(DRAIN));
+    });
+    let acceptor = LingerAcceptor { intake, silence: PROBE, counts_writes: true };
+    let server = axum_server::from_tcp(listener)?.handle(handle);
+    let served = match tls {
+        Some(tls) => {
+            let tls = RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(HANDSHAKE);
+            one_request_each(server.acceptor(tls.acceptor(acceptor))).serve(router.into_make_service()).await
+        }
+        None => one_request_each(server.acceptor(acceptor)).serve(router.into_make_service()).await,
+    };
+    watcher.abort();
+    served
+}
+
+fn one_request_each<A>(server: axum_server::Server<SocketAddr, A>) -> axum_server::Server<SocketAddr, A> {
+    let mut server = server.http1_only();
+    let http = server.http_builder();
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PROBE)
+        .max_buf_size(2 * HEAD_SIZE as usize)
+        .keep_alive(false);
+    server
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use crate::velero::{Backup, BackupStorageLocation, ServerStatusRequest};
+use crate::velero::{
+    Backup, BackupStorageLocation, DeleteBackupRequest, DownloadRequest, Schedule, ServerStatusRequest,
+};
 use crate::{extensions, garden};
 
 /// Velero's kinds, for a cluster without Velero. None has a status subresource, because Velero's
@@ -17,7 +19,14 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
         crd.spec.versions.iter_mut().for_each(|version| version.subresources = None);
         crd
     };
-    let kinds = [Backup::crd(), BackupStorageLocation::crd(), ServerStatusRequest::crd()];
+    let kinds = [
+        Backup::crd(),
+        BackupStorageLocation::crd(),
+        DeleteBackupRequest::crd(),
+        DownloadRequest::crd(),
+        Schedule::crd(),
+        ServerStatusRequest::crd(),
+    ];
     kinds.map(ours).into_iter().map(as_velero_has_it).collect()
 }
 

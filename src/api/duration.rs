@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_core::duration::{Wrong, nanoseconds};
 use berth_core::violation::{Field, Violations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,17 +25,6 @@ pub enum DurationError {
     Negative(String),
 }
 
-const UNITS: [(&str, u64); 8] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("μs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
-
 impl GoDuration {
     /// Formats like Go's `Duration.String` for whole seconds: `720h0m0s`, `1m30s`, `0s`.
     pub fn from_duration(duration: Duration) -> Self {
@@ -49,72 +39,23 @@ impl GoDuration {
 
     /// The duration; `None` for an empty text and for zero, which both mean "use the default".
     ///
-    /// Source of the grammar: Go's `time.ParseDuration`, 64-bit nanoseconds.
+    /// # Errors
+    /// Why the text cannot be used.
     pub fn get(&self) -> Result<Option<Duration>, DurationError> {
         let text = self.0.as_str();
         if text.is_empty() {
             return Ok(None);
         }
-        let (negative, digits) = match text.as_bytes().first() {
-            Some(b'-') => (true, text.get(1..).unwrap_or_default()),
-            Some(b'+') => (false, text.get(1..).unwrap_or_default()),
-            _ => (false, text),
-        };
-        let nanoseconds = if digits == "0" { 0 } else { self.nanoseconds(digits)? };
-        match nanoseconds {
-            0 => Ok(None),
-            _ if negative => Err(DurationError::Negative(text.to_owned())),
-            some => Ok(Some(Duration::from_nanos(some))),
+        match nanoseconds(text) {
+            Ok(0) => Ok(None),
+            Ok(some) => match u64::try_from(some) {
+                Ok(some) => Ok(Some(Duration::from_nanos(some))),
+                Err(_) => Err(DurationError::Negative(text.to_owned())),
+            },
+            Err(Wrong::Syntax) => Err(DurationError::Syntax(text.to_owned())),
+            Err(Wrong::Range) => Err(DurationError::Range(text.to_owned())),
         }
     }
-
-    fn nanoseconds(&self, mut rest: &str) -> Result<u64, DurationError> {
-        let syntax = || DurationError::Syntax(self.0.clone());
-        let range = || DurationError::Range(self.0.clone());
-        if rest.is_empty() {
-            return Err(syntax());
-        }
-        let mut total: u64 = 0;
-        while !rest.is_empty() {
-            let whole = take_digits(&mut rest);
-            let fraction = match rest.strip_prefix('.') {
-                Some(after) => {
-                    rest = after;
-                    Some(take_digits(&mut rest))
-                }
-                None => None,
-            };
-            if whole.is_empty() && fraction.is_none_or(str::is_empty) {
-                return Err(syntax());
-            }
-            let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
-            let (unit, after) = rest.split_at(end);
-            rest = after;
-            let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(syntax)?;
-            let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| range())? };
-            let part = whole.checked_mul(*scale).ok_or_else(range)?;
-            let part = part.checked_add(part_of(fraction.unwrap_or_default(), *scale)).ok_or_else(range)?;
-            total = total.checked_add(part).filter(|t| *t <= i64::MAX as u64).ok_or_else(range)?;
-        }
-        Ok(total)
-    }
-}
-
-fn take_digits<'a>(rest: &mut &'a str) -> &'a str {
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (digits, after) = rest.split_at(end);
-    *rest = after;
-    digits
-}
-
-/// `0.fraction × scale`, truncated below a nanosecond.
-fn part_of(fraction: &str, scale: u64) -> u64 {
-    let (mut value, mut unit) = (0, u128::from(scale) * 1_000_000_000_000);
-    for digit in fraction.bytes().take(12) {
-        unit /= 10;
-        value += u128::from(digit - b'0') * unit;
-    }
-    u64::try_from(value / 1_000_000_000_000).unwrap_or(u64::MAX)
 }
 
 /// Like [`GoDuration::get`]; a malformed duration is reported with its field.

@@ -95,6 +95,35 @@ keys! {
     /// older Backups of the schedule that still wait end when this one arrives.
     pub const SUPERSEDE: &str = "berth.dev/supersede";
 
+    // How a Schedule is run.
+
+    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule have
+    /// not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
+    /// created once none of them is new or running, as in Velero.
+    pub const CONCURRENCY_POLICY: &str = "berth.dev/concurrency-policy";
+    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this has
+    /// no backup. Absent: of times that were missed the last one has a backup, however late.
+    pub const STARTING_DEADLINE: &str = "berth.dev/starting-deadline";
+    /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
+    /// times by up to this much, always by the same, so that many schedules of one time spread.
+    pub const JITTER: &str = "berth.dev/jitter";
+    // Deletion and expiry.
+
+    /// Annotation of a Backup: with any value but `false` neither its expiry nor a
+    /// DeleteBackupRequest removes the backup. The value is the reason, in words.
+    pub const KEEP: &str = "berth.dev/keep";
+    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good backups
+    /// stay however old they are. The newest Backup of the schedule counts.
+    pub const KEEP_LAST: &str = "berth.dev/keep-last";
+    /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
+    /// backup is deleted. The value is the reason, in words.
+    pub const FORGET_VOLUMES: &str = "berth.dev/forget-volumes";
+    /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
+    /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
+    pub const INHERITS: &str = "berth.dev/inherits";
+    /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
+    pub const DELETES_IN: &str = "berth.dev/deletes-in";
+
     // The settings and state of the leader.
 
     /// Annotation of the leader's Lease: its `--concurrent-backups`.
@@ -111,6 +140,9 @@ keys! {
     pub const NODE_AGENT_CONFIGMAP: &str = "berth.dev/node-agent-configmap";
     /// Annotation of the leader's Lease: who runs the backups that it starts, `berth` or `velero`.
     pub const EXECUTOR: &str = "berth.dev/executor";
+    /// Annotation of the leader's Lease: which of Velero's other controllers it runs, comma
+    /// separated. A Velero runs the others, or `--disable-controllers` names them.
+    pub const CONTROLLERS: &str = "berth.dev/controllers";
 
     // Data movers, and clusters in which Velero runs beside berth.
 
@@ -167,8 +199,34 @@ keys! {
     pub const RESTORE_UID: &str = "velero.io/restore-uid";
     /// Label of an object that was made for a backup: the name of the Backup.
     pub const BACKUP_NAME: &str = "velero.io/backup-name";
-    /// Label of an object that was made for a backup: the UID of the Backup.
+    /// Label of an object that was made for a backup: the UID of the Backup. A VolumeSnapshot with
+    /// this label was made by berth; one that Velero made lacks it.
     pub const BACKUP_UID: &str = "velero.io/backup-uid";
+    /// Label of a PodVolumeBackup: the UID of the claim whose files it backs up.
+    pub const PVC_UID: &str = "velero.io/pvc-uid";
+    /// Annotation of a PodVolumeBackup: the name of the claim whose files it backs up.
+    pub const PVC_NAME: &str = "velero.io/pvc-name";
+    /// Label of a BackupRepository: the namespace whose volumes it holds.
+    pub const VOLUME_NAMESPACE: &str = "velero.io/volume-namespace";
+    /// Label of a BackupRepository: the program that writes it.
+    pub const REPOSITORY_TYPE: &str = "velero.io/repository-type";
+    /// Annotation of a Backup: how long a PodVolumeBackup of it may take, in place of
+    /// `--fs-backup-timeout`.
+    pub const POD_VOLUME_TIMEOUT: &str = "velero.io/pod-volume-timeout";
+    /// Annotation of a Pod: names of its volumes whose files are backed up, comma separated.
+    pub const BACKUP_VOLUMES: &str = "backup.velero.io/backup-volumes";
+    /// Annotation of a Pod: names of its volumes whose files are not backed up where those of all
+    /// volumes are, comma separated.
+    pub const EXCLUDE_VOLUMES: &str = "backup.velero.io/backup-volumes-excludes";
+    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it. Annotation
+    /// of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are taken. As the
+    /// first part of an annotation of a Backup, before an underscore and the name of a driver: the
+    /// same for all volumes of that driver.
+    pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
+    /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
+    pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+    /// Label of a Backup: why it has expired and is not deleted.
+    pub const GC_FAILURE: &str = "velero.io/gc-failure";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of
     /// it, or that it was restored from.
     pub const VOLUME_SNAPSHOT_NAME: &str = "velero.io/volume-snapshot-name";
@@ -285,6 +343,12 @@ keys! {
     /// cluster, if there is no other.
     pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 }
+
+/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
+/// them run together, which commands run in pods, which objects are read, and which process runs a
+/// Backup and how often.
+pub const MARKS: [&str; 8] =
+    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";

@@ -17,6 +17,7 @@ pub mod place;
 pub mod policy;
 pub mod quantity;
 mod selector;
+pub mod snapshot;
 pub mod unserved;
 pub mod velero;
 

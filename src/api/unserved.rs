@@ -10,21 +10,25 @@ use crate::velero::BackupSpec;
 /// The end of every one of these messages.
 pub const WAY_OUT: &str = "remove it, or let Velero run the backups (berth install --executor=velero)";
 
+/// The data mover of the node-agents.
+const BUILT_IN: &str = "velero";
+
 /// All requests in the spec that the engine does not implement, each with its field path and the
 /// way out.
 pub fn unserved(spec: &BackupSpec) -> Violations {
-    let to_files = spec.default_volumes_to_fs_backup.or(spec.default_volumes_to_restic) == Some(true);
-    let volumes = "berth's engine stores objects, and not the data of volumes";
+    // A backup that takes no snapshots uses no location of them.
+    let has_locations = spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty());
     let asked = [
-        ("snapshotVolumes", spec.snapshot_volumes == Some(true), volumes),
-        ("snapshotMoveData", spec.snapshot_move_data == Some(true), volumes),
-        ("defaultVolumesToFsBackup", to_files, volumes),
         (
             "volumeSnapshotLocations",
-            spec.volume_snapshot_locations.as_ref().is_some_and(|list| !list.is_empty()),
-            volumes,
+            has_locations && spec.snapshot_volumes != Some(false),
+            "berth's engine takes snapshots by CSI drivers only, and not by the plugins of providers",
         ),
-        ("datamover", spec.datamover.as_ref().is_some_and(|name| !name.is_empty()), volumes),
+        (
+            "datamover",
+            spec.datamover.as_ref().is_some_and(|name| !(name.is_empty() || name == BUILT_IN)),
+            "berth's engine has data moved by node-agents only",
+        ),
     ];
     let (at, mut found) = (Field::root("spec"), Violations::default());
     for (field, is_asked, why) in asked {
@@ -45,18 +49,11 @@ mod tests {
     #[test]
     fn each_request_that_is_not_served_is_named_with_its_field() {
         for (field, value) in [
-            ("snapshotVolumes", serde_json::json!(true)),
-            ("snapshotMoveData", serde_json::json!(true)),
-            ("defaultVolumesToFsBackup", serde_json::json!(true)),
             ("volumeSnapshotLocations", serde_json::json!(["default"])),
-            ("datamover", serde_json::json!("velero")),
+            ("datamover", serde_json::json!("another")),
         ] {
             assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
         }
-        assert_eq!(
-            fields(serde_json::json!({"defaultVolumesToRestic": true})),
-            ["spec.defaultVolumesToFsBackup"]
-        );
     }
 
     /// Values that Velero's command line and server write by default, and fields that the engine
@@ -70,7 +67,17 @@ mod tests {
             "uploaderConfig": {}, "volumeGroupSnapshotLabelKey": "velero.io/volume-group", "csiSnapshotTimeout": "10m0s",
         });
         let hooks = serde_json::json!({"resources": [{"name": "h"}]});
-        for spec in [spec, serde_json::json!({"hooks": hooks, "metadata": {}}), serde_json::json!({})] {
+        let volumes = serde_json::json!({
+            "snapshotVolumes": true, "snapshotMoveData": true, "defaultVolumesToFsBackup": true, "datamover": "velero",
+        });
+        let harmless = serde_json::json!({"snapshotVolumes": false, "volumeSnapshotLocations": ["default"]});
+        for spec in [
+            spec,
+            volumes,
+            harmless,
+            serde_json::json!({"hooks": hooks, "metadata": {}}),
+            serde_json::json!({}),
+        ] {
             assert_eq!(fields(spec), [""; 0]);
         }
     }

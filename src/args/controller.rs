@@ -1,7 +1,9 @@
 //! Flags of `berth controller`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use berth_core::schedule::{FirstRun, Settings};
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration};
@@ -14,6 +16,17 @@ pub struct ControllerArgs {
     /// How long to keep Backups that set no ttl.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
+    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of pods.
+    #[arg(long)]
+    pub default_volumes_to_fs_backup: bool,
+    /// Whether Backups that set no snapshotMoveData move the data of snapshots into their storage
+    /// location.
+    #[arg(long)]
+    pub default_snapshot_move_data: bool,
+    /// How long the file-system backup of one volume may take. The annotation
+    /// velero.io/pod-volume-timeout of a Backup outranks it.
+    #[arg(long, default_value = "4h", value_parser = duration)]
+    pub fs_backup_timeout: Duration,
     /// How long to retry a failing read of the API server. After that the Backup goes on without
     /// that type and becomes PartiallyFailed. If the API server itself is unreachable the run ends:
     /// the Backup resumes from its checkpoint, or is Failed if it has none.
@@ -70,10 +83,56 @@ pub struct ControllerArgs {
     /// list.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub disable_controllers: Vec<Controller>,
+    /// When a new Schedule has its first Backup: at the first time of its expression, as in today's
+    /// Velero, or at once.
+    #[arg(long, value_enum, default_value = "next-tick")]
+    pub schedule_first_run: ScheduleFirstRun,
+    /// Whether Schedules that say nothing of skipImmediately skip what is due when they are first
+    /// seen. Each of them is set to false then.
+    #[arg(long)]
+    pub schedule_skip_immediately: bool,
+    /// Where to serve downloads from locations that are folders, which nobody else serves. Every
+    /// replica does. Default: not at all, so that DownloadRequests for such locations get no link.
+    #[arg(long, requires = "download_url")]
+    pub download_address: Option<SocketAddr>,
+    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is served
+    /// with the webhooks' certificate, in which its host is named then; with http in plain text, for
+    /// a proxy in front of it.
+    #[arg(long, requires = "download_address", value_parser = base_url)]
+    pub download_url: Option<String>,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]
     pub hub: HubArgs,
+}
+
+impl ControllerArgs {
+    pub fn schedule(&self) -> Settings {
+        let first_run = match self.schedule_first_run {
+            ScheduleFirstRun::NextTick => FirstRun::NextTick,
+            ScheduleFirstRun::AtOnce => FirstRun::AtOnce,
+        };
+        Settings { first_run, skip_immediately: self.schedule_skip_immediately }
+    }
+}
+
+/// When a new Schedule has its first Backup.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub enum ScheduleFirstRun {
+    /// At the first time of its expression.
+    NextTick,
+    /// When it is created.
+    AtOnce,
+}
+
+/// A URL of a host, and perhaps a path, to which paths are appended.
+fn base_url(text: &str) -> Result<String, String> {
+    let text = text.trim_end_matches('/');
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.contains(['?', '#', '@', ' ']) => Ok(text.to_owned()),
+        _ => Err("must be https://HOST:PORT or http://HOST:PORT".to_owned()),
+    }
 }
 
 /// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,

@@ -10,6 +10,7 @@ use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
 use super::hooks::{Tally, Tried};
 use super::ledger::Ledger;
 use super::log::{About, BackupLog};
+use super::volumes::outcomes::{Kept, Outcomes};
 use crate::storage::{Layout, Parts, Staged};
 
 /// Where a run stores, under its own claim.
@@ -33,6 +34,10 @@ pub struct Site {
     pub staged: Option<Staged>,
     /// Results of hooks that earlier runs tried.
     pub tally: Tally,
+    /// What became of the data of volumes in earlier runs.
+    pub outcomes: Outcomes,
+    /// The run may have made snapshots or PodVolumeBackups.
+    pub has_data: bool,
 }
 
 /// What an earlier run has stored, from its checkpoint.
@@ -46,6 +51,8 @@ pub struct Begun {
     pub is_whole: bool,
     /// Hooks that the earlier run has tried.
     pub tried: Tried,
+    /// What became of the data of volumes.
+    pub volumes: Kept,
     /// Version of the checkpoint that was read.
     pub version: UpdateVersion,
     pub staged: Staged,
@@ -68,7 +75,7 @@ impl Begun {
         policy: &str,
     ) -> anyhow::Result<(Self, BackupLog)> {
         let Checkpoint { scope, mut uploaded, tail, is_whole, balance, remembered, lines, .. } = checkpoint;
-        let Remembered { told, untold, hooks: tried, moment } = remembered;
+        let Remembered { told, untold, hooks: tried, volumes, moment } = remembered;
         let began_with = scope.open()?;
         ensure!(is_whole || began_with.policy() == policy, "its resource policy has changed since");
         let types = began_with.types();
@@ -93,7 +100,7 @@ impl Begun {
                 log.info(&sentence);
             }
         }
-        Ok((Self { scope, ledger, uploaded, tail, is_whole, tried, version, staged, before }, log))
+        Ok((Self { scope, ledger, uploaded, tail, is_whole, tried, volumes, version, staged, before }, log))
     }
 
     /// Aborts what only the earlier run knew, once this run has written its own checkpoint.

@@ -34,6 +34,7 @@ use super::hold::Held;
 use super::hooks::{HookRunner, read_pod};
 use super::list::Lister;
 use super::log::About;
+use super::volumes::Volumes;
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
 /// write.
@@ -55,6 +56,7 @@ pub struct Blocks<'a> {
     pub lister: Lister,
     pub frozen: &'a Frozen,
     pub counters: &'a Counters,
+    pub volumes: &'a Volumes<'a>,
     pub batches: mpsc::Sender<Batch>,
     /// Cancelled when the backup ends early.
     pub ending: &'a CancellationToken,
@@ -118,16 +120,18 @@ impl Blocks<'_> {
             }
             begun.push(before);
         }
-        // Here the pods are frozen: this is the place for the data of their volumes. All objects
-        // were read before, so no pod stays frozen while the API server is away.
+        // All objects were read before, so no pod stays frozen while the API server is away.
         let (mut batches, mut pods) = (Vec::new(), Vec::new());
+        let (mut cuts, mut files) = (Vec::new(), Vec::new());
         let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
         for (held, before) in block.into_iter().zip(begun) {
             let Held { kind, page, item, id, hooks, container, used, room, over } = held;
             let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
             // Even if the pod itself is left out.
             batches.extend(used.with);
+            cuts.extend(used.cuts);
             if before.is_stored {
+                files.extend(used.files);
                 pods.push(Batch { kind, page, items: vec![item], packed });
             } else if !self.is_ending() {
                 self.runner.tally.leave_out(&id);
@@ -138,6 +142,12 @@ impl Blocks<'_> {
             undone.push(Begun { id, hooks, container, before });
         }
         batches.append(&mut pods);
+        // Here the pods are frozen.
+        tokio::select! {
+            () = Box::pin(self.volumes.take_frozen(cuts, files)) => {}
+            () = self.ending.cancelled() => {}
+            () = self.batches.closed() => {}
+        }
         let store = async {
             for batch in batches {
                 tokio::select! {

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::hooks::Tried;
 use super::ledger::{Balance, Extents};
 use super::log::{Told, Untold, gzip_json, read_told};
+use super::volumes::outcomes::Kept;
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
@@ -214,6 +215,8 @@ pub struct Remembered {
     /// Counts of messages for which there was no room.
     pub untold: Untold,
     pub hooks: Tried,
+    /// The data of volumes.
+    pub volumes: Kept,
     /// The revision of its lists: sentences for the log, each with whether it is a warning.
     pub moment: Vec<(bool, String)>,
 }

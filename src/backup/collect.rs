@@ -24,13 +24,13 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::archive::Batch;
-use super::asked::Asked;
 use super::hold::Holder;
 use super::ledger::{Ledger, Position, Stored};
 use super::list::{ListError, Lister, Progress, REQUESTS_AT_ONCE};
 use super::log::{About, BackupLog};
 use super::names::{ResourceList, in_order};
 use super::related::{Origin, Related};
+use super::volumes::Volumes;
 use crate::text::{chain, few};
 use along::Loan;
 use pending::{LONGEST_NAME, Pending};
@@ -56,8 +56,6 @@ pub struct Counters {
     /// Objects known so far: taken, or announced by the server.
     pub total: AtomicU64,
     pub done: Arc<AtomicU64>,
-    /// Requests for volume data that this engine does not serve.
-    pub asked: Asked,
 }
 
 /// What a backup takes and from where; shared by its lists.
@@ -76,6 +74,8 @@ pub struct Collector<'a> {
     pub resolved: &'a HashSet<String>,
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
+    /// The data of volumes.
+    pub volumes: &'a Volumes<'a>,
     /// What is stored, by this run and by the run that it continues.
     pub ledger: &'a Ledger,
     pub batches: mpsc::Sender<Batch>,

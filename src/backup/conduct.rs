@@ -1,5 +1,7 @@
 //! A run from its claim to its end, or to where another run continues its backup.
 
+use std::collections::BTreeMap;
+
 use berth_api::velero::BackupPhase;
 use serde_json::json;
 use tokio::time::timeout;
@@ -46,6 +48,9 @@ impl Engine {
                 if site.is_resumable {
                     forget_checkpoint(&site.layout).await;
                 }
+                if !site.outcomes.snapshots().is_empty() || site.has_data {
+                    Box::pin(self.let_go_of_snapshots(site.layout.backup(), record.uid())).await;
+                }
                 if site.is_taken_over {
                     self.sweep_after(&site).await;
                 }
@@ -73,7 +78,13 @@ impl Engine {
         begun: Begun,
         log: &BackupLog,
     ) -> Result<Stored, Failure> {
-        let known = Known { log, ledger: &begun.ledger, tally: &site.tally, revision: None };
+        let known = Known {
+            log,
+            ledger: &begun.ledger,
+            tally: &site.tally,
+            outcomes: &site.outcomes,
+            revision: None,
+        };
         Keeper::going_on(&site.layout, known, &site.claim, &begun).try_write().await.map_err(untaken)?;
         let (bytes, archive) = (begun.uploaded.size(), site.layout.archive());
         match site.layout.archive_size().await {
@@ -89,7 +100,8 @@ impl Engine {
         self.metrics.stored(schedule(record), bytes);
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
-        Ok(Stored { list, bytes, hooks: site.tally.status() })
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes })
     }
 }
 

@@ -19,6 +19,7 @@ use super::metrics::BackupMetrics;
 use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
+use super::volumes::Defaults;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, OpenError, Opener};
 
@@ -49,6 +50,7 @@ pub struct Engine {
     /// Permits for requests of this process that read what is backed up, shared by all runs.
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
+    pub volumes: Defaults,
     pub after_interruption: AfterInterruption,
     /// Bytes of a part of an upload.
     pub part_size: usize,

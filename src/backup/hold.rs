@@ -19,6 +19,8 @@ use super::ledger::PageId;
 use super::list::{ListError, ListedObject};
 use super::log::{About, BackupLog};
 use super::related::Related;
+use super::volumes::Planned;
+use super::volumes::files::FilePod;
 
 /// Most pods that are held at one time, and most bytes of these and what they take along. When this
 /// room is full, the list of pods waits, and so do the lists that wait for it.
@@ -51,6 +53,10 @@ pub struct Used {
     /// The claims and volumes to be stored while the pod is frozen. They are stored in no other
     /// way.
     pub with: Vec<Batch>,
+    /// The claims whose volumes are snapshotted while the pod is frozen.
+    pub cuts: Vec<Planned>,
+    /// The volumes whose files are backed up while the pod is frozen.
+    pub files: Option<FilePod>,
 }
 
 /// What is known of a pod that has hooks.
@@ -131,7 +137,9 @@ impl<'a> Holder<'a> {
         used: Used,
         in_order: bool,
     ) -> Result<(), ListError> {
-        let along: usize = used.with.iter().flat_map(|batch| &batch.items).map(|item| item.json.len()).sum();
+        let along = used.with.iter().flat_map(|batch| &batch.items);
+        let along = along.chain(used.cuts.iter().map(|planned| &planned.item));
+        let along: usize = along.map(|item| item.json.len()).sum();
         // At least so much that [`HELD`] small pods fill the room.
         let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
         let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
@@ -234,7 +242,7 @@ mod tests {
         let kind = kind(resource);
         let Some(hooked) = holder.hooked(&kind, &found) else { return Ok(false) };
         let claims = claims.iter().map(|claim| (*claim).to_owned()).collect();
-        let used = Used { claims, with: Vec::new() };
+        let used = Used { claims, ..Used::default() };
         holder.hold(&kind, PageId::default(), found, hooked, used, false).await.map(|()| true)
     }
 

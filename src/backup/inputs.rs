@@ -63,6 +63,8 @@ impl Engine {
             policies: &policies,
             server: &server,
             default_ttl: self.default_ttl,
+            default_files: self.volumes.files,
+            default_moves: self.volumes.moves,
             now: Timestamp::now(),
         };
         let prepared = match prepare(&situation) {

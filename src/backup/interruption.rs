@@ -1,5 +1,6 @@
 //! What becomes of a run that ends before its backup does.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_core::run::{Cause, Ended, Next, after};
@@ -98,6 +99,9 @@ impl Engine {
         if next != Next::End {
             self.leave(record, &failure).await;
             return Ok(());
+        }
+        if site.has_data && !is_taken {
+            Box::pin(self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true)).await;
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {

@@ -19,6 +19,7 @@ use super::log::{BackupLog, Told, Untold};
 use super::messages::Progress;
 use super::noted::Noted;
 use super::revision::Revision;
+use super::volumes::outcomes::Outcomes;
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 
@@ -41,6 +42,7 @@ pub struct Known<'a> {
     pub log: &'a BackupLog,
     pub ledger: &'a Ledger,
     pub tally: &'a Tally,
+    pub outcomes: &'a Outcomes,
     pub revision: Option<&'a Revision>,
 }
 
@@ -257,6 +259,7 @@ impl<'a> Keeper<'a> {
             told: self.told(&balance.extents),
             untold: self.untold(&balance.extents),
             hooks,
+            volumes: self.known.outcomes.all(),
             moment: Revision::sentences(self.known.revision),
         };
         let lines = Bytes::from(self.known.log.lines()?);
@@ -322,6 +325,7 @@ mod tests {
         let ledger = Ledger::new(&[through.clone(), again]);
         ledger.whole(&through, false);
         let (log, tally) = (BackupLog::new("velero/b".into()), Tally::default());
+        let outcomes = Outcomes::default();
         let untold = |names: &[&str]| {
             let of = |name: &&str| ((*name).to_owned(), Counts { warnings: 0, errors: 2 });
             names.iter().map(of).collect::<Untold>()
@@ -330,7 +334,7 @@ mod tests {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let known = Known { log: &log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: None };
         let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
@@ -353,7 +357,8 @@ mod tests {
         let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
-        let known = Known { log: &log, ledger: &ledger, tally: &tally, revision: None };
+        let outcomes = Outcomes::default();
+        let known = Known { log: &log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: None };
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());

@@ -196,6 +196,13 @@ impl Ledger {
         leading.all(|(_, earlier)| earlier.names.namespaces().is_subset(namespaces))
     }
 
+    /// Whether an earlier run has stored the object with this key. To be asked before
+    /// [`Ledger::earlier`] of its type.
+    pub fn has_stored(&self, kind: &ResourceType, key: &str) -> bool {
+        let place = self.place(kind);
+        self.state.lock().earlier.get(&place).is_some_and(|earlier| earlier.names.contains(key))
+    }
+
     /// What an earlier run has stored of a type. Removes it, so each type is asked for once.
     pub fn earlier(&self, kind: &ResourceType) -> Earlier {
         let place = self.place(kind);

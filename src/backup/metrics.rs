@@ -26,7 +26,7 @@ use crate::text::chain;
 
 /// Most schedules with metrics of their own, because users choose the label and its values are
 /// kept.
-const SCHEDULES: usize = 1000;
+pub const SCHEDULES: usize = 1000;
 /// Label of all other schedules: no object's name begins like this.
 const OTHERS: &str = "_others";
 /// Velero's buckets: 1, 5, 10, 15, 30 minutes, 1 to 4 hours.
@@ -49,6 +49,9 @@ pub struct BackupMetrics {
     failures: Family<BySchedule, Counter>,
     validation_failures: Family<BySchedule, Counter>,
     with_warnings: Family<BySchedule, Counter>,
+    deletion_attempts: Family<BySchedule, Counter>,
+    deletion_successes: Family<BySchedule, Counter>,
+    deletion_failures: Family<BySchedule, Counter>,
     durations: Durations,
     last_successful: Family<BySchedule, Gauge>,
     last_status: Family<BySchedule, Gauge>,
@@ -86,6 +89,12 @@ impl BackupMetrics {
         let invalid = all.validation_failures.clone();
         backup.register("validation_failure", "Backups that were FailedValidation", invalid);
         backup.register("warning", "Backups that ended with warnings", all.with_warnings.clone());
+        let attempts = all.deletion_attempts.clone();
+        backup.register("deletion_attempt", "Deletions of Backups that were begun", attempts);
+        let successes = all.deletion_successes.clone();
+        backup.register("deletion_success", "Backups that were deleted", successes);
+        let failures = all.deletion_failures.clone();
+        backup.register("deletion_failure", "Deletions of Backups that failed", failures);
         let durations = all.durations.0.clone();
         backup.register("duration_seconds", "From the beginning of a backup to its end", durations);
         let successful = all.last_successful.clone();
@@ -98,9 +107,25 @@ impl BackupMetrics {
         all
     }
 
+    /// Shows the counters of a schedule that has had no backup yet.
+    pub fn show_schedule(&self, schedule: &str) {
+        self.label(Some(schedule));
+    }
+
     /// Counts a backup that begins.
     pub fn begun(&self, schedule: Option<&str>) {
         self.attempts.get_or_create(&self.label(schedule)).inc();
+    }
+
+    /// Counts a deletion that begins.
+    pub fn deletion_begun(&self, schedule: Option<&str>) {
+        self.deletion_attempts.get_or_create(&self.label(schedule)).inc();
+    }
+
+    /// Counts a deletion that has ended.
+    pub fn deletion_ended(&self, schedule: Option<&str>, is_deleted: bool) {
+        let counter = if is_deleted { &self.deletion_successes } else { &self.deletion_failures };
+        counter.get_or_create(&self.label(schedule)).inc();
     }
 
     /// Records the size of a stored archive.
@@ -221,6 +246,9 @@ impl BackupMetrics {
                 &self.failures,
                 &self.validation_failures,
                 &self.with_warnings,
+                &self.deletion_attempts,
+                &self.deletion_successes,
+                &self.deletion_failures,
             ] {
                 drop(counter.get_or_create(&label));
             }

@@ -43,6 +43,9 @@ pub struct Situation<'a> {
     pub policies: &'a Result<Policies, Violations>,
     pub server: &'a Info,
     pub default_ttl: Duration,
+    /// `defaultVolumesToFsBackup` and `snapshotMoveData` of Backups that do not say it.
+    pub default_files: bool,
+    pub default_moves: bool,
     pub now: Timestamp,
 }
 
@@ -259,8 +262,9 @@ fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, t
     let group_key = spec.volume_group_snapshot_label_key.as_deref().is_some_and(|k| !k.is_empty());
     default("volumeGroupSnapshotLabelKey", group_key, json!(keys::VOLUME_GROUP));
     let to_fs = spec.default_volumes_to_fs_backup.is_some();
-    default("defaultVolumesToFsBackup", to_fs, json!(spec.default_volumes_to_restic == Some(true)));
-    default("snapshotMoveData", spec.snapshot_move_data.is_some(), json!(false));
+    let files = spec.default_volumes_to_restic == Some(true) || situation.default_files;
+    default("defaultVolumesToFsBackup", to_fs, json!(files));
+    default("snapshotMoveData", spec.snapshot_move_data.is_some(), json!(situation.default_moves));
     default("storageLocation", false, json!(location.name_any()));
     let includes = spec.included_namespaces.as_deref().unwrap_or_default();
     default("includedNamespaces", !includes.is_empty(), json!(["*"]));

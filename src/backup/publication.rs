@@ -33,6 +33,7 @@ use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
+use super::volumes::outcomes::Data;
 use crate::storage::{Artifact, ClaimError, Layout, Parts};
 use crate::text::chain;
 
@@ -52,6 +53,7 @@ pub(super) struct Stored {
     pub bytes: u64,
     /// `status.hookStatus`.
     pub hooks: Option<Value>,
+    pub volumes: Data,
 }
 
 impl Engine {
@@ -205,6 +207,14 @@ impl Engine {
         if let Some(hooks) = &stored.hooks {
             status["hookStatus"] = hooks.clone();
         }
+        let (attempted, completed) = stored.volumes.snapshots;
+        for (key, count) in
+            [("csiVolumeSnapshotsAttempted", attempted), ("csiVolumeSnapshotsCompleted", completed)]
+        {
+            if count > 0 {
+                status[key] = json!(count);
+            }
+        }
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
@@ -213,8 +223,8 @@ impl Engine {
         let files = [
             (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
             (Artifact::Results, results),
-            (Artifact::VolumeInfo, none.clone()),
-            (Artifact::PodVolumeBackups, none.clone()),
+            (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
+            (Artifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
             (Artifact::VolumeSnapshots, none.clone()),
             (Artifact::ItemOperations, none),
             (Artifact::Logs, lines),
@@ -379,6 +389,10 @@ struct End {
     warnings: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hook_status: Option<HookStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    csi_volume_snapshots_attempted: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    csi_volume_snapshots_completed: Option<i64>,
 }
 
 /// What the file that makes a backup visible says.

@@ -1,6 +1,7 @@
 //! What becomes of a backup that no process runs any more, because its leader is gone or was
 //! stopped, or its store failed. `berth_core::run` decides.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -28,6 +29,7 @@ use super::prepare::Prepared;
 use super::publication::{Shown, unsettled};
 use super::scene::Scene;
 use super::status::{BackupWriter, WriteError, run_id};
+use super::volumes::outcomes::Outcomes;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
@@ -182,6 +184,9 @@ impl Engine {
                 if scene.found.has_checkpoint() && status.is_some() {
                     forget_checkpoint(&scene.layout).await;
                 }
+                if status.is_some() {
+                    Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
+                }
                 Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
             }
             Recovery::Fail(why) => {
@@ -196,6 +201,8 @@ impl Engine {
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
                 }
+                Box::pin(self.remove_snapshots(scene.layout.backup(), record.uid(), &BTreeSet::new(), true))
+                    .await;
                 Next::End(failed(&reason, Timestamp::now()))
             }
             Recovery::NotOurs => Next::Nothing,
@@ -263,6 +270,8 @@ impl Engine {
             is_taken_over: true,
             staged: None,
             tally,
+            outcomes: Outcomes::default(),
+            has_data: true,
         };
         let heard = thawed.behind(Vec::new(), Vec::new());
         let gathered = tokio::select! {
@@ -371,6 +380,7 @@ impl Engine {
             match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
                 Ok((mut begun, known)) => {
                     site.tally.add(std::mem::take(&mut begun.tried));
+                    site.outcomes = Outcomes::of(std::mem::take(&mut begun.volumes));
                     site.staged = Some(begun.staged.clone());
                     (site.begun, log, before) = (Some(begun), Some(known), Some(run));
                 }

@@ -13,6 +13,7 @@ use super::engine::{Engine, Failure, OPENING, Signals, schedule};
 use super::hooks::Tally;
 use super::log::BackupLog;
 use super::status::{BackupWriter, WriteError, run_id};
+use super::volumes::outcomes::Outcomes;
 use crate::storage::{Layout, Opened};
 use crate::text::chain;
 
@@ -92,6 +93,8 @@ impl Engine {
                 is_taken_over: false,
                 staged: None,
                 tally: Tally::default(),
+                outcomes: Outcomes::default(),
+                has_data: false,
             })
         };
         let site = match signals.bound(claim).await {

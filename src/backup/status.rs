@@ -192,7 +192,10 @@ impl BackupWriter {
         let runs = self.runs().next().to_string();
         let patch = json!({
             "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
-            "status": {"completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null},
+            "status": {
+                "completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null,
+                "csiVolumeSnapshotsAttempted": null, "csiVolumeSnapshotsCompleted": null,
+            },
         });
         self.merge(&patch, BackupPhase::InProgress, patience).await
     }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use berth_api::velero::BackupSpec;
+use berth_api::unserved::unserved;
 use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::archive;
-use super::asked::Asked;
 use super::begun::Site;
 use super::blocks::Blocks;
 use super::collect::{Collector, Counters};
@@ -26,15 +25,18 @@ use super::inputs::Cluster;
 use super::interruption::untaken;
 use super::keeper::{Keeper, Known};
 use super::ledger::Ledger;
+use super::list::ListError;
 use super::log::{About, BackupLog};
 use super::messages::Part;
-use super::names::{Names, ResourceList};
+use super::operations::NotYet;
 use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
 use super::revision::Revision;
 use super::status::BackupWriter;
 use super::upload::{Upload, UploadError};
+use super::volumes::claims;
+use super::volumes::outcomes::Outcomes;
 
 /// Gzip members between the workers and the store.
 const PARTS: usize = 4;
@@ -66,17 +68,17 @@ impl Engine {
             None => Ledger::new(&cluster.types),
         };
         let stored = ledger.count();
-        let counters = Counters {
-            total: AtomicU64::new(stored),
-            done: Arc::new(AtomicU64::new(stored)),
-            asked: Asked::by(prepared.policies.volumes.clone()),
-        };
+        let counters = Counters { total: AtomicU64::new(stored), done: Arc::new(AtomicU64::new(stored)) };
         // The write that began the backup, or took it up, is a revision that the API server keeps.
         let version = record.object().resource_version();
         let revision = Revision::new(version, cluster.aggregated.clone());
         let revision = revision.map(|revision| Arc::new(revision.taken_up(goes_on)));
         let tally = std::mem::take(&mut site.tally);
-        let known = Known { log, ledger: &ledger, tally: &tally, revision: revision.as_deref() };
+        // Kept in the site, because what becomes of snapshots depends on how the run ends.
+        let outcomes = std::mem::take(&mut site.outcomes);
+        outcomes.retain(|claim| ledger.has_stored(&claims(), claim));
+        let known =
+            Known { log, ledger: &ledger, tally: &tally, outcomes: &outcomes, revision: revision.as_deref() };
         let mut keeper = match &begun {
             Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
             None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
@@ -86,6 +88,21 @@ impl Engine {
             keeper.try_write().await.map_err(untaken)?;
             begun.forget_before().await;
         }
+        if site.is_taken_over {
+            // What the dead run has begun and not stored is taken anew.
+            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &outcomes.objects(), false)).await;
+        }
+        let (volumes, jobs) = self.volumes(
+            record,
+            &spec,
+            cluster,
+            prepared,
+            (layout.backup(), &site.claim.run),
+            log,
+            &outcomes,
+        );
+        let mover = NotYet;
+        let volumes = volumes.moved_by(&mover);
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let (telling, told) = mpsc::channel(TOLD);
@@ -111,6 +128,7 @@ impl Engine {
             lister: self.pod_lister(),
             frozen: &frozen,
             counters: &counters,
+            volumes: &volumes,
             batches: batches.clone(),
             ending: &ending,
             workers: self.workers,
@@ -141,11 +159,15 @@ impl Engine {
                 resolved: &prepared.resolved,
                 log,
                 counters: &counters,
+                volumes: &volumes,
                 ledger: &ledger,
-                batches,
+                batches: batches.clone(),
                 holder,
             };
-            let collected = collector.run().await;
+            let collected = tokio::select! {
+                collected = collector.run() => collected,
+                () = Box::pin(volumes.run(jobs, batches)) => Err(ListError::NobodyTakes),
+            };
             if collected.is_err() {
                 ending.cancel();
             }
@@ -156,8 +178,10 @@ impl Engine {
             tally.correct(&mut list);
             // Before the archive is complete, because from then on nothing reads the objects again.
             Revision::tell(revision.as_deref(), log);
-            let decided = counters.asked.tell(&spec, log);
-            tell_claims_without_data(&spec, &list, decided, log);
+            for one in unserved(&spec).iter() {
+                log.error(&About::Velero, "", &one.to_string());
+            }
+            volumes.tell();
             let closing = archive::closing().map_err(Failure::Archive)?;
             let _ = parts.send(Part::End(closing.into())).await;
             drop(parts);
@@ -200,13 +224,18 @@ impl Engine {
         if let Some(staged) = staged.get() {
             site.staged = Some(staged.clone());
         }
+        site.has_data |= volumes.has_begun();
+        let traits = volumes.traits();
         let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
-                return Ok(Stored { list, bytes, hooks: tally.status() });
+                let data = Box::pin(self.data(record, &outcomes, &traits)).await;
+                let hooks = tally.status();
+                site.outcomes = Outcomes::of(outcomes.all());
+                return Ok(Stored { list, bytes, hooks, volumes: data? });
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
             (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
@@ -217,18 +246,5 @@ impl Engine {
         };
         self.part_with(record, site, keeper, &failure).await;
         Err(failure)
-    }
-}
-
-/// Warns of claims that are stored without the data of their volumes, unless the backup says that
-/// this is intended, or has asked for the data, which is an error already. `decided`: for how many
-/// claims a policy has decided.
-fn tell_claims_without_data(spec: &BackupSpec, list: &ResourceList, decided: usize, log: &BackupLog) {
-    let claims = list.get("v1/PersistentVolumeClaim").map_or(0, Names::len).saturating_sub(decided);
-    if claims > 0 && spec.snapshot_volumes.is_none() {
-        let message = format!(
-            "{claims} claims are stored without the data of their volumes (snapshotVolumes: false says that this is meant)"
-        );
-        log.warning(&About::Velero, "persistentvolumeclaims", &message);
     }
 }

@@ -16,7 +16,7 @@ use super::Finding;
 use crate::client::{Listed, list};
 use crate::install::{Cluster, Found, Installed, velero};
 use crate::leader::LEASE;
-use crate::settings::Executor;
+use crate::settings::{Controller, Executor};
 use crate::text::chain;
 
 /// A leader that has not renewed its Lease for this long counts as gone.
@@ -98,6 +98,9 @@ async fn leader(cluster: &Cluster, now: Timestamp) -> Vec<Finding> {
         )),
         Some(holder) => findings.push(Finding::ok(CHECK, holder)),
     }
+    if let Some(here) = lease.annotations().get(keys::CONTROLLERS) {
+        findings.push(controllers(here));
+    }
     if let Some(why) = lease.annotations().get(keys::STOPPED).filter(|why| !why.is_empty()) {
         findings.push(Finding::fault(
             "queue",
@@ -106,6 +109,19 @@ async fn leader(cluster: &Cluster, now: Timestamp) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Which controllers of a backup's life run here, as the leader says.
+fn controllers(here: &str) -> Finding {
+    let all = Controller::ALL.map(Controller::as_str);
+    let is_here = |one: &&str| here.split(',').any(|name| name == *one);
+    let (ours, others): (Vec<&str>, Vec<&str>) = all.into_iter().partition(is_here);
+    let said = match (ours.is_empty(), others.is_empty()) {
+        (_, true) => "all run here".to_owned(),
+        (true, false) => "none run here: they are left to Velero".to_owned(),
+        (false, false) => format!("here: {}; left to Velero: {}", ours.join(", "), others.join(", ")),
+    };
+    Finding::ok("controllers", said)
 }
 
 fn clock(server_time: Result<Timestamp, String>) -> Finding {

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
-    let clients = Clients::new(args.target.kubeconfig.as_deref()).await?;
+    let clients = Clients::new(args.target.source()).await?;
     let CertificatesCommand::Rotate { ca, revoke } = args.command;
     let namespace = &args.target.namespace;
     let api: Api<Secret> = Api::namespaced(clients.call, namespace);

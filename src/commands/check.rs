@@ -21,7 +21,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
 }
 
 async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
-    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let findings = check::all(&cluster).await?;
     match args.output {

@@ -18,6 +18,7 @@ use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
+use crate::backup::volumes::Defaults;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
@@ -25,10 +26,12 @@ use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
-use crate::lifecycle::Lifecycle;
 use crate::lifecycle::age::AgeMetrics;
+use crate::lifecycle::beside::Beside;
 use crate::lifecycle::known::Known;
+use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
+use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::Signs;
@@ -62,19 +65,28 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         // Velero counts them itself.
         Executor::Velero => BackupMetrics::default(),
     };
-    let (sync_metrics, age_metrics) = match args.common.executor {
-        Executor::Berth => (SyncMetrics::new(&mut registry), AgeMetrics::new(&mut registry)),
+    let (schedule_metrics, sync_metrics, age_metrics) = match args.common.executor {
+        Executor::Berth => (
+            ScheduleMetrics::new(&mut registry),
+            SyncMetrics::new(&mut registry),
+            AgeMetrics::new(&mut registry),
+        ),
         Executor::Velero => Default::default(),
     };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
     let namespace = args.common.namespace.as_str();
+    if let (Some(address), Some(links)) = (args.download_address, links(&args, &clients)) {
+        let roots = args.folders.filesystem_roots.clone().into();
+        serve_downloads(address, links, Opener::new(clients.call.clone(), namespace, roots), stop.clone())?;
+    }
     let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
     let candidate = Arc::new(candidate);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
+    notes.put(keys::CONTROLLERS, String::new());
     notes.put(keys::NODE_AGENT_CONFIGMAP, args.common.node_agent_configmap.clone().unwrap_or_default());
     notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order())?);
     while !stop.is_cancelled() {
@@ -82,7 +94,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let of_backups = (&backup_metrics, &sync_metrics, &age_metrics);
+        let of_backups = (&backup_metrics, &schedule_metrics, &sync_metrics, &age_metrics);
         let metrics = (&metrics, &mover_metrics, &garden_metrics, of_backups);
         let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
@@ -94,6 +106,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             break;
         }
         backup_metrics.forget();
+        schedule_metrics.forget();
         sync_metrics.forget();
         age_metrics.forget();
         warn!("no longer leading: everything stops here");
@@ -103,7 +116,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
 }
 
 type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, OfBackups<'a>);
-type OfBackups<'a> = (&'a BackupMetrics, &'a SyncMetrics, &'a AgeMetrics);
+type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &'a AgeMetrics);
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -111,7 +124,7 @@ type OfBackups<'a> = (&'a BackupMetrics, &'a SyncMetrics, &'a AgeMetrics);
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, backup_metrics): Metrics<'_>,
+    (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
     hub: &Settings,
     notes: &Notes,
     pulse: Pulse,
@@ -130,7 +143,7 @@ async fn lead(
         namespace: namespace.to_owned(),
         secret: args.common.certificate_secret.clone(),
         configuration: args.webhook_configuration.clone(),
-        names: certificate_names(&args.webhook_service, namespace, &args.webhook_names),
+        names: certificate_names(args, namespace),
     };
     let watcher = Watcher {
         trust: Trust { client: client(), configuration: args.webhook_configuration.clone() },
@@ -177,7 +190,7 @@ async fn lead(
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                execute(args, clients, &store, events.clone(), backup_metrics, stop.clone()).await;
+                execute(args, clients, &store, events.clone(), of_backups, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
@@ -225,13 +238,15 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     );
 }
 
-/// Runs Backups that are ReadyToStart, and checks storage locations.
+/// Runs Backups that are ReadyToStart, checks storage locations, and runs the controllers of a
+/// backup's life.
 async fn execute(
     args: &ControllerArgs,
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    (metrics, sync_metrics, age_metrics): OfBackups<'_>,
+    (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
+    notes: Notes,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
@@ -245,7 +260,14 @@ async fn execute(
         namespace: namespace.to_owned(),
         opener: opener.clone(),
         events: events.clone(),
+        links: links(args, clients),
         disabled: args.disable_controllers.iter().copied().collect(),
+        backups: Arc::clone(store),
+        metrics: metrics.clone(),
+        schedule_metrics: schedule_metrics.clone(),
+        schedule: args.schedule(),
+        notes,
+        beside: Beside::default(),
         known: Arc::new(Known::default()),
         sync_period: args.backup_sync_period,
         sync_metrics: sync_metrics.clone(),
@@ -265,6 +287,12 @@ async fn execute(
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
+        volumes: Defaults {
+            watches: clients.watch.clone(),
+            files: args.default_volumes_to_fs_backup,
+            moves: args.default_snapshot_move_data,
+            files_timeout: args.fs_backup_timeout,
+        },
         after_interruption: args.after_interruption.into(),
         part_size: PART,
         metrics: metrics.clone(),
@@ -287,7 +315,25 @@ async fn execute(
     }
 }
 
-fn certificate_names(service: &str, namespace: &str, more: &[String]) -> Vec<String> {
+/// How links to files of folders are made, if berth serves them.
+fn links(args: &ControllerArgs, clients: &Clients) -> Option<Links> {
+    Some(Links {
+        client: clients.call.clone(),
+        namespace: args.common.namespace.clone(),
+        secret: args.common.certificate_secret.clone(),
+        url: args.download_url.clone()?,
+    })
+}
+
+fn certificate_names(args: &ControllerArgs, namespace: &str) -> Vec<String> {
+    let service = &args.webhook_service;
     let service = [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
-    service.into_iter().chain(more.iter().cloned()).collect()
+    let url = args.download_url.as_deref().and_then(|url| url.strip_prefix("https://"));
+    let host = url.map(|rest| match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address.to_owned(),
+        None => rest.split(['/', ':']).next().unwrap_or(rest).to_owned(),
+    });
+    let mut names: Vec<String> = service.into_iter().chain(args.webhook_names.iter().cloned()).collect();
+    names.extend(host.filter(|host| !host.is_empty() && !names.contains(host)));
+    names
 }

@@ -38,14 +38,14 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     if args.output.is_some() {
         let engine = match args.engine_rights {
             Some(EngineRights::Listed) => {
-                Some(Types::served(&persistent(args.target.kubeconfig.as_deref()).await?).await?)
+                Some(Types::served(&persistent(args.target.source()).await?).await?)
             }
             Some(EngineRights::All) | None => None,
         };
         tell_gaps(engine.as_ref());
         return print::run(&args, access.as_ref(), engine);
     }
-    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
@@ -585,6 +585,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 38, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 40, "{}", admission.len());
     }
 }

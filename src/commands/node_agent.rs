@@ -28,7 +28,7 @@ pub async fn run(args: NodeAgentArgs) -> ExitCode {
 
 async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
     let NodeAgentCommand::Check { node_agent_configmap, output } = args.command;
-    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let client = persistent(args.target.source()).await?;
     let namespace = args.target.namespace.as_str();
     let leaders = || async { lease(&client, namespace).await.as_ref().and_then(configmap) };
     let given = match node_agent_configmap {

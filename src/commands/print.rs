@@ -8,17 +8,21 @@ use serde::Serialize;
 use crate::args::Output;
 
 /// The head of a column.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum Head {
     Always(&'static str),
     /// A column without a value in any row is left out.
     IfAny(&'static str),
+    /// A column that a flag named; always shown.
+    Named(String),
 }
 
 impl Head {
-    fn text(self) -> &'static str {
-        let (Self::Always(text) | Self::IfAny(text)) = self;
-        text
+    fn text(&self) -> &str {
+        match self {
+            Self::Always(text) | Self::IfAny(text) => text,
+            Self::Named(text) => text,
+        }
     }
 }
 
@@ -26,11 +30,12 @@ impl Head {
 pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std::io::Result<()> {
     let column = |i: usize| rows.iter().filter_map(move |row| row.get(i));
     let is_shown =
-        |i: &usize, head: &Head| matches!(head, Head::Always(_)) || column(*i).any(|cell| !cell.is_empty());
-    let width = |i, head: Head| column(i).map(|cell| cell.chars().count()).max().max(Some(head.text().len()));
+        |i: &usize, head: &Head| !matches!(head, Head::IfAny(_)) || column(*i).any(|cell| !cell.is_empty());
+    let width =
+        |i, head: &Head| column(i).map(|cell| cell.chars().count()).max().max(Some(head.text().len()));
     let shown: Vec<(usize, usize)> = (heads.iter().enumerate())
         .filter(|(i, head)| is_shown(i, head))
-        .map(|(i, head)| (i, width(i, *head).unwrap_or_default()))
+        .map(|(i, head)| (i, width(i, head).unwrap_or_default()))
         .collect();
     let mut write = |row: &[String]| {
         let cells =

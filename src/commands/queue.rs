@@ -7,7 +7,7 @@ mod situation;
 
 pub(super) use list::told;
 use situation::Situation;
-pub(super) use situation::{Line, configmap, lease, read};
+pub(super) use situation::{configmap, lease, read};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,12 +33,12 @@ use crate::write::{Write, patch_to_fit};
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
-    let kubeconfig = args.target.kubeconfig.as_deref();
-    let here = Here { client: persistent(kubeconfig).await?, namespace: args.target.namespace };
+    let client = persistent(args.target.source()).await?;
+    let here = Here { client, namespace: args.target.namespace.clone() };
     match args.command {
         QueueCommand::List { output } => list::show(&situation::read(&here).await?, output),
         QueueCommand::Watch { output } => {
-            list::watch(&here, &Clients::new(kubeconfig).await?.watch, output).await
+            list::watch(&here, &Clients::new(args.target.source()).await?.watch, output).await
         }
         QueueCommand::Explain { name, output } => {
             list::explain(&situation::read(&here).await?, &name, output)

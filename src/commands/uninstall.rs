@@ -9,7 +9,7 @@ use crate::install::{Cluster, Running, apply, left, member, remove, running, vel
 use crate::movers::nudge;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
-    let client = persistent(args.target.kubeconfig.as_deref()).await?;
+    let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace };
     let there = cluster.look().await?;
     if let Some(release) = &there.helm_release {

@@ -16,6 +16,7 @@
 //!
 //! - [`selection`]: the resource types and objects that a Backup takes.
 //! - [`policy`]: the filters and volume actions of a Velero resource policy.
+//! - [`volume`]: how the data of each volume is backed up, and by which VolumeSnapshotClass.
 //! - [`label`]: label selectors: validation and matching.
 //! - [`glob`]: the patterns of Velero: parsing, matching, and whether two of them share a match.
 //! - [`hook`]: the commands that run in a pod before and after its data is stored.
@@ -37,20 +38,30 @@
 //! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
 //!   that.
 //!
-//! The life of a backup after its run:
+//! The life of a backup before and after its run:
 //!
+//! - [`cron`]: the expressions that say when a Schedule is due.
+//! - [`schedule`]: what becomes of a Schedule now: a Backup, a skipped time, or nothing.
+//! - [`deletion`]: what the deletion of a Backup does next, and whose the files in the store are.
+//! - [`retention`]: which Backups have expired.
+//! - [`download`]: which file a DownloadRequest asks for.
 //! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
 //!   the store no longer has them.
 //! - [`age`]: how old the last good backup of each namespace is.
 //!
 //! Used by all of them:
 //!
+//! - [`duration`]: durations as Go writes them.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
 pub mod age;
 pub mod block;
 pub mod claim;
+pub mod cron;
+pub mod deletion;
+pub mod download;
+pub mod duration;
 pub mod garden;
 pub mod glob;
 pub mod guard;
@@ -63,9 +74,12 @@ pub mod namespace;
 pub mod policy;
 pub mod queue;
 pub mod reading;
+pub mod retention;
 pub mod revision;
 pub mod run;
+pub mod schedule;
 pub mod selection;
 pub mod sync;
 pub mod upload;
 pub mod violation;
+pub mod volume;

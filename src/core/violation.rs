@@ -92,6 +92,17 @@ impl Violations {
         self.more = self.more.saturating_add(other.more);
     }
 
+    /// The same faults, where the fields that begin with `from` stand below `to` instead.
+    #[must_use]
+    pub fn moved(mut self, from: &str, to: &str) -> Self {
+        for Violation { field: Field(path), .. } in &mut self.listed {
+            if let Some(rest) = path.strip_prefix(from) {
+                *path = format!("{to}{rest}");
+            }
+        }
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
@@ -153,6 +164,8 @@ mod tests {
         assert!(text.len() < 20 * 400, "{}", text.len());
         assert!(!text.contains(char::is_control));
         assert_eq!(found.lines().len(), 21);
+        let moved = found.clone().moved("spec", "spec.template").to_string();
+        assert!(moved.starts_with("spec.template[0]: ") && moved.ends_with("; and 59980 more"), "{moved}");
         let mut other = Violations::default();
         other.push(Field::root("a"), "b");
         other.append(found);

@@ -234,6 +234,7 @@ mod tests {
                 &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
                 &["--bucket-quota=aws=1", "--bucket-quota=gcp=1"],
             ),
+            (&["--disable-controllers", "gc,schedule"], &["--disable-controllers=gc,schedule"]),
             // The last value of a flag counts.
             (&["--drain-timeout=20m"], &["--drain-timeout=20m"]),
             (&["--health-address=$(POD_IP):8085"], &["--health-address=$(POD_IP):8085"]),

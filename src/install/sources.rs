@@ -74,7 +74,16 @@ pub const FILES: &[(&str, &str)] = &[
         "crd/backupstoragelocations.velero.io.yaml",
         include_str!("../../manifests/crd/backupstoragelocations.velero.io.yaml"),
     ),
+    (
+        "crd/deletebackuprequests.velero.io.yaml",
+        include_str!("../../manifests/crd/deletebackuprequests.velero.io.yaml"),
+    ),
+    (
+        "crd/downloadrequests.velero.io.yaml",
+        include_str!("../../manifests/crd/downloadrequests.velero.io.yaml"),
+    ),
     ("crd/kustomization.yaml", include_str!("../../manifests/crd/kustomization.yaml")),
+    ("crd/schedules.velero.io.yaml", include_str!("../../manifests/crd/schedules.velero.io.yaml")),
     (
         "crd/serverstatusrequests.velero.io.yaml",
         include_str!("../../manifests/crd/serverstatusrequests.velero.io.yaml"),

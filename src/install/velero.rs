@@ -67,6 +67,12 @@ pub fn still_on<'w>(deployment: &Deployment, wanted: &[&'w str]) -> Vec<&'w str>
     wanted.iter().filter(|name| !off.iter().any(|one| one == *name)).copied().collect()
 }
 
+/// Does it run with `--restore-only`, without the controllers that write to stores?
+pub fn restores_only(deployment: &Deployment) -> bool {
+    let args = args(deployment).unwrap_or_default();
+    args.iter().any(|arg| arg == "--restore-only" || arg == "--restore-only=true")
+}
+
 /// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is off. `None`: it is on, or
 /// berth runs them.
 pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'static str, String)> {

@@ -67,8 +67,10 @@ fn name(arg: &Arg) -> String {
 fn default(arg: &Arg) -> String {
     let defaults = arg.get_default_values();
     if !arg.get_action().takes_values() || defaults.is_empty() {
-        // A list that is wanted unless something else is given is wanted all the same.
-        let is_wanted = arg.is_required_set() || arg.is_positional();
+        // A list that is wanted unless something else is given is wanted all the same. What stands
+        // for a name that is not given, its meaning says.
+        let has_default = arg.get_help().is_some_and(|help| help.to_string().contains("Default:"));
+        let is_wanted = arg.is_required_set() || (arg.is_positional() && !has_default);
         return if is_wanted { "required".to_owned() } else { String::new() };
     }
     let defaults: Vec<_> = defaults.iter().map(|value| value.to_string_lossy()).collect();

@@ -13,6 +13,7 @@ use super::{code, head, table, wrap};
 use crate::backup::metrics::BackupMetrics;
 use crate::certificates::follow::Counts;
 use crate::lifecycle::age::AgeMetrics;
+use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::metrics::{
     ByBucket, ByReason, GardenMetrics, MoverMetrics, QueueMetrics, agent_events_dropped, encode,
@@ -30,7 +31,7 @@ pub fn page() -> anyhow::Result<String> {
     for (title, note, registry) in [
         (
             "berth controller",
-            "A controller that does not lead shows zeros. Those that begin with `velero_`, `berth_sync_` or `berth_last_good_backup_` are there with `--executor=berth` only.",
+            "A controller that does not lead shows zeros. Those that begin with `velero_`, `berth_schedules_`, `berth_sync_` or `berth_last_good_backup_` are there with `--executor=berth` only.",
             controller()?,
         ),
         ("berth webhook", "Each replica counts what it answered itself.", webhook()),
@@ -77,6 +78,7 @@ fn controller() -> anyhow::Result<Registry> {
     }))?;
     backups.stored(None, 0);
     backups.ended(&ended, Timestamp::UNIX_EPOCH);
+    ScheduleMetrics::new(&mut registry).show_any(ANY);
     SyncMetrics::new(&mut registry).show_any(ANY);
     AgeMetrics::new(&mut registry).show_any(ANY);
     Ok(registry)

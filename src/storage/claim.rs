@@ -107,7 +107,7 @@ impl Layout {
         Ok(Found { folder, version, files })
     }
 
-    async fn read_claim(&self) -> Result<Option<(Claim, UpdateVersion)>, ClaimError> {
+    pub(super) async fn read_claim(&self) -> Result<Option<(Claim, UpdateVersion)>, ClaimError> {
         let path = self.claim_path();
         let found = match self.store().get(&path).await {
             Ok(found) => found,
@@ -198,7 +198,7 @@ impl Layout {
     }
 
     /// Removes a file; a missing one is no error.
-    async fn delete(&self, path: &Path) -> object_store::Result<()> {
+    pub(super) async fn delete(&self, path: &Path) -> object_store::Result<()> {
         match self.store().delete(path).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),

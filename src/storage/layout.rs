@@ -72,7 +72,21 @@ impl Layout {
     }
 
     pub fn folder(&self) -> Path {
-        let parts = self.prefix.iter().flat_map(|p| p.split('/')).chain(["backups", &self.backup]);
+        self.below_prefix(&format!("backups/{}", self.backup))
+    }
+
+    /// The folder of a Restore.
+    pub fn restore_folder(&self, restore: &str) -> Path {
+        self.below_prefix(&format!("restores/{restore}"))
+    }
+
+    fn below_prefix(&self, key: &str) -> Path {
+        Self::path(self.prefix.as_deref(), key)
+    }
+
+    /// The path of a key that is given without the location's prefix.
+    pub fn path(prefix: Option<&str>, key: &str) -> Path {
+        let parts = prefix.iter().flat_map(|p| p.split('/')).chain(key.split('/'));
         let text = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
         place(&text)
     }

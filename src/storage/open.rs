@@ -1,5 +1,6 @@
 //! Opens a BackupStorageLocation as an object store.
 
+mod links;
 mod uploads;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use super::open_error::OpenError;
 use super::parts::Opened;
 use super::rotation::Rotating;
 use super::{Roots, clouds};
+
+pub use links::{Link, LinkError};
 
 /// Name and key of the Secret in which Velero's installer stores the credentials of locations that
 /// name none.

@@ -164,6 +164,25 @@ const ROLES: &[Role] = &[
         rules: &[("running hooks in pods: without, each one is an error of its backup", Symptom::NoHooks)],
     },
     Role {
+        kind: "ClusterRole",
+        name: "berth-volumes",
+        rules: &[
+            ("taking CSI snapshots: without, claims are stored without their data", Symptom::NoData),
+            ("knowing when snapshots are cut, and keeping them in their storage", Symptom::NoData),
+        ],
+    },
+    Role {
+        kind: "Role",
+        name: "berth-volumes",
+        rules: &[
+            (
+                "having node-agents back up files: without, each one is an error of its backup",
+                Symptom::NoData,
+            ),
+            ("making sure that there is a repository for files", Symptom::NoData),
+        ],
+    },
+    Role {
         kind: "Role",
         name: "berth-beside-velero",
         rules: &[("asking Velero whether it is there", Symptom::CannotAskVelero)],

@@ -14,7 +14,8 @@ use object_store::DynObjectStore;
 use object_store::aws::AmazonS3Builder;
 use serde_json::{Value, json};
 
-use super::process::in_own_session;
+use super::kubectl::Answer;
+use super::process::{in_own_session, without_proxies};
 use super::{ControlPlane, Process, binaries, http, log, port, wait_for};
 use crate::wait::PATIENCE;
 
@@ -230,6 +231,23 @@ pub fn define_movers(plane: &ControlPlane) -> anyhow::Result<()> {
     let files = MoverKind::ALL.iter().map(file).collect::<Vec<_>>().join(",");
     plane.kubectl().run(&["apply", "--server-side", "--force-conflicts", "-f", &files])?;
     plane.kubectl().await_definitions()
+}
+
+/// `velero ARGS` as an administrator runs it, in `namespace`. A refusal is an answer, too.
+///
+/// # Errors
+/// When it cannot be found, built or run.
+pub fn velero(plane: &ControlPlane, namespace: &str, args: &[&str]) -> anyhow::Result<Answer> {
+    let [program] = binaries::get(["velero"])?;
+    let home = plane.folder().join(format!("velero-cli-{namespace}"));
+    std::fs::create_dir_all(&home)?;
+    let mut command = Command::new(&program);
+    command.args(args).args(["--namespace", namespace, "--kubeconfig"]).arg(plane.kubeconfig());
+    command.env("HOME", &home).env("TMPDIR", &home).current_dir(&home).stdin(Stdio::null());
+    without_proxies(&mut command);
+    let output = command.output().with_context(|| format!("failed to run {}", program.display()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Answer { stdout: text(&output.stdout), stderr: text(&output.stderr), status: output.status })
 }
 
 /// A stock `velero server`. It always takes `*:8080`, so there is one at a time, whoever starts it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys;
+use berth_api::keys::MARKS;
 use berth_api::place::Source;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use serde::Deserialize;
@@ -10,20 +10,6 @@ use serde_json::value::RawValue;
 
 use crate::patch::Edit;
 use crate::review::{AdmissionRequest, ReviewError, Verdict};
-
-/// Annotations that only berth writes, because they decide the order of Backups, which of them run
-/// together, which commands run in pods, which objects are read, and which process runs a Backup
-/// and how often.
-pub(super) const MARKS: [&str; 8] = [
-    keys::ENQUEUED_AT,
-    keys::RESOLVED_NAMESPACES,
-    keys::WAITS_SINCE,
-    keys::FROZEN,
-    keys::SCOPE,
-    keys::RUN,
-    keys::RUNS,
-    keys::PUBLISHING,
-];
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
@@ -137,6 +123,8 @@ impl<'a> Incoming<'a> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use berth_api::keys;
 
     use super::*;
 

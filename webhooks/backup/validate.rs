@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::keys;
+use berth_api::keys::{self, MARKS};
+use berth_api::place::Source;
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{Change, Roles, judge};
@@ -14,7 +15,7 @@ use berth_core::violation::{Field, Violations};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::incoming::{Incoming, MARKS};
+use super::incoming::Incoming;
 use crate::listers::Listers;
 use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
 use crate::state::AdmissionState;
@@ -66,10 +67,7 @@ pub async fn validate<K: Listers>(
     if !incoming.wants_place() || !spec_changed {
         return Ok(Verdict::allow());
     }
-    let mut found = berth_api::parse::check(&incoming.spec);
-    if state.listers().runs_backups() {
-        found.append(unserved(&incoming.spec));
-    }
+    let Findings { mut found, warnings } = check(state, incoming.source()).await;
     let size = request.object.map_or(0, |object| object.get().len());
     if size > limits::OBJECT {
         let most = limits::OBJECT;
@@ -80,24 +78,40 @@ pub async fn validate<K: Listers>(
     }
     let labels = Field::root("metadata").child("labels");
     found.limit(incoming.source().labels.len(), limits::OWN_LABELS, &labels, "use fewer");
-    let mut warnings = Vec::new();
-    check_class(state, &incoming, &mut found, &mut warnings);
-    let wanted = incoming.spec.storage_location.as_deref().unwrap_or_default();
+    let mut verdict =
+        if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
+    verdict.warnings = warnings;
+    Ok(verdict)
+}
+
+/// What is wrong with a Backup, and what may be.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) found: Violations,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Judges the spec of a Backup that is to be run, with its priority class and its location.
+pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<'_>) -> Findings {
+    let spec = source.spec;
+    let (mut found, mut warnings) = (berth_api::parse::check(spec), Vec::new());
+    if state.listers().runs_backups() {
+        found.append(unserved(spec));
+    }
+    check_class(state, source, &mut found, &mut warnings);
+    let wanted = spec.storage_location.as_deref().unwrap_or_default();
+    let field = Field::root("spec").child("storageLocation");
     match find_location(state.listers(), wanted).await {
         Ok(location) => {
-            let field = Field::root("spec").child("storageLocation");
             let message = format!("location {:?} is read-only: name one that can be written", location.name);
             found.require(!location.read_only, &field, message);
             if let Some(why) = location.unavailable {
                 warnings.push(format!("berth: location {} is unavailable just now: {why}", location.name));
             }
         }
-        Err(message) => found.push(Field::root("spec").child("storageLocation"), message),
+        Err(message) => found.push(field, message),
     }
-    let mut verdict =
-        if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
-    verdict.warnings = warnings;
-    Ok(verdict)
+    Findings { found, warnings }
 }
 
 /// Does the component that runs or deletes backups write a queue phase, as Velero's own queue does
@@ -111,11 +125,11 @@ fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
 /// the default one.
 fn check_class<K: Listers>(
     state: &AdmissionState<K>,
-    incoming: &Incoming<'_>,
+    source: Source<'_>,
     found: &mut Violations,
     warnings: &mut Vec<String>,
 ) {
-    let (order, source) = (state.listers().order(), incoming.source());
+    let order = state.listers().order();
     let Some(class) = source.class().filter(|class| order.head_start(Some(class)).is_none()) else { return };
     if order.classes.is_empty() {
         warnings.push(format!("berth: priority class {class:?} is ignored: no classes are configured"));

@@ -66,6 +66,7 @@ impl Listers for Arc<Cluster> {
 
 mod garden;
 mod movers;
+mod schedules;
 
 fn location(name: &str) -> Location {
     Location {

@@ -151,6 +151,9 @@ pub struct PodVolumeStatus {
     /// As text, so that an object with a phase unknown to berth can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
+    /// Why it failed or was canceled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// For a PodVolumeRestore: the node whose agent accepted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

@@ -101,7 +101,7 @@ pub fn annotate(snapshot: &mut Value, content: &Value) {
 }
 
 /// A quantity as Kubernetes writes it with binary suffixes.
-fn binary(bytes: u64) -> String {
+pub fn binary(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut amount, mut unit) = (bytes, 0);
     while amount != 0 && amount.is_multiple_of(1024) && unit + 1 < UNITS.len() {

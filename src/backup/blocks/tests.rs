@@ -11,13 +11,13 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::backup::archive::Item;
-use crate::backup::asked::Asked;
 use crate::backup::exec::played::Played;
 use crate::backup::hold::Used;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::PageId;
 use crate::backup::log::{BackupLog, Counts};
 use crate::backup::names::Names;
+use crate::backup::volumes::outcomes::Outcomes;
 
 mod still;
 
@@ -53,7 +53,7 @@ impl Site {
             log: BackupLog::new(String::new()),
             tally: Tally::default(),
             frozen: Frozen::default(),
-            counters: Counters { total: AtomicU64::new(100), done: Arc::default(), asked: Asked::default() },
+            counters: Counters { total: AtomicU64::new(100), done: Arc::default() },
             ending: CancellationToken::new(),
             is_written: AtomicBool::new(true),
         }
@@ -108,11 +108,14 @@ impl Site {
 
     async fn run_blocks(&self, pods: Vec<Vec<Held>>, workers: usize, batches: mpsc::Sender<Batch>) {
         let requests = Arc::new(Semaphore::new(4));
+        let outcomes = Outcomes::default();
+        let (volumes, _jobs) = Volumes::idle(Vec::new(), &self.log, &outcomes);
         let blocks = Blocks {
             runner: HookRunner { exec: &self.played, log: &self.log, tally: &self.tally },
             lister: Lister::new(self.api.client("velero"), 500, Duration::ZERO, requests),
             frozen: &self.frozen,
             counters: &self.counters,
+            volumes: &volumes,
             batches,
             ending: &self.ending,
             workers,

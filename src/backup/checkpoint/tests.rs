@@ -27,6 +27,10 @@ fn checkpoint() -> Checkpoint {
     let log = BackupLog::new("velero/b".into());
     log.error(&About::Namespace("app"), "configmaps", "gone");
     log.lasting_error(&About::Namespace("app"), "pods", "its hook failed");
+    let volumes = json!({
+        "claims": {"app/data": {"volume": "pv", "fate": {"snapshot": {"name": "s", "content": "c", "handle": "h"}}}},
+        "hasFiles": true,
+    });
     let hooks = json!({"attempted": 3, "failed": 1, "leftOut": ["app/db"]});
     let of = |place: usize, name: &str| Bytes::from(gzip_json(&BTreeMap::from([(place, [name])])).unwrap());
     Checkpoint {
@@ -44,6 +48,7 @@ fn checkpoint() -> Checkpoint {
             told: log.told(),
             untold: Untold::from([("pods".into(), Counts { warnings: 0, errors: 2 })]),
             hooks: serde_json::from_value(hooks).unwrap(),
+            volumes: serde_json::from_value(volumes).unwrap(),
             moment: vec![(false, "as of then".into())],
         },
         lines: log.lines().unwrap().into(),

@@ -21,6 +21,7 @@ use crate::backup::hold::Used;
 use crate::backup::list::{ListError, ListedObject};
 use crate::backup::log::About;
 use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
+use crate::backup::volumes::Planned;
 use crate::text::chain;
 
 /// In this order, because claims name volumes.
@@ -120,7 +121,7 @@ impl Collector<'_> {
         // An unreadable pod has been logged already.
         let Ok(pod) = Pod::parse(&found.json) else { return Ok(Used::default()) };
         let claims = pod.claims.iter().take(limits::BLOCK_CLAIMS).cloned();
-        let mut used = Used { claims: claims.collect(), with: Vec::new() };
+        let mut used = Used { claims: claims.collect(), ..Used::default() };
         let namespace = found.namespace.as_deref();
         let mut claims: BTreeMap<String, Origin> =
             used.claims.iter().map(|name| (key(namespace, name), needs)).collect();
@@ -130,7 +131,8 @@ impl Collector<'_> {
             let is_claim = Related::Claim.is(&one.taken.kind);
             let names = std::mem::take(if is_claim { &mut claims } else { &mut volumes });
             let mut leads = BTreeMap::new();
-            let batch = self.take_of_type(one, names, &mut room, &mut is_short, &mut leads).await?;
+            let batch =
+                self.take_of_type(one, names, &mut room, &mut is_short, &mut leads, &mut used.cuts).await?;
             volumes.append(&mut leads);
             used.with.extend(batch);
         }
@@ -148,7 +150,7 @@ impl Collector<'_> {
 
     /// `leads`: receives the volumes of these objects, if they are claims. A missing object is
     /// reported when references are followed; an object that does not fit is taken with the others
-    /// of its type.
+    /// of its type. `cuts`: receives the claims that wait for a snapshot.
     async fn take_of_type(
         &self,
         one: &mut Borrowed,
@@ -156,8 +158,10 @@ impl Collector<'_> {
         room: &mut usize,
         is_short: &mut bool,
         leads: &mut BTreeMap<String, Origin>,
+        cuts: &mut Vec<Planned>,
     ) -> Result<Option<Batch>, ListError> {
         let kind = Arc::clone(&one.taken.kind);
+        let claims = Related::Claim.is(&kind);
         let of_type = one.origin.filter(|_| !one.is_off);
         let origin = |needs: Origin| if needs == Origin::Required { Some(needs) } else { of_type };
         let names: Vec<(String, Origin)> = names
@@ -210,7 +214,14 @@ impl Collector<'_> {
             }
             if let Some((found, _)) = let_in {
                 *room -= size;
-                items.push(found.into());
+                let planned = match claims {
+                    true => Box::pin(self.volumes.plan_claim(&kind, pending.page, &found)).await?,
+                    false => None,
+                };
+                match planned {
+                    Some(planned) => cuts.push(planned),
+                    None => items.push(found.into()),
+                }
             }
         }
         let page = pending.page;

@@ -4,7 +4,7 @@
 //! are taken unless the backup excludes them; if the object that needs them requires it, whatever
 //! the backup excludes. Each object is taken once.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use berth_core::revision::Apart;
@@ -92,6 +92,7 @@ impl Collector<'_> {
         self.take_named(Related::Volume, taken).await?;
         self.take_named(Related::PriorityClass, taken).await?;
         self.take_cluster_roles(taken).await?;
+        Box::pin(self.take_made_snapshots(taken)).await?;
         for related in [Related::SnapshotContent, Related::SnapshotClass, Related::Secret] {
             self.take_named(related, taken).await?;
         }
@@ -173,6 +174,25 @@ impl Collector<'_> {
             self.tell(kind, read)?;
         }
         taken.push(pods);
+        Ok(())
+    }
+
+    /// Takes the snapshots that this backup has made, when all are there: a restore finds the
+    /// storage's snapshots by them.
+    async fn take_made_snapshots(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+        self.volumes.settled().await;
+        let keys = self.volumes.snapshot_keys();
+        let Some(kind) = self.served(Related::Snapshot).filter(|_| !keys.is_empty()) else { return Ok(()) };
+        let names = keys.into_iter().map(|name| (name, Origin::Required)).collect();
+        let gone = self.take_by_name(&kind, names, taken).await?;
+        if !gone.is_empty() {
+            let message = format!(
+                "{} snapshots of this backup were deleted while it ran, and their claims cannot be restored from them: {}",
+                gone.len(),
+                few(&gone)
+            );
+            self.log.error(&About::Cluster, &kind.qualified(), &message);
+        }
         Ok(())
     }
 
@@ -308,15 +328,22 @@ impl Collector<'_> {
     ) -> Result<Vec<String>, ListError> {
         let mut held = self.take_out(kind, taken);
         names.retain(|name, _| !held.names.contains(name));
+        // These are newer than the lists, so no list has them.
+        let is_made = Related::Snapshot.is(kind) || Related::SnapshotContent.is(kind);
+        let made = if is_made && !names.is_empty() { self.volumes.made() } else { BTreeSet::new() };
+        let (made, names): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            names.into_iter().partition(|(name, _)| made.contains(name));
+        let mut gone =
+            if made.is_empty() { Vec::new() } else { self.take_one_by_one(kind, made, &mut held).await? };
         // Few Secrets are named, and a namespace may have many.
         let are_many = names.len() > FEW_NAMES || (kind.namespaced && !Related::Secret.is(kind));
-        let mut gone = if names.is_empty() {
+        gone.extend(if names.is_empty() {
             Vec::new()
         } else if are_many {
             self.take_from_list(kind, names, &mut held).await?
         } else {
             self.take_one_by_one(kind, names, &mut held).await?
-        };
+        });
         // An earlier run has stored these before they were deleted.
         gone.retain(|name| !held.stored.contains(name));
         taken.push(held);

@@ -13,7 +13,7 @@ use crate::backup::archive::{Batch, Item};
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject, ObjectSink};
 use crate::backup::log::About;
-use crate::backup::related::{Origin, key, labels};
+use crate::backup::related::{Origin, Related, key, labels};
 use crate::text::chain;
 
 /// Most bytes of objects in one batch to a worker.
@@ -110,7 +110,14 @@ impl<'c, 'a> Pending<'c, 'a> {
 
     /// The object to store, and why the objects that it needs are taken. `None`: the backup does
     /// not take it, or it is stored or on its way.
-    pub(super) fn let_in(&mut self, mut found: ListedObject) -> Option<(ListedObject, Origin)> {
+    pub(super) fn let_in(&mut self, found: ListedObject) -> Option<(ListedObject, Origin)> {
+        let (found, needs, is_stored) = self.look_at(found)?;
+        (!is_stored).then_some((found, needs))
+    }
+
+    /// As [`Pending::let_in`], but also returns what an earlier run has stored, once: its data may
+    /// not be stored yet.
+    fn look_at(&mut self, mut found: ListedObject) -> Option<(ListedObject, Origin, bool)> {
         if !self.admits(&found) {
             return None;
         }
@@ -132,28 +139,48 @@ impl<'c, 'a> Pending<'c, 'a> {
         if let Err(error) = self.taken.references.read(&found, needs) {
             self.tell_odd(&found, "what it refers to cannot be read", &error);
         }
-        self.collector.counters.asked.note(&self.taken.kind, &found);
+        self.collector.volumes.note(&self.taken.kind, &found);
         // The decision of its hooks in an earlier run stands, too.
-        if is_stored || is_left_out {
+        if is_left_out {
             return None;
         }
-        self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
-        Some((found, needs))
+        if !is_stored {
+            self.collector.counters.total.fetch_add(1, Ordering::Relaxed);
+        }
+        Some((found, needs, is_stored))
     }
 
     pub(super) async fn add(&mut self, found: ListedObject) -> Result<(), ListError> {
-        let Some((found, needs)) = self.let_in(found) else { return Ok(()) };
+        let Some((found, needs, is_stored)) = self.look_at(found) else { return Ok(()) };
         let collector = self.collector;
+        let is_pod = Related::Pod.is(&self.taken.kind);
+        let files = if is_pod { Box::pin(collector.volumes.plan_pod(&found)).await? } else { None };
+        if is_stored {
+            return match files {
+                Some(files) => Box::pin(collector.volumes.take_later(files)).await,
+                None => Ok(()),
+            };
+        }
         if let Some(hooked) = collector.holder.hooked(&self.taken.kind, &found) {
             if self.in_order {
                 // Objects before the pod must be in the archive first.
                 self.flush().await?;
             }
-            let used = collector.take_along(&found, needs, &mut self.taken.along).await?;
+            let mut used = collector.take_along(&found, needs, &mut self.taken.along).await?;
+            used.files = files;
             return collector
                 .holder
                 .hold(&self.taken.kind, self.page, found, hooked, used, self.in_order)
                 .await;
+        }
+        if let Some(files) = files {
+            Box::pin(collector.volumes.take_later(files)).await?;
+        }
+        if Related::Claim.is(&self.taken.kind)
+            && let Some(planned) =
+                Box::pin(collector.volumes.plan_claim(&self.taken.kind, self.page, &found)).await?
+        {
+            return Box::pin(collector.volumes.take_claim(planned)).await;
         }
         self.size += found.json.len();
         self.items.push(found.into());

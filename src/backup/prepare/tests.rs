@@ -88,6 +88,8 @@ fn tried(spec: &Value, policies: &Result<Policies, Violations>) -> Result<Prepar
         policies,
         server: &Info::default(),
         default_ttl: Duration::from_secs(3600),
+        default_files: false,
+        default_moves: false,
         now: Timestamp::UNIX_EPOCH,
     };
     prepare(&situation)

@@ -23,6 +23,7 @@ use crate::backup::exec::played::Played;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
+use crate::backup::volumes::Defaults;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
@@ -68,6 +69,7 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         list_retry: Duration::ZERO,
         requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
+        volumes: Defaults { watches: api.client("velero"), files: false, moves: false, files_timeout: LONG },
         after_interruption: setting,
         part_size: PART,
         metrics: BackupMetrics::default(),
@@ -81,6 +83,12 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
 fn cluster() -> Line {
     let namespace = json!({"metadata": {"name": "kube-system", "uid": "here"}});
     get("/api/v1/namespaces/kube-system").answers(namespace)
+}
+
+/// There are no snapshots, and nobody backs up files: whoever takes up a backup asks for both.
+fn takes_no_data(api: &Scripted) {
+    api.always(get("/apis/snapshot.storage.k8s.io/v1/volumesnapshots").refuses(404));
+    api.always(get("/apis/velero.io/v1/namespaces/velero/podvolumebackups").answers(list("1", &[])));
 }
 
 /// The Backup as it stands after a write of the run that has it.
@@ -154,6 +162,7 @@ impl Site {
             .always(get("/api/v1/namespaces/app").answers(namespace))
             .always(cluster())
             .next(get(ONE).answers(ready));
+        takes_no_data(&api);
         Self { api, folder, setting: AfterInterruption::Resume }
     }
 
@@ -573,6 +582,7 @@ impl Dead {
             std::fs::write(place.join(name), *name).unwrap();
         }
         let api = Scripted::new().always(get(LOCATION).answers(location(folder.path()))).always(cluster());
+        takes_no_data(&api);
         Self { api, folder }
     }
 
@@ -763,6 +773,7 @@ async fn what_nobody_runs_ends_as_it_is_stored_once_its_location_can_be_read() {
         .next(get(LOCATION).refuses(503))
         .next(get(LOCATION).answers(location(folder.path())))
         .next(ends_in("Completed"));
+    takes_no_data(&api);
     let engine = engine(&api, &folder, AfterInterruption::Resume);
     engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap();
     assert_eq!(api.writes()[1].body["status"]["phase"], "Completed");

@@ -8,7 +8,7 @@ use crate::garden::migration::{Migration, Summary};
 
 pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
     let migration = Migration {
-        client: Clients::new(args.target.kubeconfig.as_deref()).await?.call,
+        client: Clients::new(args.target.source()).await?.call,
         namespace: args.target.namespace,
         from: args.from,
         entry: args.to_entry,

@@ -11,12 +11,13 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
-use crate::backup::asked::Asked;
 use crate::backup::collect::{Counters, Namespace};
 use crate::backup::hold::Holder;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::{Balance, Extent, Extents, Ledger};
 use crate::backup::log::{BackupLog, Counts, gzip_json};
+use crate::backup::volumes::Volumes;
+use crate::backup::volumes::outcomes::Outcomes;
 
 mod resumed;
 
@@ -102,7 +103,9 @@ async fn collect_all(
     };
     let (batches, mut taken) = mpsc::channel(64);
     let (log, tally) = (BackupLog::new(String::new()), Tally::default());
-    let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
+    let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+    let outcomes = Outcomes::default();
+    let (volumes, _jobs) = Volumes::idle(policies.volumes.clone(), &log, &outcomes);
     let collector = Collector {
         lister: lister(api),
         wanted: &wanted,
@@ -114,6 +117,7 @@ async fn collect_all(
         resolved: &HashSet::from(["app".to_owned()]),
         log: &log,
         counters: &counters,
+        volumes: &volumes,
         ledger: &Ledger::again(&types, stored).unwrap(),
         batches,
         holder: Holder::new(&[], &log, &tally).0,

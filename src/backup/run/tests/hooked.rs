@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
-use crate::backup::asked::Asked;
 use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
 use crate::backup::frozen::Frozen;
@@ -351,8 +350,7 @@ async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_writ
     let api = Scripted::new().next(get(ONE).answers(backup("7", "InProgress"))).next(patch(ONE).refuses(422));
     api.next(patch(ONE).answers(backup("8", "InProgress")));
     let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
-    let counters =
-        Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)), asked: Asked::default() };
+    let counters = Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)) };
     let ledger = Ledger::new(&[]);
     let frozen = Frozen::default();
     let [db, web] = ["db", "web"].map(|name| PodId { name: name.to_owned(), ..PodId::default() });

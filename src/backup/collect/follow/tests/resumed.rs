@@ -122,7 +122,9 @@ impl Cluster {
         let ledger = Ledger::again(&self.types, balance).unwrap();
         let (log, tally) = (BackupLog::new(String::new()), Tally::default());
         tally.add(behind.tried.clone());
-        let counters = Counters { total: AtomicU64::new(0), done: Arc::default(), asked: Asked::default() };
+        let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
+        let outcomes = Outcomes::default();
+        let (volumes, _jobs) = Volumes::idle(policies.volumes.clone(), &log, &outcomes);
         let (batches, mut taken) = mpsc::channel(64);
         let (holder, mut held) = Holder::new(&[], &log, &tally);
         let collector = Collector {
@@ -136,6 +138,7 @@ impl Cluster {
             resolved: &self.resolved.iter().map(|name| (*name).to_owned()).collect(),
             log: &log,
             counters: &counters,
+            volumes: &volumes,
             ledger: &ledger,
             batches,
             holder,

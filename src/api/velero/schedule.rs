@@ -1,0 +1,329 @@
+//! Schedule (source: Velero's `pkg/apis/velero/v1/schedule_types.go`, 1.18).
+
+use std::collections::BTreeMap;
+
+use berth_core::cron::Cron;
+use berth_core::schedule::{self, Concurrency, backup_name};
+use berth_core::violation::{Field, Violations, tellable};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::{CustomResource, Resource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Backup, BackupSpec};
+use crate::{GoDuration, keys};
+
+/// Creates a Backup at each time of a cron expression.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "velero.io", version = "v1", kind = "Schedule", plural = "schedules", namespaced)]
+#[kube(status = "ScheduleStatus", derive = "Default", derive = "PartialEq")]
+#[kube(
+    printcolumn = r#"{"name":"Status","type":"string","description":"Whether the schedule is valid","jsonPath":".status.phase"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Schedule","type":"string","description":"When backups are created","jsonPath":".spec.schedule"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"LastBackup","type":"date","description":"The time that the last backup was for","jsonPath":".status.lastBackup"}"#
+)]
+#[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
+#[kube(printcolumn = r#"{"name":"Paused","type":"boolean","jsonPath":".spec.paused"}"#)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleSpec {
+    /// The spec of the Backups.
+    pub template: BackupSpec,
+    /// When Backups are created: a cron expression with five fields, a name as @daily, or @every
+    /// with a duration. A time zone may stand in front, as in CRON_TZ=Europe/Berlin 0 2 * * *.
+    pub schedule: String,
+    /// Backups that it creates are deleted with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub use_owner_references_in_backup: Option<bool>,
+    /// No Backups are created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// Skips what is due at this moment, and is set to false then. Absent: the controller's
+    /// --schedule-skip-immediately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip_immediately: Option<bool>,
+}
+
+/// Status of a Schedule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ScheduleStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<SchedulePhase>,
+    /// The time that the last Backup was created for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_backup: Option<Time>,
+    /// The last time that passed without a Backup, because that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_skipped: Option<Time>,
+    /// What is wrong with the Schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_errors: Option<Vec<String>>,
+}
+
+/// Phase of a Schedule. Absent or `New`: not processed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SchedulePhase {
+    New,
+    /// Backups are created.
+    Enabled,
+    /// Its expression cannot be read.
+    FailedValidation,
+}
+
+/// Annotations of a Schedule that its Backups do not get: berth's own marks of a Backup, and what
+/// kubectl and berth note for the Schedule itself.
+const KEPT_BACK: [&str; 4] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    keys::CONCURRENCY_POLICY,
+    keys::STARTING_DEADLINE,
+    keys::JITTER,
+];
+
+/// Most characters of its name, because its Backups have it in a label.
+const NAME: usize = 63;
+
+/// The annotations that say how a Schedule is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    pub concurrency: Concurrency,
+    pub deadline: Option<SignedDuration>,
+    pub jitter: SignedDuration,
+}
+
+impl Steering {
+    /// Reads the annotations; what cannot be read counts as absent.
+    pub fn of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> Self {
+        let at = |key: &str| Field::root("metadata").child("annotations").key(key);
+        let concurrency = match annotations.get(keys::CONCURRENCY_POLICY).map(String::as_str) {
+            None => Concurrency::default(),
+            Some("Allow") => Concurrency::Allow,
+            Some("Forbid") => Concurrency::Forbid,
+            Some(other) => {
+                let message = format!("{other:?} is not a policy: write Allow or Forbid, or leave it out");
+                found.push(at(keys::CONCURRENCY_POLICY), message);
+                Concurrency::default()
+            }
+        };
+        let mut duration = |key: &str| {
+            let text = annotations.get(key)?;
+            match GoDuration(text.clone()).get() {
+                // 0 means the default here, as in Velero's own fields.
+                Ok(duration) => SignedDuration::try_from(duration?).ok(),
+                Err(error) => {
+                    found.push(at(key), error.to_string());
+                    None
+                }
+            }
+        };
+        let deadline = duration(keys::STARTING_DEADLINE);
+        Self { concurrency, deadline, jitter: duration(keys::JITTER).unwrap_or_default() }
+    }
+}
+
+/// Faults of an expression, with the field.
+pub fn check_expression(text: &str, found: &mut Violations) -> Option<Cron> {
+    match Cron::parse(text) {
+        Ok(cron) => Some(cron),
+        Err(fault) => {
+            found.push(Field::root("spec").child("schedule"), fault.to_string());
+            None
+        }
+    }
+}
+
+/// A fault, if the Backups of a Schedule of this name could not be created.
+pub fn check_name(name: &str, found: &mut Violations) {
+    let message = format!("has more than {NAME} characters, and its Backups carry it in a label");
+    found.require(name.len() <= NAME, &Field::root("metadata").child("name"), message);
+}
+
+impl Schedule {
+    /// The part that is decided on.
+    pub fn decided(&self) -> schedule::Schedule {
+        let mut found = Violations::default();
+        let steering = Steering::of(self.annotations(), &mut found);
+        let status = self.status.clone().unwrap_or_default();
+        let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
+        let (phase, errors) = self.validity();
+        schedule::Schedule {
+            name: self.name_any(),
+            uid: self.uid().unwrap_or_default(),
+            cron: Cron::parse(&self.spec.schedule),
+            paused: self.spec.paused == Some(true),
+            skip_immediately: self.spec.skip_immediately,
+            created_at: time(&self.creation_timestamp()).unwrap_or(Timestamp::UNIX_EPOCH),
+            last_backup: time(&status.last_backup),
+            last_skipped: time(&status.last_skipped),
+            is_shown: status.phase == Some(phase) && status.validation_errors.unwrap_or_default() == errors,
+            concurrency: steering.concurrency,
+            deadline: steering.deadline,
+            jitter: steering.jitter,
+        }
+    }
+
+    /// What its status is to say of it. An annotation that cannot be read is told, and stops
+    /// nothing.
+    pub fn validity(&self) -> (SchedulePhase, Vec<String>) {
+        let mut found = Violations::default();
+        let phase = match check_expression(&self.spec.schedule, &mut found) {
+            Some(_) => SchedulePhase::Enabled,
+            None => SchedulePhase::FailedValidation,
+        };
+        Steering::of(self.annotations(), &mut found);
+        (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
+    }
+
+    /// The Backup for this time, as Velero would create it.
+    pub fn backup(&self, tick: Timestamp) -> Backup {
+        let name = self.name_any();
+        let of_template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
+        let mut labels = of_template.unwrap_or_else(|| self.labels().clone());
+        labels.insert(keys::SCHEDULE.to_owned(), name.clone());
+        let is_kept_back = |key: &str| KEPT_BACK.contains(&key) || keys::MARKS.contains(&key);
+        let annotations = self.annotations().iter().filter(|(key, _)| !is_kept_back(key));
+        let annotations: BTreeMap<String, String> =
+            annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let owner = OwnerReference {
+            api_version: Self::api_version(&()).into_owned(),
+            kind: Self::kind(&()).into_owned(),
+            name: name.clone(),
+            uid: self.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        };
+        let is_owner = self.spec.use_owner_references_in_backup == Some(true);
+        let metadata = ObjectMeta {
+            name: Some(backup_name(&name, tick)),
+            namespace: self.namespace(),
+            labels: Some(labels),
+            annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
+            owner_references: is_owner.then(|| vec![owner]),
+            ..ObjectMeta::default()
+        };
+        Backup { metadata, spec: self.spec.template.clone(), status: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: Value) -> Schedule {
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn schedule(metadata: Value, spec: Value) -> Schedule {
+        let mut object = json!({
+            "apiVersion": "velero.io/v1", "kind": "Schedule",
+            "metadata": {"name": "daily", "namespace": "velero", "uid": "u1", "creationTimestamp": "2026-01-01T12:00:00Z"},
+            "spec": {"schedule": "0 2 * * *", "template": {}},
+        });
+        json_merge(&mut object["metadata"], metadata);
+        json_merge(&mut object["spec"], spec);
+        read(object)
+    }
+
+    fn json_merge(object: &mut Value, more: Value) {
+        let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) else { unreachable!() };
+        object.extend(more);
+    }
+
+    fn tick() -> Timestamp {
+        "2026-01-02T02:00:00Z".parse().unwrap()
+    }
+
+    /// As `velero schedule create` writes it.
+    #[test]
+    fn what_veleros_command_line_writes_is_read() {
+        let template = json!({
+            "metadata": {}, "hooks": {}, "ttl": "0s", "includedNamespaces": ["*"], "csiSnapshotTimeout": "0s",
+            "itemOperationTimeout": "0s",
+        });
+        let spec =
+            json!({"template": template, "useOwnerReferencesInBackup": false, "schedule": "@every 6h"});
+        let found = schedule(json!({}), spec).decided();
+        assert!(found.cron.is_ok() && !found.paused && !found.is_shown, "{found:?}");
+    }
+
+    #[test]
+    fn its_backup_is_as_velero_would_create_it() {
+        let metadata = json!({
+            "labels": {"app": "web"},
+            "annotations": {
+                "team": "a", keys::SUPERSEDE: "true", keys::ENQUEUED_AT: "x", keys::RUN: "y", keys::JITTER: "1h",
+                "kubectl.kubernetes.io/last-applied-configuration": "{}",
+            },
+        });
+        let spec = json!({
+            "template": {"includedNamespaces": ["a"], "ttl": "24h0m0s"}, "useOwnerReferencesInBackup": true,
+        });
+        let backup = serde_json::to_value(schedule(metadata, spec).backup(tick())).unwrap();
+        let expected = json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup",
+            "metadata": {
+                "name": "daily-20260102020000", "namespace": "velero",
+                "labels": {"app": "web", "velero.io/schedule-name": "daily"},
+                "annotations": {"team": "a", "berth.dev/supersede": "true"},
+                "ownerReferences": [{
+                    "apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "u1", "controller": true,
+                }],
+            },
+            "spec": {"includedNamespaces": ["a"], "ttl": "24h0m0s"},
+        });
+        assert_eq!(backup, expected);
+    }
+
+    #[test]
+    fn labels_of_the_template_take_the_place_of_its_own() {
+        for (template, expected) in [
+            (
+                json!({"metadata": {"labels": {"tier": "b"}}}),
+                json!({"tier": "b", "velero.io/schedule-name": "daily"}),
+            ),
+            (json!({"metadata": {"labels": {}}}), json!({"velero.io/schedule-name": "daily"})),
+            (json!({"metadata": {}}), json!({"app": "web", "velero.io/schedule-name": "daily"})),
+        ] {
+            let made = schedule(json!({"labels": {"app": "web"}}), json!({"template": template}));
+            let backup = made.backup(tick());
+            assert_eq!(json!(backup.labels()), expected);
+            assert!(backup.owner_references().is_empty() && backup.metadata.annotations.is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_its_status_once() {
+        let broken = schedule(json!({}), json!({"schedule": "0 25 * * *"}));
+        let (phase, errors) = broken.validity();
+        assert_eq!(phase, SchedulePhase::FailedValidation);
+        assert!(
+            errors[0].starts_with("spec.schedule: hour \"25\" (characters 3 to 4) is above 23"),
+            "{errors:?}"
+        );
+        assert!(!broken.decided().is_shown);
+        let status = ScheduleStatus {
+            phase: Some(phase),
+            validation_errors: Some(errors),
+            ..ScheduleStatus::default()
+        };
+        assert!(Schedule { status: Some(status), ..broken }.decided().is_shown);
+
+        let annotations = json!({"annotations": {
+            keys::CONCURRENCY_POLICY: "Replace", keys::STARTING_DEADLINE: "an hour", keys::JITTER: "10m",
+        }});
+        let odd = schedule(annotations, json!({}));
+        let (phase, errors) = odd.validity();
+        assert_eq!((phase, errors.len()), (SchedulePhase::Enabled, 2), "{errors:?}");
+        let found = odd.decided();
+        assert_eq!(
+            (found.concurrency, found.deadline, found.jitter),
+            (Concurrency::Postpone, None, SignedDuration::from_mins(10))
+        );
+    }
+}

@@ -1,0 +1,265 @@
+//! Snapshots and PodVolumeBackups that outlive their run: what a stored backup lets go of in the
+//! cluster, and what is removed of one that is not stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::keys::BACKUP_UID;
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::mover::PodVolumeBackup;
+use futures::StreamExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use super::outcomes::{Data, Outcomes};
+use super::read::VolumeTraits;
+use super::snapshots::{content_of, is_kept, policy};
+use super::watched::Files;
+use super::{Access, Volumes};
+use crate::backup::engine::{Engine, Failure};
+use crate::backup::list::ListError;
+use crate::backup::related::key;
+use crate::backup::status::BackupWriter;
+use crate::client::is_not_found;
+use crate::queue::refusals::is_lasting;
+use crate::text::chain;
+use crate::write::{Answer, Pauses, Write, delete, patch};
+
+/// How long a write that must succeed is tried.
+const INSISTS: Duration = Duration::from_secs(60);
+const CALL: Duration = Duration::from_secs(10);
+/// Snapshots that are written at one time.
+const AT_ONCE: usize = 16;
+/// How long everything that belongs to one backup is cleaned up.
+const ALL: Duration = Duration::from_secs(300);
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+
+/// Repeats a call that may succeed later.
+///
+/// # Errors
+/// What lasted too long, or will be the same again.
+pub async fn insist<K, F>(attempt: impl Fn() -> F) -> Result<K, kube::Error>
+where
+    F: Future<Output = Answer<K>>,
+{
+    let (begun, mut pauses) = (Instant::now(), Pauses::default());
+    loop {
+        let answer = attempt().await;
+        let is_final = match &answer {
+            Answer::Written(_) | Answer::Gone(_) | Answer::Conflict(_) => true,
+            Answer::Refused(error) => is_lasting(error),
+            Answer::TimedOut => false,
+        };
+        if is_final || begun.elapsed() >= INSISTS {
+            return answer.written();
+        }
+        pauses.wait().await;
+    }
+}
+
+impl Volumes<'_> {
+    /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
+    /// run.
+    pub(super) async fn discard(&self, access: &Access, namespace: &str, name: &str, uid: &str) {
+        let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), namespace);
+        let removed = match timeout(CALL, api.get_opt(name)).await {
+            Ok(Ok(Some(found))) if found.uid().as_deref() == Some(uid) => {
+                remove(&access.client, &found).await
+            }
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err("the API server did not answer in time".to_owned()),
+        };
+        if let Err(error) = removed {
+            warn!(%namespace, %name, error, "could not remove a snapshot: it is removed when the backup ends");
+        }
+    }
+}
+
+impl Engine {
+    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by the
+    /// archive, and the objects in the cluster go, as Velero does. What no archive names is removed
+    /// from the storage as well.
+    pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
+        let work = async {
+            for_each(self.made_snapshots(uid).await?, |snapshot| {
+                let client = self.client.clone();
+                async move {
+                    if is_kept(&snapshot) {
+                        release(&client, &snapshot).await
+                    } else {
+                        remove(&client, &snapshot).await
+                    }
+                }
+            })
+            .await
+        };
+        tell(name, "let go of the snapshots of a backup", timeout(ALL, work).await);
+    }
+
+    /// Removes the snapshots that were made for a backup, except `kept` (namespace, slash, name),
+    /// and cancels its PodVolumeBackups if it ends (`is_over`).
+    pub(in crate::backup) async fn remove_snapshots(
+        &self,
+        name: &str,
+        uid: &str,
+        kept: &BTreeSet<String>,
+        is_over: bool,
+    ) {
+        let work = async {
+            let mut made = self.made_snapshots(uid).await?;
+            made.retain(|found| !kept.contains(&key(found.namespace().as_deref(), &found.name_any())));
+            if !made.is_empty() {
+                info!(%name, snapshots = made.len(), "removing snapshots of a run that has not stored them");
+            }
+            let removed = for_each(made, |snapshot| {
+                let client = self.client.clone();
+                async move { remove(&client, &snapshot).await }
+            });
+            removed.await?;
+            if is_over { self.cancel_files(uid).await } else { Ok(()) }
+        };
+        tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
+    }
+
+    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are none.
+    async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
+        if !is_uid(uid) {
+            return Ok(Vec::new());
+        }
+        list_all(&Api::all(self.client.clone()), uid).await
+    }
+
+    /// What a backup says of the data of its volumes when all is taken.
+    pub(in crate::backup) async fn data(
+        &self,
+        record: &BackupWriter,
+        outcomes: &Outcomes,
+        traits: &BTreeMap<String, VolumeTraits>,
+    ) -> Result<Data, Failure> {
+        let mut files = Vec::new();
+        if outcomes.has_files() && is_uid(record.uid()) {
+            let kind = ApiResource::erase::<PodVolumeBackup>(&());
+            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+            let all = list_all(&api, record.uid()).await;
+            let all = all.map_err(|error| {
+                let error = format!("failed to list the backup's PodVolumeBackups: {error}");
+                // Another run finds all data stored, and asks again.
+                Failure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
+            })?;
+            files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
+        }
+        Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
+    }
+
+    async fn cancel_files(&self, uid: &str) -> Result<(), String> {
+        let api: Api<PodVolumeBackup> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut all: Vec<PodVolumeBackup> = if is_uid(uid) { list_all(&api, uid).await? } else { Vec::new() };
+        all.retain(|one| one.spec.cancel != Some(true) && !Files::read(one.clone()).has_ended());
+        for_each(all, |files| {
+            let api = api.clone();
+            async move {
+                let (name, uid) = (files.name_any(), files.uid());
+                let write = || Write::to(&name).uid(uid.as_deref());
+                gone(insist(|| patch(&api, write(), json!({"spec": {"cancel": true}}))).await.map(drop))
+            }
+        })
+        .await
+    }
+}
+
+async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = ListParams::default().labels(&format!("{BACKUP_UID}={uid}")).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let page = match insist(|| async { api.list(&params).await.into() }).await {
+            Ok(page) => page,
+            Err(error) if is_not_found(&error) => return Ok(all),
+            Err(error) => return Err(chain(&error)),
+        };
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// UIDs become part of a label selector.
+fn is_uid(uid: &str) -> bool {
+    (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+async fn for_each<K, F>(all: Vec<K>, work: impl Fn(K) -> F) -> Result<(), String>
+where
+    F: Future<Output = Result<(), String>>,
+{
+    let done: Vec<_> = futures::stream::iter(all).map(work).buffer_unordered(AT_ONCE).collect().await;
+    done.into_iter().find(Result::is_err).unwrap_or(Ok(()))
+}
+
+fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
+    match done {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!(%name, error, "could not {what}"),
+        Err(_) => warn!(%name, "could not {what} in time"),
+    }
+}
+
+/// Removes the objects of a snapshot, which stays in the storage.
+async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+    if let Some((name, uid)) = own_content(client, snapshot).await? {
+        let write = || Write::to(&name).uid(Some(&uid));
+        gone(insist(|| patch(&contents, write(), policy(true))).await.map(drop))?;
+        gone(insist(|| delete(&contents, write())).await)?;
+    }
+    delete_snapshot(client, snapshot).await
+}
+
+/// Removes a snapshot, in the storage as well.
+async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+    if let Some((name, uid)) = own_content(client, snapshot).await? {
+        let write = || Write::to(&name).uid(Some(&uid));
+        gone(insist(|| patch(&contents, write(), policy(false))).await.map(drop))?;
+    }
+    delete_snapshot(client, snapshot).await
+}
+
+/// Name and UID of the content of a snapshot, if that content says the same: whoever may write the
+/// status of a VolumeSnapshot could name the content of another one there.
+async fn own_content(client: &Client, snapshot: &VolumeSnapshot) -> Result<Option<(String, String)>, String> {
+    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+    let Some(name) = content_of(snapshot) else { return Ok(None) };
+    let content = match insist(|| async { contents.get(&name).await.into() }).await {
+        Ok(content) => content,
+        Err(error) if is_not_found(&error) => return Ok(None),
+        Err(error) => return Err(chain(&error)),
+    };
+    let is_own = content.spec.volume_snapshot_ref.uid.is_some()
+        && content.spec.volume_snapshot_ref.uid == snapshot.uid();
+    Ok(content.metadata.uid.filter(|_| is_own).map(|uid| (name, uid)))
+}
+
+async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let api: Api<VolumeSnapshot> = Api::namespaced(client.clone(), &namespace);
+    let (name, uid) = (snapshot.name_any(), snapshot.uid());
+    gone(insist(|| delete(&api, Write::to(&name).uid(uid.as_deref()))).await)
+}
+
+/// An object that is gone, or that is another one by now, needs nothing more.
+fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
+    match done {
+        Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,363 @@
+//! File-system backups: PodVolumeBackups, which stock node-agents carry out.
+//!
+//! The name of a PodVolumeBackup follows from the Backup, the pod and the volume, so a run that
+//! continues finds what an earlier one has asked for, and takes it over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys::{
+    BACKUP_NAME, BACKUP_UID, PVC_NAME, PVC_UID, REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE,
+    label_value,
+};
+use berth_api::velero::Backup;
+use berth_api::velero::mover::PodVolumeBackup;
+use futures::StreamExt as _;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::runtime::watcher;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::clean::insist;
+use super::watched::{Files, Shown, Watched};
+use super::{Access, Volumes};
+use crate::backup::log::About;
+use crate::patch::digest;
+use crate::text::chain;
+use crate::write::{Write, create, patch};
+
+/// The program that node-agents run.
+const UPLOADER: &str = "kopia";
+/// Label of node-agents' pods.
+const NODE_AGENTS: &str = "role=node-agent";
+/// How long a BackupRepository may take to become ready (Velero's `--resource-timeout`).
+const REPOSITORY: Duration = Duration::from_secs(600);
+/// How long a PodVolumeBackup that is canceled may take to end.
+const LAST: Duration = Duration::from_secs(60);
+/// PodVolumeBackups of one volume that failed in earlier runs.
+const TRIES: u32 = 8;
+/// Most characters of a Backup's name in the name of a PodVolumeBackup, which a pod and its label
+/// have as well.
+const OF_BACKUP: usize = 50;
+
+/// A pod with volumes whose files are backed up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePod {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub node: String,
+    pub volumes: Vec<FileVolume>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVolume {
+    pub name: String,
+    pub claim: Option<FileClaim>,
+}
+
+/// The claim of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileClaim {
+    pub key: String,
+    pub name: String,
+    pub uid: String,
+}
+
+impl Volumes<'_> {
+    /// Has the files of a pod's volumes backed up, all at one time, and waits for it.
+    pub(super) async fn take_files(&self, pod: &FilePod) {
+        let Some(access) = &self.access else { return };
+        let ready = async {
+            self.has_node_agent(access, &pod.node).await?;
+            self.repository(access, &pod.namespace).await
+        };
+        if let Err(why) = ready.await {
+            for volume in &pod.volumes {
+                if let Some(claim) = &volume.claim {
+                    self.outcomes.miss(&claim.key, &why);
+                }
+                self.tell_files(pod, volume, &why);
+            }
+            return;
+        }
+        join_all(pod.volumes.iter().map(|volume| async move {
+            if let Err(why) = self.take_file_volume(access, pod, volume).await {
+                self.tell_files(pod, volume, &why);
+            }
+        }))
+        .await;
+    }
+
+    fn tell_files(&self, pod: &FilePod, volume: &FileVolume, why: &str) {
+        let message = format!("volume {} of pod {} is not backed up: {why}", volume.name, pod.name);
+        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+    }
+
+    async fn take_file_volume(
+        &self,
+        access: &Access,
+        pod: &FilePod,
+        volume: &FileVolume,
+    ) -> Result<(), String> {
+        self.outcomes.note_files();
+        let start = || async { Watched::files(&access.watches, &access.namespace, &access.uid) };
+        let shown = self.files.get_or_init(start).await;
+        let asked = self.ask_files(access, pod, volume).await;
+        let name = match asked {
+            Ok(name) => name,
+            Err(why) => {
+                // No PodVolumeBackup tells of it.
+                if let Some(claim) = &volume.claim {
+                    self.outcomes.miss(&claim.key, &why);
+                }
+                return Err(why);
+            }
+        };
+        let key = (access.namespace.clone(), name.clone());
+        let mut was_seen = false;
+        let ended = async {
+            shown
+                .find(|shown: &Shown<Files>| match shown.get(&key) {
+                    None => was_seen.then(|| Err("somebody deleted its PodVolumeBackup".to_owned())),
+                    Some(files) => {
+                        was_seen = true;
+                        files.has_ended().then(|| Ok(files.clone()))
+                    }
+                })
+                .await
+        };
+        let mut ended = std::pin::pin!(ended);
+        let is_late =
+            format!("its PodVolumeBackup {name} took longer than {}s", access.files_timeout.as_secs());
+        let files = match timeout(access.files_timeout, &mut ended).await {
+            Ok(files) => files?,
+            Err(_) => {
+                let api = pod_volume_backups(access);
+                let cancel = json!({"spec": {"cancel": true}});
+                let _ = insist(|| patch(&api, Write::to(&name), cancel.clone())).await;
+                match timeout(LAST, ended).await {
+                    // It may have ended well in this moment.
+                    Ok(files) => files?,
+                    Err(_) => return Err(is_late),
+                }
+            }
+        };
+        match files.phase.as_str() {
+            "Completed" => {
+                self.log.info(&format!(
+                    "backed up the files of volume {} of pod {}/{}",
+                    volume.name, pod.namespace, pod.name
+                ));
+                Ok(())
+            }
+            "Canceled" => Err(format!("its PodVolumeBackup {name} was canceled: {}", short(&files.message))),
+            _ => Err(format!("its PodVolumeBackup {name} failed: {}", short(&files.message))),
+        }
+    }
+
+    /// Creates the PodVolumeBackup, or finds that of an earlier run.
+    async fn ask_files(&self, access: &Access, pod: &FilePod, volume: &FileVolume) -> Result<String, String> {
+        let api = pod_volume_backups(access);
+        for attempt in 0..TRIES {
+            let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
+            let object = pod_volume_backup(access, pod, volume, &name);
+            let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
+            let error = match insist(|| create(&api, &object)).await {
+                Ok(_) => return Ok(name),
+                Err(error) => error,
+            };
+            if !crate::client::already_exists(&error) {
+                return Err(format!("its PodVolumeBackup could not be created: {}", chain(&error)));
+            }
+            let found = insist(|| async { api.get(&name).await.into() }).await;
+            let found =
+                found.map_err(|error| format!("its PodVolumeBackup cannot be read: {}", chain(&error)))?;
+            let phase = found.data["status"]["phase"].as_str().unwrap_or_default();
+            let is_over = matches!(phase, "Failed" | "Canceled") || found.data["spec"]["cancel"] == true;
+            if found.labels().get(BACKUP_UID) == Some(&access.uid) && !is_over {
+                return Ok(name);
+            }
+        }
+        Err(format!("{TRIES} PodVolumeBackups of it failed before"))
+    }
+
+    /// Whether a node-agent runs on the node. Asked once for each node.
+    async fn has_node_agent(&self, access: &Access, node: &str) -> Result<(), String> {
+        if node.is_empty() {
+            return Err("its pod is on no node".to_owned());
+        }
+        if self.agents.lock().contains(node) {
+            return Ok(());
+        }
+        let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
+        let params = ListParams::default().labels(NODE_AGENTS);
+        let found = insist(|| async { api.list(&params).await.into() }).await;
+        let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
+        let running = found.items.into_iter().filter(|pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+        });
+        let mut agents = self.agents.lock();
+        agents.extend(running.filter_map(|pod| pod.spec?.node_name));
+        if agents.contains(node) {
+            return Ok(());
+        }
+        Err(format!("no node-agent runs on node {node} (velero install --use-node-agent brings them)"))
+    }
+
+    /// Makes sure that there is a repository for a namespace. Once for each namespace.
+    async fn repository(&self, access: &Access, namespace: &str) -> Result<(), String> {
+        let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
+        cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
+    }
+}
+
+/// The repository of each namespace, or why there is none.
+pub type Repository = Arc<OnceCell<Result<(), String>>>;
+
+async fn ensure_repository(access: &Access, namespace: &str) -> Result<(), String> {
+    let kind =
+        ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
+    let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };
+    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), &access.namespace, &kind);
+    let labels = [
+        (VOLUME_NAMESPACE, label_value(namespace, digest)),
+        (STORAGE_LOCATION, label_value(&access.location, digest)),
+        (REPOSITORY_TYPE, UPLOADER.to_owned()),
+    ];
+    let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let selector = selector.join(",");
+    let params = ListParams::default().labels(&selector).limit(2);
+    let found = insist(|| async { api.list(&params).await.into() }).await;
+    let found =
+        found.map_err(|error| format!("the BackupRepositories cannot be listed: {}", chain(&error)))?;
+    if found.items.is_empty() {
+        let repository = json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {
+                "name": format!("{namespace}-{}-{UPLOADER}", access.location), "namespace": access.namespace,
+                "labels": labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>(),
+            },
+            "spec": {
+                "volumeNamespace": namespace, "backupStorageLocation": access.location,
+                "repositoryType": UPLOADER, "maintenanceFrequency": "0s",
+            },
+        });
+        let repository: DynamicObject =
+            serde_json::from_value(repository).map_err(|error| error.to_string())?;
+        match insist(|| create(&api, &repository)).await {
+            Err(error) if !crate::client::already_exists(&error) => {
+                return Err(format!("its BackupRepository could not be created: {}", chain(&error)));
+            }
+            _ => {}
+        }
+    }
+    // A Velero server connects to the repository.
+    let api: Api<DynamicObject> = Api::namespaced_with(access.watches.clone(), &access.namespace, &kind);
+    let ready = async {
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default().labels(&selector)));
+        while let Some(event) = events.next().await {
+            let object = match event {
+                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => object,
+                Ok(_) => continue,
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            let status = &object.data["status"];
+            match status["phase"].as_str() {
+                Some("Ready") => return Ok(()),
+                Some("NotReady") => {
+                    let message = short(status["message"].as_str().unwrap_or_default());
+                    return Err(format!("BackupRepository {} is not ready: {message}", object.name_any()));
+                }
+                _ => {}
+            }
+        }
+        Err("the watch of BackupRepositories ended".to_owned())
+    };
+    let late = || {
+        format!(
+            "the BackupRepository of namespace {namespace} was not ready within {} s: a Velero server connects to it, is one running?",
+            REPOSITORY.as_secs()
+        )
+    };
+    timeout(REPOSITORY, ready).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn pod_volume_backups(access: &Access) -> Api<DynamicObject> {
+    let kind = ApiResource::erase::<PodVolumeBackup>(&());
+    Api::namespaced_with(access.client.clone(), &access.namespace, &kind)
+}
+
+/// The name of a PodVolumeBackup. `attempt`: how many of this volume failed before.
+fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32) -> String {
+    let head: String = backup.chars().take(OF_BACKUP).collect();
+    let head = head.trim_end_matches(['.', '-']);
+    let hash = digest(&format!("{uid}/{pod}/{volume}/{attempt}"));
+    format!("{head}-{}", hash.get(..10).unwrap_or_default())
+}
+
+/// As Velero makes it (contract 7.2).
+fn pod_volume_backup(access: &Access, pod: &FilePod, volume: &FileVolume, name: &str) -> Value {
+    let mut object = json!({
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+        "metadata": {
+            "name": name, "namespace": access.namespace,
+            "ownerReferences": [{
+                "apiVersion": Backup::api_version(&()), "kind": Backup::kind(&()),
+                "name": access.backup, "uid": access.uid, "controller": true,
+            }],
+            "labels": {BACKUP_NAME: label_value(&access.backup, digest), BACKUP_UID: access.uid},
+        },
+        "spec": {
+            "node": pod.node,
+            "pod": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
+            "volume": volume.name,
+            "backupStorageLocation": access.location,
+            "repoIdentifier": "",
+            "uploaderType": UPLOADER,
+            "tags": {
+                "backup": access.backup, "backup-uid": access.uid, "pod": pod.name, "pod-uid": pod.uid,
+                "ns": pod.namespace, "volume": volume.name,
+            },
+        },
+    });
+    if let Some(claim) = &volume.claim {
+        object["metadata"]["annotations"] = json!({PVC_NAME: claim.name});
+        object["metadata"]["labels"][PVC_UID] = json!(claim.uid);
+        object["spec"]["tags"]["pvc-uid"] = json!(claim.uid);
+    }
+    if let Some(parallel) = access.parallel_files {
+        object["spec"]["uploaderSettings"] = json!({"ParallelFilesUpload": parallel.to_string()});
+    }
+    object
+}
+
+fn short(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_name_of_a_pod_volume_backup_is_one_of_a_pod(backup in "[a-z0-9]([-a-z0-9]{0,240}[a-z0-9])?") {
+            let name = files_name(&backup, "u", "p", "v", 0);
+            prop_assert!(name.len() <= 63 && !name.contains(".-") && !name.starts_with('-'), "{}", name);
+            for other in [files_name(&backup, "u", "p", "w", 0), files_name(&backup, "u", "p", "v", 1)] {
+                prop_assert!(name != other);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What became of the data of each volume: kept for the file of volume infos, for the status, and
+//! for the checkpoint, because a run that continues does not take again what is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::read::VolumeTraits;
+use crate::backup::related::key;
+
+/// Most claims of which is kept what became of their data, some hundred bytes each.
+pub const MOST: usize = 100_000;
+/// Most characters of a reason.
+const REASON: usize = 300;
+
+/// What became of the data of one claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Fate {
+    Skipped {
+        reason: String,
+    },
+    /// A node-agent reads its files.
+    Files,
+    Snapshot(Taken),
+    /// Its snapshot was handed to a data mover.
+    Moved,
+    /// It was asked for, or tried, and is missing. `attempted`: a snapshot was begun.
+    Missing {
+        reason: String,
+        attempted: bool,
+    },
+}
+
+/// A snapshot that is complete.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Taken {
+    pub name: String,
+    pub content: String,
+    pub handle: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_handle: Option<String>,
+    pub driver: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_at: Option<String>,
+}
+
+/// One claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// The PersistentVolume; empty if the claim is bound to none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traits: Option<VolumeTraits>,
+    pub fate: Fate,
+}
+
+/// By key of the claim: namespace, slash, name.
+pub type ByClaim = BTreeMap<String, Outcome>;
+
+/// What a stored backup says of the data of its volumes.
+#[derive(Debug, Default)]
+pub struct Data {
+    /// The file of volume infos.
+    pub infos: Vec<Value>,
+    /// The file of PodVolumeBackups.
+    pub files: Vec<Value>,
+    /// Snapshots that were attempted, and those that are complete.
+    pub snapshots: (u64, u64),
+}
+
+/// What became of the data of a backup's volumes, as a checkpoint records it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Kept {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub claims: ByClaim,
+    /// There may be PodVolumeBackups.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_files: bool,
+}
+
+/// What became of the data of a backup's volumes, over all of its runs.
+#[derive(Default)]
+pub struct Outcomes(Mutex<Kept>);
+
+impl Outcomes {
+    /// What an earlier run has stored.
+    pub fn of(earlier: Kept) -> Self {
+        Self(Mutex::new(earlier))
+    }
+
+    pub fn note_files(&self) {
+        self.0.lock().has_files = true;
+    }
+
+    pub fn has_files(&self) -> bool {
+        self.0.lock().has_files
+    }
+
+    /// Notes that the files of a claim are missing, and no PodVolumeBackup tells of it.
+    pub fn miss(&self, claim: &str, why: &str) {
+        if let Some(one) = self.0.lock().claims.get_mut(claim) {
+            one.fate = Fate::Missing { reason: why.to_owned(), attempted: false };
+        }
+    }
+
+    /// `false`: there is no room for more.
+    pub fn set(&self, claim: &str, outcome: Outcome) -> bool {
+        let all = &mut self.0.lock().claims;
+        if all.len() >= MOST && !all.contains_key(claim) {
+            return false;
+        }
+        all.insert(claim.to_owned(), outcome);
+        true
+    }
+
+    pub fn has_snapshot(&self, claim: &str) -> bool {
+        self.0.lock().claims.get(claim).is_some_and(|one| matches!(one.fate, Fate::Snapshot(_) | Fate::Moved))
+    }
+
+    /// Forgets what is not stored.
+    pub fn retain(&self, is_stored: impl Fn(&str) -> bool) {
+        self.0.lock().claims.retain(|claim, _| is_stored(claim));
+    }
+
+    /// A copy for a checkpoint.
+    pub fn all(&self) -> Kept {
+        self.0.lock().clone()
+    }
+
+    /// Snapshots that belong to the backup: their namespaces, and what is known of each.
+    pub fn snapshots(&self) -> Vec<(String, Taken)> {
+        let all = &self.0.lock().claims;
+        let taken = all.iter().filter_map(|(claim, one)| match &one.fate {
+            Fate::Snapshot(taken) => Some((claim.split_once('/')?.0.to_owned(), taken.clone())),
+            _ => None,
+        });
+        taken.collect()
+    }
+
+    /// Names of these contents, and keys of these snapshots.
+    pub fn objects(&self) -> BTreeSet<String> {
+        let each = self.snapshots().into_iter();
+        each.flat_map(|(namespace, taken)| [key(Some(&namespace), &taken.name), taken.content]).collect()
+    }
+
+    /// `status.csiVolumeSnapshotsAttempted` and `…Completed`.
+    pub fn counts(&self) -> (u64, u64) {
+        let all = &self.0.lock().claims;
+        let completed = all.values().filter(|one| matches!(one.fate, Fate::Snapshot(_))).count();
+        let failed = all.values().filter(|one| matches!(one.fate, Fate::Missing { attempted: true, .. }));
+        ((completed + failed.count()) as u64, completed as u64)
+    }
+
+    /// The file of volume infos. `files`: the backup's PodVolumeBackups. `traits_of`: by the name
+    /// of a volume, what is known of volumes that nothing was taken of.
+    pub fn infos(&self, files: &[Value], traits_of: &BTreeMap<String, VolumeTraits>) -> Vec<Value> {
+        let all = &self.0.lock().claims;
+        let traits = |one: &Outcome| one.traits.clone().or_else(|| traits_of.get(&one.volume).cloned());
+        let mut infos = Vec::new();
+        for (claim, one) in all.iter().filter(|(_, one)| !one.volume.is_empty()) {
+            let Some((namespace, name)) = claim.split_once('/') else { continue };
+            let mut info = json!({
+                "pvcName": name, "pvcNamespace": namespace, "pvName": one.volume,
+                "snapshotDataMoved": false, "preserveLocalSnapshot": false, "skipped": false,
+            });
+            if let Some(traits) = traits(one) {
+                info["pvInfo"] = json!(traits);
+            }
+            match &one.fate {
+                Fate::Skipped { reason } => {
+                    info["skipped"] = json!(true);
+                    info["skippedReason"] = json!(skipped(reason));
+                }
+                Fate::Missing { reason, attempted } => {
+                    info["skipped"] = json!(true);
+                    info["skippedReason"] = json!(skipped(reason));
+                    if *attempted {
+                        info["result"] = json!("failed");
+                    }
+                }
+                Fate::Snapshot(taken) => {
+                    info["backupMethod"] = json!("CSISnapshot");
+                    info["preserveLocalSnapshot"] = json!(true);
+                    info["result"] = json!("succeeded");
+                    info["csiSnapshotInfo"] = json!({
+                        "snapshotHandle": taken.handle, "size": taken.size.unwrap_or(0), "driver": taken.driver,
+                        "vscName": taken.content, "ReadyToUse": true,
+                    });
+                    if let Some(group) = &taken.group_handle {
+                        info["csiSnapshotInfo"]["volumeGroupSnapshotHandle"] = json!(group);
+                    }
+                    if let Some(at) = &taken.cut_at {
+                        info["startTimestamp"] = json!(at);
+                    }
+                }
+                // Told by the PodVolumeBackup, or by the data movement.
+                Fate::Files | Fate::Moved => continue,
+            }
+            infos.push(info);
+        }
+        infos.extend(files.iter().map(|file| of_files(file, all)));
+        infos
+    }
+}
+
+fn skipped(reason: &str) -> String {
+    let reason: String = reason.chars().take(REASON).collect();
+    format!("berth: {reason};")
+}
+
+/// The info of a PodVolumeBackup.
+fn of_files(object: &Value, claims: &ByClaim) -> Value {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let is_complete = status["phase"] == "Completed";
+    let mut info = json!({
+        "backupMethod": "PodVolumeBackup", "snapshotDataMoved": false, "preserveLocalSnapshot": false, "skipped": false,
+        "result": if is_complete { "succeeded" } else { "failed" },
+        "pvbInfo": {
+            "uploaderType": spec["uploaderType"], "volumeName": spec["volume"], "podName": spec["pod"]["name"],
+            "podNamespace": spec["pod"]["namespace"], "nodeName": spec["node"],
+            "Phase": status["phase"].as_str().unwrap_or_default(),
+        },
+    });
+    for (key, value) in [
+        ("snapshotHandle", &status["snapshotID"]),
+        ("size", &status["progress"]["totalBytes"]),
+        ("incrementalSize", &status["incrementalBytes"]),
+    ] {
+        if !(value.is_null() || *value == 0 || *value == "") {
+            info["pvbInfo"][key] = value.clone();
+        }
+    }
+    for key in ["startTimestamp", "completionTimestamp"] {
+        if !status[key].is_null() {
+            info[key] = status[key].clone();
+        }
+    }
+    let namespace = spec["pod"]["namespace"].as_str().unwrap_or_default();
+    let claim = object["metadata"]["annotations"][berth_api::keys::PVC_NAME].as_str();
+    if let Some(claim) = claim {
+        info["pvcName"] = json!(claim);
+        info["pvcNamespace"] = json!(namespace);
+        if let Some(one) = claims.get(&key(Some(namespace), claim)) {
+            info["pvName"] = json!(one.volume);
+            if let Some(traits) = &one.traits {
+                info["pvInfo"] = json!(traits);
+            }
+        }
+    }
+    info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(volume: &str, fate: Fate) -> Outcome {
+        Outcome { volume: volume.to_owned(), traits: Some(VolumeTraits::default()), fate }
+    }
+
+    fn taken() -> Taken {
+        Taken {
+            name: "velero-a-1".to_owned(),
+            content: "snapcontent-1".to_owned(),
+            handle: "h".to_owned(),
+            driver: "ebs".to_owned(),
+            size: Some(1024),
+            cut_at: Some("2026-01-01T00:00:00Z".to_owned()),
+            ..Taken::default()
+        }
+    }
+
+    #[test]
+    fn each_volume_has_the_info_that_a_restore_needs() {
+        let outcomes = Outcomes::default();
+        let reason = || "because".to_owned();
+        outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
+        outcomes.set("ns/b", outcome("pv-b", Fate::Skipped { reason: reason() }));
+        outcomes.set("ns/c", outcome("pv-c", Fate::Missing { reason: reason(), attempted: true }));
+        outcomes.set("ns/d", outcome("pv-d", Fate::Files));
+        outcomes.set("ns/e", outcome("pv-e", Fate::Missing { reason: reason(), attempted: false }));
+        outcomes.set("ns/unbound", outcome("", Fate::Skipped { reason: reason() }));
+        let files = [
+            json!({
+                "metadata": {"annotations": {"velero.io/pvc-name": "d"}},
+                "spec": {"uploaderType": "kopia", "volume": "data", "node": "n", "pod": {"name": "p", "namespace": "ns"}},
+                "status": {"phase": "Completed", "snapshotID": "k", "progress": {"totalBytes": 7}, "startTimestamp": "t"},
+            }),
+            json!({"spec": {"pod": {"name": "q", "namespace": "ns"}, "volume": "tmp"}, "status": {"phase": "Failed"}}),
+        ];
+        let infos = outcomes.infos(&files, &BTreeMap::new());
+        let short: Vec<_> = infos
+            .iter()
+            .map(|info| {
+                let text = |key: &str| info[key].as_str().unwrap_or_default();
+                (text("pvName"), text("backupMethod"), info["skipped"].as_bool().unwrap(), text("result"))
+            })
+            .collect();
+        assert_eq!(
+            short,
+            [
+                ("pv-a", "CSISnapshot", false, "succeeded"),
+                ("pv-b", "", true, ""),
+                ("pv-c", "", true, "failed"),
+                ("pv-e", "", true, ""),
+                ("pv-d", "PodVolumeBackup", false, "succeeded"),
+                ("", "PodVolumeBackup", false, "failed"),
+            ]
+        );
+        assert_eq!(infos[0]["csiSnapshotInfo"]["vscName"], "snapcontent-1");
+        assert_eq!(infos[0]["csiSnapshotInfo"]["ReadyToUse"], true);
+        assert_eq!(infos[1]["skippedReason"], "berth: because;");
+        assert_eq!(
+            (&infos[4]["pvbInfo"]["snapshotHandle"], &infos[4]["pvbInfo"]["size"]),
+            (&json!("k"), &json!(7))
+        );
+        assert_eq!(infos[4]["pvcName"], "d");
+        assert_eq!(infos[5].get("pvcName"), None);
+        assert_eq!(outcomes.counts(), (2, 1));
+    }
+
+    #[test]
+    fn what_is_known_is_the_same_after_a_checkpoint() {
+        let outcomes = Outcomes::default();
+        outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
+        outcomes.set("ns/b", outcome("pv-b", Fate::Files));
+        let text = serde_json::to_string(&outcomes.all()).unwrap();
+        let again = Outcomes::of(serde_json::from_str(&text).unwrap());
+        assert_eq!(again.all(), outcomes.all());
+        again.retain(|claim| claim == "ns/a");
+        assert_eq!(again.objects(), BTreeSet::from(["ns/velero-a-1".to_owned(), "snapcontent-1".to_owned()]));
+        assert!(again.has_snapshot("ns/a") && !again.has_snapshot("ns/b"));
+    }
+}

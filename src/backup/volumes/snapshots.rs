@@ -1,0 +1,287 @@
+//! CSI snapshots: made, cut, ready, and marked as belonging to the backup.
+//!
+//! A snapshot is cut when its content has a handle: from then on the volume may change. It is ready
+//! when its driver says so, which may be much later, and which no pod waits for.
+//!
+//! Every snapshot that berth makes has the UID of its Backup as a label from its creation on, so a
+//! later leader finds what a dead one has made. When it is ready, two writes give it to the backup:
+//! its content is retained from then on, and the snapshot is annotated with what a restore needs.
+//! Only then its claim is stored. So a snapshot that any archive names has the annotation, and one
+//! without it can be removed.
+
+use std::collections::BTreeMap;
+
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, SNAPSHOT_HANDLE, label_value};
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotSource, VolumeSnapshotSpec};
+use kube::ResourceExt as _;
+use kube::api::Api;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::clean::insist;
+use super::outcomes::Taken;
+use super::read::VolumeTraits;
+use super::watched::{Content, Snapshot, Snapshots, Watched};
+use super::{Access, Volumes};
+use crate::backup::actions::snapshots::annotate;
+use crate::patch::digest;
+use crate::text::chain;
+use crate::write::{Write, create, patch};
+
+/// Most characters of a claim's name in the name of a snapshot: a label of the claim holds the
+/// whole name.
+const OF_CLAIM: usize = 44;
+
+/// A claim of which a snapshot is to be taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    pub claim: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    pub volume: String,
+    pub traits: VolumeTraits,
+    pub storage_class: String,
+    pub driver: String,
+    pub class: String,
+    /// Its data is moved into the location.
+    pub moves: bool,
+}
+
+/// A snapshot that is cut.
+#[derive(Debug)]
+pub struct Cut {
+    name: String,
+    uid: String,
+    content: String,
+    until: Instant,
+}
+
+/// Why there is no snapshot.
+#[derive(Debug)]
+pub struct Uncut {
+    pub why: String,
+    /// A snapshot was begun.
+    pub attempted: bool,
+}
+
+/// The name of the snapshot of a claim. Another run takes another one, because what a run that died
+/// has begun is removed.
+pub fn snapshot_name(claim: &str, uid: &str, run: &str) -> String {
+    let head: String = claim.chars().take(OF_CLAIM).collect();
+    let head = head.trim_end_matches(['.', '-']);
+    let hash = digest(&format!("{run}/{uid}"));
+    format!("velero-{head}-{}", hash.get(..10).unwrap_or_default())
+}
+
+impl Volumes<'_> {
+    async fn shown(&self, access: &Access) -> &Watched<Snapshots> {
+        let start = || async { Watched::snapshots(&access.watches, &access.uid) };
+        self.snapshots.get_or_init(start).await
+    }
+
+    /// Takes a snapshot and waits until it is cut. If it is not cut in time, nothing of it stays.
+    pub(super) async fn cut(&self, ask: &Ask) -> Result<Cut, Uncut> {
+        let Some(access) = &self.access else {
+            return Err(Uncut { why: "nothing can take it".to_owned(), attempted: false });
+        };
+        let shown = self.shown(access).await;
+        let until = Instant::now() + access.snapshot_timeout;
+        let made = self.make(access, ask).await;
+        let snapshot = made.map_err(|why| Uncut { why, attempted: true })?;
+        let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
+        let key = (ask.namespace.clone(), name.clone());
+        let (mut was_seen, mut fault) = (false, None);
+        let found = shown.find(|shown| match shown.snapshots.get(&key) {
+            None => was_seen.then(|| Err("somebody deleted its VolumeSnapshot".to_owned())),
+            Some(snapshot) => {
+                was_seen = true;
+                let content = snapshot.content.as_ref();
+                let bound = content.and_then(|content| shown.contents.get(&(String::new(), content.clone())));
+                let of = bound.filter(|content| content.of == uid);
+                let new = of.and_then(|content| content.fault.as_ref()).or(snapshot.fault.as_ref());
+                if let Some(new) = new {
+                    fault = Some(new.clone());
+                }
+                let handle = of.and_then(|content| content.handle.as_ref());
+                handle.and(content).map(|content| Ok(content.clone()))
+            }
+        });
+        let why = match timeout_at(until, found).await {
+            Ok(Ok(content)) => return Ok(Cut { name, uid, content, until }),
+            Ok(Err(why)) => why,
+            Err(_) => late("cut", access, fault.as_deref()),
+        };
+        self.discard(access, &ask.namespace, &name, &uid).await;
+        Err(Uncut { why, attempted: true })
+    }
+
+    /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
+    async fn make(&self, access: &Access, ask: &Ask) -> Result<VolumeSnapshot, String> {
+        let name = snapshot_name(&ask.name, &ask.uid, &access.run);
+        let spec = VolumeSnapshotSpec {
+            volume_snapshot_class_name: Some(ask.class.clone()),
+            source: VolumeSnapshotSource { persistent_volume_claim_name: Some(ask.name.clone()) },
+        };
+        let mut snapshot = VolumeSnapshot::new(&name, spec);
+        let mut labels = ask.labels.clone();
+        labels.insert(BACKUP_NAME.to_owned(), label_value(&access.backup, digest));
+        labels.insert(BACKUP_UID.to_owned(), access.uid.clone());
+        snapshot.metadata.labels = Some(labels);
+        let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
+        let made = insist(|| create(&api, &snapshot)).await;
+        let error = match made {
+            Ok(made) => return Ok(made),
+            Err(error) => error,
+        };
+        if !crate::client::already_exists(&error) {
+            return Err(format!("its VolumeSnapshot could not be created: {}", chain(&error)));
+        }
+        let found = insist(|| async { api.get(&name).await.into() }).await;
+        let found = found.map_err(|error| format!("its VolumeSnapshot cannot be read: {}", chain(&error)))?;
+        let is_ours = found.labels().get(BACKUP_UID) == Some(&access.uid)
+            && found.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name);
+        if is_ours { Ok(found) } else { Err(format!("VolumeSnapshot {name} exists and is not berth's")) }
+    }
+
+    /// Waits until the snapshot is ready, and gives it to the backup. If that fails nothing of it
+    /// stays.
+    pub(super) async fn ready(&self, ask: &Ask, cut: &Cut) -> Result<Taken, String> {
+        let Some(access) = &self.access else { return Err("nothing can take it".to_owned()) };
+        let shown = self.shown(access).await;
+        let key = (ask.namespace.clone(), cut.name.clone());
+        let mut fault = None;
+        let found = shown.find(|shown| {
+            let Some(snapshot) = shown.snapshots.get(&key).filter(|snapshot| snapshot.uid == cut.uid) else {
+                return Some(Err("somebody deleted its VolumeSnapshot".to_owned()));
+            };
+            let Some(content) = shown.contents.get(&(String::new(), cut.content.clone())) else {
+                return Some(Err("somebody deleted its VolumeSnapshotContent".to_owned()));
+            };
+            if let Some(new) = content.fault.as_ref().or(snapshot.fault.as_ref()) {
+                fault = Some(new.clone());
+            }
+            (snapshot.is_ready && content.is_ready && content.of == cut.uid)
+                .then(|| Ok((snapshot.clone(), content.clone())))
+        });
+        let found = match timeout_at(cut.until, found).await {
+            Ok(found) => found,
+            Err(_) => Err(late("ready", access, fault.as_deref())),
+        };
+        let kept = match found {
+            Ok((snapshot, content)) if ask.moves => Ok(taken(cut, &snapshot, &content)),
+            Ok((snapshot, content)) => self.keep(access, ask, cut, &snapshot, &content).await,
+            Err(why) => Err(why),
+        };
+        if kept.is_err() {
+            self.discard(access, &ask.namespace, &cut.name, &cut.uid).await;
+        }
+        kept
+    }
+
+    /// Makes a snapshot the backup's own.
+    async fn keep(
+        &self,
+        access: &Access,
+        ask: &Ask,
+        cut: &Cut,
+        snapshot: &Snapshot,
+        content: &Content,
+    ) -> Result<Taken, String> {
+        let told = |error: kube::Error| format!("it could not be kept: {}", chain(&error));
+        let contents: Api<VolumeSnapshotContent> = Api::all(access.client.clone());
+        let retained = json!({
+            "metadata": {"labels": {BACKUP_NAME: label_value(&access.backup, digest)}},
+            "spec": {"deletionPolicy": "Retain"},
+        });
+        let to = || Write::to(&cut.content).uid(Some(&content.uid));
+        insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        let mut annotated = json!({"metadata": {}});
+        let seen = json!({
+            "spec": {"deletionPolicy": content.deletion_policy, "driver": content.driver},
+            "status": {
+                "snapshotHandle": content.handle, "restoreSize": content.size,
+                "volumeGroupSnapshotHandle": content.group_handle,
+            },
+        });
+        annotate(&mut annotated, &seen);
+        let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
+        let to = || Write::to(&cut.name).uid(Some(&cut.uid));
+        insist(|| patch(&api, to(), annotated.clone())).await.map_err(told)?;
+        Ok(taken(cut, snapshot, content))
+    }
+}
+
+fn taken(cut: &Cut, snapshot: &Snapshot, content: &Content) -> Taken {
+    Taken {
+        name: cut.name.clone(),
+        content: cut.content.clone(),
+        handle: content.handle.clone().unwrap_or_default(),
+        group_handle: content.group_handle.clone(),
+        driver: content.driver.clone(),
+        size: content.size,
+        cut_at: snapshot.cut_at.clone(),
+    }
+}
+
+fn late(what: &str, access: &Access, fault: Option<&str>) -> String {
+    let seconds = access.snapshot_timeout.as_secs();
+    let fault = fault.map(|fault| {
+        let fault: String = fault.chars().filter(|c| !c.is_control()).take(200).collect();
+        format!("; its driver says: {fault}")
+    });
+    format!(
+        "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout){}",
+        fault.unwrap_or_default()
+    )
+}
+
+/// Whether an archive may name this snapshot.
+pub fn is_kept(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.annotations().contains_key(SNAPSHOT_HANDLE)
+}
+
+/// The name by which a snapshot controller makes the content of a snapshot.
+pub fn content_of(snapshot: &VolumeSnapshot) -> Option<String> {
+    let bound = snapshot.status.as_ref().and_then(|status| status.bound_volume_snapshot_content_name.clone());
+    bound.filter(|name| !name.is_empty()).or_else(|| Some(format!("snapcontent-{}", snapshot.uid()?)))
+}
+
+/// A patch by which a content keeps, or loses, what it stands for in the storage.
+pub fn policy(is_kept: bool) -> Value {
+    json!({"spec": {"deletionPolicy": if is_kept { "Retain" } else { "Delete" }}})
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// It is the value of a label of the claim, and the name of an object.
+        #[test]
+        fn the_name_of_a_snapshot_is_a_name_and_a_label(claim in "[a-z0-9]{1,30}([-.][a-z0-9]{1,30}){0,6}") {
+            let name = snapshot_name(&claim, "u", "r");
+            prop_assert!(name.len() <= 63 && name.starts_with("velero-"));
+            prop_assert!(!name.contains(".-") && !name.contains("-."), "{}", name);
+            prop_assert!(name != snapshot_name(&claim, "u", "other") && name != snapshot_name(&claim, "v", "r"));
+            prop_assert_eq!(&name, &snapshot_name(&claim, "u", "r"));
+        }
+    }
+
+    #[test]
+    fn a_content_is_known_by_the_snapshot_that_it_may_not_be_bound_to_yet() {
+        let mut snapshot = VolumeSnapshot::new("s", VolumeSnapshotSpec::default());
+        assert_eq!(content_of(&snapshot), None);
+        snapshot.metadata.uid = Some("u".to_owned());
+        assert_eq!(content_of(&snapshot).as_deref(), Some("snapcontent-u"));
+        let status = json!({"boundVolumeSnapshotContentName": "c"});
+        snapshot.status = Some(serde_json::from_value(status).unwrap());
+        assert_eq!(content_of(&snapshot).as_deref(), Some("c"));
+        assert!(!is_kept(&snapshot));
+        snapshot.metadata.annotations = Some(BTreeMap::from([(SNAPSHOT_HANDLE.to_owned(), "h".to_owned())]));
+        assert!(is_kept(&snapshot));
+    }
+}

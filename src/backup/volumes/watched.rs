@@ -1,0 +1,189 @@
+//! What watches show of the objects that a backup made, for tasks that wait for one of them. All
+//! tasks of a run share these watches, and no task asks the API server again and again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::keys::BACKUP_UID;
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::mover::PodVolumeBackup;
+use kube::api::Api;
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher;
+use kube::{Client, Resource, ResourceExt as _};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::watch::{Key, WatchEvent, reflect_everywhere};
+
+/// Objects of one kind, as a watch shows them.
+pub type Shown<V> = BTreeMap<Key, V>;
+
+/// What is known of a VolumeSnapshotContent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    pub uid: String,
+    /// UID of its VolumeSnapshot.
+    pub of: String,
+    pub driver: String,
+    pub deletion_policy: String,
+    pub handle: Option<String>,
+    pub group_handle: Option<String>,
+    pub size: Option<u64>,
+    pub is_ready: bool,
+    pub fault: Option<String>,
+}
+
+impl Content {
+    pub fn read(content: VolumeSnapshotContent) -> Self {
+        let (spec, status) = (content.spec, content.status.unwrap_or_default());
+        Self {
+            uid: content.metadata.uid.unwrap_or_default(),
+            of: spec.volume_snapshot_ref.uid.unwrap_or_default(),
+            driver: spec.driver.unwrap_or_default(),
+            deletion_policy: spec.deletion_policy.unwrap_or_default(),
+            handle: status.snapshot_handle.filter(|handle| !handle.is_empty()),
+            group_handle: status.volume_group_snapshot_handle.filter(|handle| !handle.is_empty()),
+            size: status.restore_size.and_then(|size| u64::try_from(size).ok()),
+            is_ready: status.ready_to_use == Some(true),
+            fault: status.error.and_then(|fault| fault.message),
+        }
+    }
+}
+
+/// What is known of a VolumeSnapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub uid: String,
+    pub content: Option<String>,
+    pub cut_at: Option<String>,
+    pub is_ready: bool,
+    pub fault: Option<String>,
+}
+
+impl Snapshot {
+    pub fn read(snapshot: VolumeSnapshot) -> Self {
+        let status = snapshot.status.unwrap_or_default();
+        Self {
+            uid: snapshot.metadata.uid.unwrap_or_default(),
+            content: status.bound_volume_snapshot_content_name.filter(|name| !name.is_empty()),
+            cut_at: status.creation_time.map(|time| time.0.to_string()),
+            is_ready: status.ready_to_use == Some(true),
+            fault: status.error.and_then(|fault| fault.message),
+        }
+    }
+}
+
+/// What is known of a PodVolumeBackup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    pub phase: String,
+    pub message: String,
+}
+
+impl Files {
+    pub fn read(files: PodVolumeBackup) -> Self {
+        let status = files.status.unwrap_or_default();
+        Self { phase: status.phase.unwrap_or_default(), message: status.message.unwrap_or_default() }
+    }
+
+    /// Whether a node-agent has ended it.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase.as_str(), "Completed" | "Failed" | "Canceled")
+    }
+}
+
+/// The objects of several kinds that `T` has, and a bell that rings when any of them changes.
+pub struct Watched<T> {
+    shown: Arc<Mutex<T>>,
+    bell: watch::Sender<()>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl<T> Watched<T> {
+    /// Waits until `look` finds what it looks for.
+    pub async fn find<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
+        let mut bell = self.bell.subscribe();
+        loop {
+            if let Some(found) = look(&self.shown.lock()) {
+                return found;
+            }
+            // The sender lives as long as this does.
+            let _ = bell.changed().await;
+        }
+    }
+}
+
+/// Snapshots and their contents.
+#[derive(Default)]
+pub struct Snapshots {
+    pub snapshots: Shown<Snapshot>,
+    pub contents: Shown<Content>,
+}
+
+impl Watched<Snapshots> {
+    /// Watches the snapshots that were made for the Backup with this UID, and all contents.
+    pub fn snapshots(client: &Client, uid: &str) -> Self {
+        let (shown, bell) = (Arc::new(Mutex::new(Snapshots::default())), watch::Sender::new(()));
+        let of_backup = watcher::Config::default().labels(&format!("{BACKUP_UID}={uid}"));
+        let tasks = vec![
+            follow::<VolumeSnapshot, _, _>(
+                Api::all(client.clone()),
+                of_backup,
+                Snapshot::read,
+                (&shown, &bell),
+                |shown| &mut shown.snapshots,
+            ),
+            follow::<VolumeSnapshotContent, _, _>(
+                Api::all(client.clone()),
+                watcher::Config::default(),
+                Content::read,
+                (&shown, &bell),
+                |shown| &mut shown.contents,
+            ),
+        ];
+        Self { shown, bell, _tasks: tasks }
+    }
+}
+
+impl Watched<Shown<Files>> {
+    /// Watches the PodVolumeBackups of the Backup with this UID.
+    pub fn files(client: &Client, namespace: &str, uid: &str) -> Self {
+        let (shown, bell) = (Arc::new(Mutex::new(Shown::default())), watch::Sender::new(()));
+        let of_backup = watcher::Config::default().labels(&format!("{BACKUP_UID}={uid}"));
+        let api = Api::namespaced(client.clone(), namespace);
+        let tasks =
+            vec![follow::<PodVolumeBackup, _, _>(api, of_backup, Files::read, (&shown, &bell), |shown| {
+                shown
+            })];
+        Self { shown, bell, _tasks: tasks }
+    }
+}
+
+fn follow<K, V, T>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    keep: fn(K) -> V,
+    (shown, bell): (&Arc<Mutex<T>>, &watch::Sender<()>),
+    of: fn(&mut T) -> &mut Shown<V>,
+) -> AbortOnDropHandle<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+    V: Send + 'static,
+    T: Send + 'static,
+{
+    let (shown, bell) = (Arc::clone(shown), bell.clone());
+    let watching = async move {
+        let keep = |object: K| {
+            let key = (object.namespace().unwrap_or_default(), object.name_any());
+            (key, keep(object))
+        };
+        reflect_everywhere(api, config, keep, |event: WatchEvent<(Key, V), Key>| {
+            event.apply_to(of(&mut shown.lock()));
+            bell.send_replace(());
+        })
+        .await;
+    };
+    AbortOnDropHandle::new(tokio::spawn(watching))
+}

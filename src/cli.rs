@@ -1,0 +1,19 @@
+//! What people type: from flags to objects, from objects to tables and descriptions, and what both
+//! need: downloads, waiting, suggestions. The commands themselves are in [`crate::commands`].
+
+pub mod archive;
+pub mod compare;
+pub mod completion;
+pub mod describe;
+pub mod download;
+pub mod kinds;
+pub mod object;
+pub mod rights;
+pub mod suggest;
+pub mod table;
+pub mod typed;
+pub mod value;
+pub mod wait;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The description of a Schedule.
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::align::align;
+use super::{Text, green, metadata, one_line, red};
+use crate::cli::kinds::Schedule;
+use crate::cli::table::time;
+
+/// The description; `next`: the times at which it is due next, as far as they are known.
+pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
+    let mut text = Text::default();
+    let status = schedule.status.clone().unwrap_or_default();
+    metadata(&mut text, &schedule.metadata);
+    text.blank();
+    let phase = status.phase.clone().filter(|phase| !phase.is_empty()).unwrap_or_else(|| "New".to_owned());
+    let shown = match phase.as_str() {
+        "Enabled" => green(&phase, colour),
+        "FailedValidation" => red(&phase, colour),
+        _ => phase,
+    };
+    text.row("Phase", &shown);
+    if let Some(policy) = &schedule.spec.template.resource_policy {
+        text.blank();
+        text.line("Resource policies:");
+        text.row("\tType", &policy.kind);
+        text.row("\tName", &policy.name);
+    }
+    let files =
+        schedule.spec.template.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
+    if let Some(files) = files.filter(|files| *files > 0) {
+        text.blank();
+        text.line("Uploader config:");
+        text.row("\tParallel files upload", &files.to_string());
+    }
+    if let Some(faults) = status.validation_errors.as_ref().filter(|faults| !faults.is_empty()) {
+        text.blank();
+        let mut name = "Validation errors:";
+        for fault in faults {
+            text.line(&format!("{name}\t{}", red(&one_line(fault), colour)));
+            name = "";
+        }
+    }
+    text.blank();
+    text.row("Paused", &schedule.spec.paused.to_string());
+    text.blank();
+    text.row("Schedule", &schedule.spec.schedule);
+    let mut name = "Next:";
+    for when in next {
+        text.line(&format!("{name}\t{when}"));
+        name = "";
+    }
+    text.blank();
+    // The template's lines stand one step to the right.
+    let mut template = Text::default();
+    super::spec::describe(&mut template, &schedule.spec.template);
+    text.line("Backup Template:");
+    for line in template.0.lines() {
+        text.line(&if line.is_empty() { String::new() } else { format!("\t{line}") });
+    }
+    text.blank();
+    text.row("Last Backup", &status.last_backup.as_ref().map_or_else(|| "<never>".to_owned(), time));
+    if let Some(skipped) = &status.last_skipped {
+        text.row("Last Skipped", &time(skipped));
+    }
+    align(&text.0)
+}
+
+/// The description as a structure.
+pub fn json(schedule: &Schedule, next: &[String]) -> Value {
+    let status = schedule.status.clone().unwrap_or_default();
+    json!({
+        "metadata": {
+            "name": schedule.name_any(), "namespace": schedule.namespace(),
+            "labels": schedule.metadata.labels, "annotations": schedule.metadata.annotations,
+        },
+        "phase": status.phase.filter(|phase| !phase.is_empty()).unwrap_or_else(|| "New".to_owned()),
+        "validationErrors": status.validation_errors.unwrap_or_default(),
+        "paused": schedule.spec.paused,
+        "schedule": schedule.spec.schedule,
+        "next": next,
+        "template": super::backup_json::spec(&schedule.spec.template),
+        "lastBackup": status.last_backup,
+        "lastSkipped": status.last_skipped,
+    })
+}

@@ -1,0 +1,134 @@
+use serde_json::json;
+
+use super::*;
+
+fn done() -> Backup {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "nightly", "namespace": "velero", "labels": {"a": "b", "team": "web"},
+            "annotations": {"note": "one\nline", keys::RUNS: "2"},
+        },
+        "spec": {
+            "includedNamespaces": ["web", "db"], "storageLocation": "default", "ttl": "720h0m0s",
+            "labelSelector": {"matchLabels": {"app": "web"}}, "orderedResources": {"pods": "web/a"},
+            "resourcePolicy": {"kind": "configmap", "name": "p"},
+            "hooks": {"resources": [{"name": "freeze", "pre": [{"exec": {
+                "command": ["sync", "-f"], "onError": "Fail", "timeout": "30s",
+            }}]}]},
+        },
+        "status": {
+            "phase": "PartiallyFailed", "formatVersion": "1.1.0", "errors": 1, "warnings": 2,
+            "startTimestamp": "2026-11-25T15:00:00Z", "completionTimestamp": "2026-11-25T15:02:00Z",
+            "expiration": "2026-12-25T15:00:00Z", "progress": {"totalItems": 7, "itemsBackedUp": 7},
+            "backupItemOperationsAttempted": 1, "backupItemOperationsCompleted": 1,
+            "hookStatus": {"hooksAttempted": 2},
+        },
+    }))
+    .unwrap()
+}
+
+fn described() -> Described<'static> {
+    Described {
+        results: Fetched::Got(json!({
+            "errors": {"cluster": ["a type\tis gone"]},
+            "warnings": {"velero": ["one", "two"], "namespaces": {"web": ["three"]}},
+        })),
+        resources: Fetched::Got(json!({"v1/Pod": ["web/a", "web/b"]})),
+        volumes: Fetched::Got(json!([
+            {"backupMethod": "CSISnapshot", "pvcName": "data", "pvcNamespace": "web", "snapshotDataMoved": true,
+             "snapshotDataMovementInfo": {"dataMover": "velero", "size": 12}, "result": "succeeded"},
+            {"skipped": true, "pvName": "pv1", "skippedReason": "policy"},
+        ])),
+        operations: Fetched::Failed("no route".to_owned()),
+        details: true,
+        ..Described::default()
+    }
+}
+
+#[test]
+fn a_backup_that_ended_is_described_in_veleros_order() {
+    let text = backup(&done(), &described());
+    let mut rest = text.as_str();
+    for wanted in [
+        "Name:         nightly\nNamespace:    velero\nLabels:       a=b\n              team=web\n",
+        "note=one line\n",
+        "Phase:  PartiallyFailed (run `berth backup logs nightly` for more information)\nRuns:   2 of 3\n",
+        "Resource policies:\n  Type:  configmap\n  Name:  p\n",
+        "Warnings:\n  Velero:   one\n            two\n  Cluster:  <none>\n  Namespaces:\n    web:  three\n",
+        "Errors:\n  Velero:      <none>\n  Cluster:     a type is gone\n  Namespaces:  <none>\n",
+        "Namespaces:\n  Included:  web, db\n  Excluded:  <none>\n",
+        "Label selector:  app=web\n",
+        "TTL:  720h0m0s\n",
+        "Pre Exec Hook:\n        Container:\n        Command:    sync -f\n        On Error:   Fail\n        Timeout:    30s\n",
+        "OrderedResources:\n  pods: web/a\n",
+        "Started:    2026-11-25 15:00:00 +0000 UTC\n",
+        "Total items to be backed up:  7\nItems backed up:              7\n",
+        "1 of 1 completed successfully, 0 failed <they cannot be had: no route>\n",
+        "Resource List:\n  v1/Pod:\n    - web/a\n    - web/b\n",
+        "  CSI Snapshots:\n    web/data:\n      Data Movement:\n        Data Mover: velero\n        Moved data Size (bytes): 12\n",
+        "  Pod Volume Backups: <none included>\n",
+        "  Skipped:\n    pv1: policy\n",
+        "HooksAttempted:  2\nHooksFailed:     0\n",
+    ] {
+        let Some(at) = rest.find(wanted) else { panic!("{wanted:?} is not, or not here, in\n{text}") };
+        rest = &rest[at + wanted.len()..];
+    }
+}
+
+#[test]
+fn a_backup_that_waits_says_for_what_and_asks_for_nothing() {
+    let waits: Backup = serde_json::from_value(json!({
+        "metadata": {"name": "b", "namespace": "velero"}, "spec": {}, "status": {"phase": "Queued", "queuePosition": 9},
+    }))
+    .unwrap();
+    let standing = Standing {
+        position: Some(2),
+        waits_for: Some("a (running), which also takes web".to_owned()),
+        blockers: vec!["a runs, and takes web too".to_owned()],
+        ..Standing::default()
+    };
+    let described = Described { standing: Some(standing), ..Described::default() };
+    let text = backup(&waits, &described);
+    let wanted = "\
+Phase:           Queued
+Queue position:  2
+Waits for:       a (running), which also takes web
+Blocked by:      a runs, and takes web too
+";
+    assert!(text.contains(wanted), "{text}");
+    let json = backup_json(&waits, &described);
+    assert_eq!((&json["queue"]["position"], &json["phase"]), (&json!(2), &json!("Queued")));
+    assert_eq!(json["spec"]["namespaces"]["included"], json!(["*"]));
+}
+
+#[test]
+fn the_structure_has_what_the_text_has() {
+    let json = backup_json(&done(), &described());
+    assert_eq!(json["errors"], json!({"count": 1, "cluster": ["a type\tis gone"]}));
+    assert_eq!(json["status"]["backupItemOperations"]["attempted"], 1);
+    assert_eq!(json["status"]["resourceList"], json!({"v1/Pod": ["web/a", "web/b"]}));
+    assert_eq!(json["status"]["backupVolumes"]["csiSnapshots"][0]["pvcName"], "data");
+    assert_eq!(json["resourcePolicies"], json!({"type": "configmap", "name": "p"}));
+}
+
+#[test]
+fn a_schedule_is_described_with_its_template() {
+    let daily: crate::cli::kinds::Schedule = serde_json::from_value(json!({
+        "metadata": {"name": "daily", "namespace": "velero"},
+        "spec": {"schedule": "0 1 * * *", "template": {"ttl": "1h"}, "paused": true},
+        "status": {"phase": "FailedValidation", "validationErrors": ["no such zone"]},
+    }))
+    .unwrap();
+    let text = schedule(&daily, &["2026-11-26 01:00:00 +0000 UTC".to_owned()], false);
+    for wanted in [
+        "Phase:  FailedValidation\n",
+        "Validation errors:  no such zone\n",
+        "Paused:  true\n",
+        "Schedule:  0 1 * * *\nNext:      2026-11-26 01:00:00 +0000 UTC\n",
+        "Backup Template:\n  Namespaces:\n    Included:  *\n",
+        "  TTL:  1h0m0s\n",
+        "Last Backup:  <never>\n",
+    ] {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+}

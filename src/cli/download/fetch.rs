@@ -1,0 +1,215 @@
+//! Reading an artifact from its URL: as it is stored, or unpacked.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::{Buf as _, Bytes};
+use flate2::read::MultiGzDecoder;
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// An unpacked artifact that is held in memory may be no larger.
+const LARGEST: u64 = 64 << 20;
+/// Pieces that are read ahead of whoever unpacks them.
+const AHEAD: usize = 4;
+/// Of an answer that is no success.
+const SAID: usize = 4096;
+
+/// Fetches from URLs.
+pub struct Fetcher {
+    client: reqwest::Client,
+    is_insecure: bool,
+}
+
+/// What became of a fetch.
+pub enum Unpacked<T> {
+    /// The store has no such artifact.
+    Missing,
+    Read(T),
+}
+
+impl Fetcher {
+    /// `authorities`: PEM texts, with where they are from.
+    ///
+    /// # Errors
+    /// When a text holds no certificate.
+    pub fn new(authorities: &[(String, Vec<u8>)], is_insecure: bool) -> anyhow::Result<Self> {
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            // A signed URL leads to where it says.
+            .redirect(reqwest::redirect::Policy::limited(3));
+        let mut certificates = Vec::new();
+        for (origin, text) in authorities {
+            let read = reqwest::Certificate::from_pem_bundle(text);
+            let read = read.with_context(|| format!("{origin} is no PEM certificate"))?;
+            if read.is_empty() {
+                bail!("{origin} holds no PEM certificate");
+            }
+            certificates.extend(read);
+        }
+        if is_insecure {
+            builder = builder.tls_danger_accept_invalid_certs(true);
+        } else if !certificates.is_empty() {
+            builder = builder.tls_certs_merge(certificates);
+        }
+        Ok(Self { client: builder.build().context("no HTTP client could be made")?, is_insecure })
+    }
+
+    async fn answer(&self, url: &str, deadline: Instant) -> anyhow::Result<Unpacked<reqwest::Response>> {
+        let sent = timeout_at(deadline, self.client.get(url).send())
+            .await
+            .context("the store did not answer in time")?;
+        let answer = match sent {
+            Ok(answer) => answer,
+            Err(error) => {
+                // The URL is signed: whoever sees it may read the backup.
+                let error = anyhow::Error::new(error.without_url());
+                let text = format!("{error:#}").to_lowercase();
+                if !self.is_insecure && (text.contains("certificate") || text.contains("unknownissuer")) {
+                    return Err(error.context(
+                        "the store's certificate is not trusted: name its authority by --cacert FILE, or accept any by --insecure-skip-tls-verify",
+                    ));
+                }
+                return Err(error.context("the store cannot be reached from here"));
+            }
+        };
+        let status = answer.status();
+        if status == reqwest::StatusCode::NOT_FOUND {
+            return Ok(Unpacked::Missing);
+        }
+        if !status.is_success() {
+            let body =
+                timeout_at(deadline, answer.text()).await.ok().and_then(Result::ok).unwrap_or_default();
+            let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+            let said: String = code.map_or(body.as_str(), |(code, _)| code).chars().take(SAID).collect();
+            bail!("the store answered {status}: {}", said.trim());
+        }
+        Ok(Unpacked::Read(answer))
+    }
+
+    /// Gives the bytes of the artifact, as they are stored, to `keep`.
+    ///
+    /// # Errors
+    /// When the store fails or is late, or `keep` fails.
+    pub async fn raw(
+        &self,
+        url: &str,
+        deadline: Instant,
+        mut keep: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> anyhow::Result<Unpacked<u64>> {
+        let Unpacked::Read(answer) = self.answer(url, deadline).await? else { return Ok(Unpacked::Missing) };
+        let (mut pieces, mut length) = (answer.bytes_stream(), 0);
+        loop {
+            let piece = timeout_at(deadline, pieces.next()).await;
+            let Some(piece) =
+                piece.context("the download took too long: --timeout sets how long it may take")?
+            else {
+                return Ok(Unpacked::Read(length));
+            };
+            let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
+            keep(&piece)?;
+            length += piece.len() as u64;
+        }
+    }
+
+    /// Gives the artifact as a reader to `read`, which runs on a thread of its own.
+    ///
+    /// # Errors
+    /// When the store fails or is late, or `read` fails.
+    pub async fn stream<T: Send + 'static>(
+        &self,
+        url: &str,
+        deadline: Instant,
+        read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Unpacked<T>> {
+        let Unpacked::Read(answer) = self.answer(url, deadline).await? else { return Ok(Unpacked::Missing) };
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let reader = tokio::task::spawn_blocking(move || read(Pieces { receiver, piece: Bytes::new() }));
+        let mut pieces = answer.bytes_stream();
+        let feed = async {
+            loop {
+                let piece = match timeout_at(deadline, pieces.next()).await {
+                    Err(_) => Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the download took too long: --timeout sets how long it may take",
+                    )),
+                    Ok(None) => return,
+                    Ok(Some(Ok(piece))) => Ok(piece),
+                    Ok(Some(Err(error))) => {
+                        Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
+                    }
+                };
+                let is_last = piece.is_err();
+                // Whoever reads may have had enough.
+                if sender.send(piece).await.is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        feed.await;
+        drop(sender);
+        reader.await.context("the reader of a download ended early")?.map(Unpacked::Read)
+    }
+
+    /// An artifact that is gzip, as text. What is not compressed is taken as it is.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or unpacked, or is too large.
+    pub async fn text(&self, url: &str, deadline: Instant) -> anyhow::Result<Unpacked<Vec<u8>>> {
+        let read = |pieces: Pieces| {
+            let mut text = Vec::new();
+            let length = pieces.unpacked()?.take(LARGEST + 1).read_to_end(&mut text)?;
+            if length as u64 > LARGEST {
+                bail!("it is larger than {} MiB: `berth backup download` has the archive", LARGEST >> 20);
+            }
+            Ok(text)
+        };
+        self.stream(url, deadline, read).await
+    }
+}
+
+/// A download, as a reader.
+pub struct Pieces {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    piece: Bytes,
+}
+
+impl Pieces {
+    /// Unpacks gzip of one or more members; what does not begin as gzip is passed on as it is.
+    ///
+    /// # Errors
+    /// When the beginning cannot be read.
+    pub fn unpacked(mut self) -> io::Result<Box<dyn Read>> {
+        let mut start = [0; 2];
+        let mut read = 0;
+        while let Some(rest) = start.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match self.read(rest)? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        let start = start.get(..read).unwrap_or_default().to_vec();
+        let is_gzip = start == [0x1f, 0x8b];
+        let whole = Read::chain(io::Cursor::new(start), self);
+        Ok(if is_gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) })
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                None => return Ok(0),
+                Some(piece) => self.piece = piece?,
+            }
+        }
+        let length = self.piece.len().min(buffer.len());
+        if let Some(buffer) = buffer.get_mut(..length) {
+            self.piece.copy_to_slice(buffer);
+        }
+        Ok(length)
+    }
+}

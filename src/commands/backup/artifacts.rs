@@ -1,0 +1,272 @@
+//! What is stored of a Backup: `berth backup download`, `logs`, `contents` and `diff`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use berth_api::velero::{Backup, BackupPhase};
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::super::person::Person;
+use super::super::print;
+use super::wait;
+use crate::args::Output;
+use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
+use crate::cli::archive::{Next, object, visit};
+use crate::cli::compare::{Change, Digests};
+use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::cli::wait::outcome;
+
+/// An artifact of one Backup that is about to be fetched.
+struct Source {
+    url: String,
+    fetcher: Fetcher,
+    name: String,
+    artifact: Artifact,
+    deadline: Instant,
+}
+
+impl Source {
+    async fn of(
+        person: &Person,
+        backup: &Backup,
+        artifact: Artifact,
+        tls: &TlsArgs,
+        deadline: Instant,
+    ) -> anyhow::Result<Self> {
+        let client = person.client().await?;
+        let downloads = Downloads { client: &client, namespace: person.namespace(), tls };
+        let fetcher = downloads.fetcher(backup).await?;
+        let name = backup.name_any();
+        let url = downloads.url(&name, artifact, deadline).await?;
+        Ok(Self { url, fetcher, name, artifact, deadline })
+    }
+
+    fn there<T>(&self, unpacked: Unpacked<T>) -> anyhow::Result<T> {
+        match unpacked {
+            Unpacked::Read(read) => Ok(read),
+            Unpacked::Missing => bail!("the store has not {} of Backup {}", self.artifact.name(), self.name),
+        }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        self.there(self.fetcher.stream(&self.url, self.deadline, read).await?)
+    }
+}
+
+/// Only of these the store has an archive.
+fn is_stored(backup: &Backup) -> anyhow::Result<()> {
+    let name = backup.name_any();
+    match backup.phase() {
+        BackupPhase::Completed
+        | BackupPhase::PartiallyFailed
+        | BackupPhase::Finalizing
+        | BackupPhase::FinalizingPartiallyFailed
+        | BackupPhase::WaitingForPluginOperations
+        | BackupPhase::WaitingForPluginOperationsPartiallyFailed
+        | BackupPhase::Deleting => Ok(()),
+        BackupPhase::Failed | BackupPhase::FailedValidation => {
+            bail!("Backup {name} is {}: the store has no archive of it", backup.phase().as_str())
+        }
+        phase => bail!(
+            "Backup {name} is {} and not stored yet: `berth backup describe {name}` shows what it waits for",
+            phase.as_str()
+        ),
+    }
+}
+
+pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()> {
+    let deadline = Instant::now() + args.fetch.timeout.0;
+    let backup = person.get::<Backup>(&args.name).await?;
+    is_stored(&backup)?;
+    if args.output.as_deref() == Some(Path::new("-")) {
+        let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+        let mut out = std::io::stdout().lock();
+        source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
+        return Ok(());
+    }
+    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-data.tar.gz", args.name)));
+    let mut target = Target::open(&path, args.force)?;
+    let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+    let write = source.fetcher.raw(&source.url, deadline, |piece| target.file.write_all(piece));
+    // What is not whole is removed when this ends, whichever way.
+    let written = tokio::select! {
+        written = write => source.there(written?)?,
+        _ = tokio::signal::ctrl_c() => bail!("the download was interrupted"),
+    };
+    target.keep()?;
+    println!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
+    Ok(())
+}
+
+/// A file that is being written. It is removed unless it is kept.
+struct Target {
+    file: File,
+    /// Where it is written.
+    at: PathBuf,
+    /// Where it goes, if that is elsewhere.
+    to: Option<PathBuf>,
+    is_kept: bool,
+}
+
+impl Target {
+    fn open(path: &Path, force: bool) -> anyhow::Result<Self> {
+        let new = |at: &Path| OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
+        match new(path) {
+            Ok(file) => return Ok(Self { file, at: path.to_owned(), to: None, is_kept: false }),
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("--output {} cannot be written", path.display()));
+            }
+            Err(_) if !force => {
+                bail!(
+                    "{} is there already: name another file by --output, or give --force to replace it",
+                    path.display()
+                )
+            }
+            Err(_) => {}
+        }
+        // The file that is there stays until the new one is whole.
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let at = path.with_file_name(name);
+        let file = new(&at).with_context(|| format!("{} cannot be written", at.display()))?;
+        Ok(Self { file, at, to: Some(path.to_owned()), is_kept: false })
+    }
+
+    fn keep(&mut self) -> anyhow::Result<()> {
+        self.file.sync_all().with_context(|| format!("{} cannot be written", self.at.display()))?;
+        if let Some(to) = &self.to {
+            std::fs::rename(&self.at, to).with_context(|| format!("{} cannot be replaced", to.display()))?;
+        }
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // It may be gone already.
+            let _ = std::fs::remove_file(&self.at);
+        }
+    }
+}
+
+pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
+    let mut backup = person.get::<Backup>(&args.name).await?;
+    if args.follow && outcome(&backup).is_none() {
+        eprintln!(
+            "The log of Backup {} is in the store when the backup has ended: this waits until then.",
+            args.name
+        );
+        wait::quietly(person, &backup).await?;
+        backup = person.get::<Backup>(&args.name).await?;
+    }
+    match backup.phase() {
+        BackupPhase::Completed
+        | BackupPhase::PartiallyFailed
+        | BackupPhase::Failed
+        | BackupPhase::WaitingForPluginOperations
+        | BackupPhase::WaitingForPluginOperationsPartiallyFailed
+        | BackupPhase::Finalizing
+        | BackupPhase::FinalizingPartiallyFailed
+        | BackupPhase::Deleting => {}
+        BackupPhase::FailedValidation => {
+            let faults = backup.status.and_then(|status| status.validation_errors).unwrap_or_default();
+            bail!(
+                "Backup {} was never run, so there is no log. It is not valid: {}",
+                args.name,
+                faults.join("; ")
+            )
+        }
+        phase => bail!(
+            "Backup {} is {}, and its log is in the store only when it has ended: wait for it by --follow; `berth backup describe {}` shows what it does now",
+            args.name,
+            phase.as_str(),
+            args.name
+        ),
+    }
+    let deadline = Instant::now() + args.fetch.timeout.0;
+    let source = Source::of(person, &backup, Artifact::Log, &args.fetch.tls, deadline).await?;
+    source
+        .read(|pieces| {
+            let mut out = std::io::stdout().lock();
+            std::io::copy(&mut pieces.unpacked()?, &mut out)?;
+            out.flush()?;
+            Ok(())
+        })
+        .await
+}
+
+pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()> {
+    let deadline = Instant::now() + args.timeout.0;
+    let backup = person.get::<Backup>(&args.name).await?;
+    is_stored(&backup)?;
+    let source = Source::of(person, &backup, Artifact::Contents, &args.tls, deadline).await?;
+    let (wanted, grep, output) = (args.object.clone(), args.grep.clone(), args.output);
+    let is_found = source
+        .read(move |pieces| {
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            let mut is_found = false;
+            visit(pieces.unpacked()?, |stored, size, body| {
+                let line = stored.to_string();
+                match &wanted {
+                    Some(wanted) if *wanted == line => {
+                        let output = if output == TextOutput::Json { Output::Json } else { Output::Yaml };
+                        print::value(&mut out, &object(&stored, size, body)?, output)?;
+                        is_found = true;
+                        return Ok(Next::Stop);
+                    }
+                    Some(_) => {}
+                    None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
+                        writeln!(out, "{line}")?
+                    }
+                    None => {}
+                }
+                Ok(Next::Go)
+            })?;
+            out.flush()?;
+            Ok(is_found)
+        })
+        .await?;
+    if let Some(wanted) = args.object.as_ref().filter(|_| !is_found) {
+        bail!(
+            "Backup {} has no object {wanted}: `berth backup contents {} --grep TEXT` lists what it has",
+            args.name,
+            args.name
+        );
+    }
+    Ok(())
+}
+
+pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
+    let deadline = Instant::now() + args.timeout.0;
+    let (old, new) = (person.get::<Backup>(&args.old).await?, person.get::<Backup>(&args.new).await?);
+    is_stored(&old)?;
+    is_stored(&new)?;
+    let source =
+        async |backup: &Backup| Source::of(person, backup, Artifact::Contents, &args.tls, deadline).await;
+    let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
+    let tell = |change: Change, stored: &crate::cli::archive::Stored| {
+        writeln!(std::io::stdout().lock(), "{} {stored}", change.sign())?;
+        Ok(())
+    };
+    let digests = source(&new)
+        .await?
+        .read(move |pieces| {
+            digests.compare(pieces.unpacked()?, tell)?;
+            Ok(digests)
+        })
+        .await?;
+    // Names are not held in memory, so what is missing is read again.
+    if digests.removed() > 0 {
+        source(&old).await?.read(move |pieces| digests.name_removed(pieces.unpacked()?, tell)).await?;
+    }
+    Ok(())
+}

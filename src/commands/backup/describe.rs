@@ -1,0 +1,220 @@
+//! `berth backup describe`.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use berth_api::keys;
+use berth_api::velero::PodVolumeBackup;
+use berth_api::velero::{Backup, BackupPhase};
+use futures::future::join4;
+use kube::ResourceExt;
+use kube::api::ApiResource;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::person::{Person, colour, typed};
+use super::super::print;
+use super::super::queue::{read, told};
+use crate::args::Output;
+use crate::args::backup::{DescribeArgs, DescribeOutput};
+use crate::cli::describe::{self, Described, Fetched, Standing};
+use crate::cli::download::{Artifact, Downloads, Fetcher, Unpacked};
+use crate::cli::kinds::DeleteBackupRequest;
+use crate::cli::rights;
+use crate::text::chain;
+
+/// For all artifacts of one Backup.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub async fn run(person: &Person, args: &DescribeArgs) -> anyhow::Result<()> {
+    let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
+    let backups = super::sorted(&objects);
+    ensure!(
+        args.output == DescribeOutput::Plaintext || backups.len() == 1,
+        "--output: {} backups are found, and json and yaml describe exactly one: name it",
+        backups.len()
+    );
+    for (i, backup) in backups.iter().enumerate() {
+        let deletions = deletions(person, backup).await;
+        let pod_volumes = pod_volumes(person, backup).await;
+        let mut described = fetched(person, args, backup).await;
+        described.standing = standing(person, backup).await;
+        described.deletions = &deletions;
+        described.pod_volumes = &pod_volumes;
+        described.details = args.details;
+        described.colour = colour();
+        let mut out = std::io::stdout().lock();
+        match args.output {
+            DescribeOutput::Plaintext => {
+                use std::io::Write as _;
+                let gap = if i > 0 { "\n\n" } else { "" };
+                write!(out, "{gap}{}", describe::backup(backup, &described))?;
+            }
+            DescribeOutput::Json => {
+                print::value(&mut out, &describe::backup_json(backup, &described), Output::Json)?
+            }
+            DescribeOutput::Yaml => {
+                print::value(&mut out, &describe::backup_json(backup, &described), Output::Yaml)?
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Label selector of what belongs to a Backup.
+fn belongs(backup: &Backup) -> String {
+    let hash = |name: &str| {
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    format!("{}={}", keys::BACKUP_NAME, keys::label_value(&backup.name_any(), hash))
+}
+
+async fn deletions(person: &Person, backup: &Backup) -> Vec<DeleteBackupRequest> {
+    let resource = ApiResource::erase::<DeleteBackupRequest>(&());
+    match person.list_of(&resource, Some(belongs(backup))).await {
+        Ok(found) => typed(&found),
+        Err(error) => {
+            eprintln!(
+                "deletion attempts of {} cannot be shown: {}",
+                backup.name_any(),
+                chain(error.as_ref())
+            );
+            Vec::new()
+        }
+    }
+}
+
+async fn pod_volumes(person: &Person, backup: &Backup) -> Vec<Value> {
+    let resource = ApiResource::erase::<PodVolumeBackup>(&());
+    match person.list_of(&resource, Some(belongs(backup))).await {
+        Ok(found) => found.iter().filter_map(|one| serde_json::to_value(one).ok()).collect(),
+        Err(error) => {
+            eprintln!("pod volumes of {} cannot be shown: {}", backup.name_any(), chain(error.as_ref()));
+            Vec::new()
+        }
+    }
+}
+
+/// Where the Backup stands in berth's queue, while it waits or runs.
+async fn standing(person: &Person, backup: &Backup) -> Option<Standing> {
+    let is_open = matches!(
+        backup.phase(),
+        BackupPhase::New | BackupPhase::Queued | BackupPhase::ReadyToStart | BackupPhase::InProgress
+    );
+    if !is_open {
+        return None;
+    }
+    let here = person.here().await.ok()?;
+    let situation = match read(&here).await {
+        Ok(situation) => situation,
+        Err(error) => {
+            eprintln!("the queue cannot be shown: {}", chain(error.as_ref()));
+            return None;
+        }
+    };
+    let explained = situation.explain(&backup.name_any()).ok()?;
+    let now = situation.now;
+    let blockers = explained.blockers.iter().map(|blocker| {
+        let state = if blocker.running { "runs" } else { "is ahead" };
+        let end = blocker.expected_end.map(|end| format!(", expected to end {}", told(end, now)));
+        format!(
+            "{} {state}, and takes {} too{}",
+            blocker.name,
+            blocker.namespaces.join(", "),
+            end.unwrap_or_default()
+        )
+    });
+    let blockers = blockers.collect();
+    let line = explained.line;
+    Some(Standing {
+        position: line.position,
+        priority_class: line.priority_class,
+        waits_for: line.waits_for,
+        expected_start: line.expected_start.map(|when| told(when, now)),
+        expected_end: line.expected_end.map(|when| told(when, now)),
+        blockers,
+    })
+}
+
+/// The artifacts that the description shows, as far as the store has them already.
+async fn fetched<'a>(person: &Person, args: &DescribeArgs, backup: &Backup) -> Described<'a> {
+    let mut described = Described::default();
+    let is_stored = !matches!(
+        backup.phase(),
+        BackupPhase::New
+            | BackupPhase::Queued
+            | BackupPhase::ReadyToStart
+            | BackupPhase::InProgress
+            | BackupPhase::FailedValidation
+            | BackupPhase::Deleting
+    );
+    if !is_stored {
+        return described;
+    }
+    let status = backup.status.clone().unwrap_or_default();
+    let is_some = |count: Option<i64>| count.unwrap_or(0) > 0;
+    let has_results = is_some(status.errors) || is_some(status.warnings);
+    let has_operations = is_some(status.backup_item_operations_attempted);
+    let has_volumes = args.details
+        || has_operations
+        || is_some(status.volume_snapshots_attempted)
+        || is_some(status.csi_volume_snapshots_attempted);
+    if !(has_results || has_volumes || args.details) {
+        return described;
+    }
+    let client = match person.client().await {
+        Ok(client) => client,
+        Err(_) => return described,
+    };
+    let downloads = Downloads { client: &client, namespace: person.namespace(), tls: &args.tls };
+    let fetcher = match downloads.fetcher(backup).await {
+        Ok(fetcher) => fetcher,
+        Err(error) => {
+            let failed = Fetched::Failed(chain(error.as_ref()));
+            described.results = failed.clone();
+            described.volumes = failed.clone();
+            described.resources = failed.clone();
+            described.operations = failed;
+            return described;
+        }
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let get = async |wanted: bool, artifact: Artifact| {
+        if wanted {
+            artifact_of(person, &downloads, &fetcher, backup, artifact, deadline).await
+        } else {
+            Fetched::NotAsked
+        }
+    };
+    (described.results, described.volumes, described.resources, described.operations) = join4(
+        get(has_results, Artifact::Results),
+        get(has_volumes, Artifact::VolumeInfos),
+        get(args.details, Artifact::ResourceList),
+        get(args.details && has_operations, Artifact::ItemOperations),
+    )
+    .await;
+    described
+}
+
+async fn artifact_of(
+    person: &Person,
+    downloads: &Downloads<'_>,
+    fetcher: &Fetcher,
+    backup: &Backup,
+    artifact: Artifact,
+    deadline: Instant,
+) -> Fetched {
+    let read = async {
+        let url = downloads.url(&backup.name_any(), artifact, deadline).await?;
+        fetcher.text(&url, deadline).await
+    };
+    match read.await {
+        Ok(Unpacked::Missing) => Fetched::Missing,
+        Ok(Unpacked::Read(text)) => match serde_json::from_slice(&text) {
+            Ok(value) => Fetched::Got(value),
+            Err(error) => Fetched::Failed(format!("it is no JSON: {error}")),
+        },
+        Err(error) => Fetched::Failed(chain(rights::explained(error, person.namespace()).as_ref())),
+    }
+}

@@ -1,0 +1,164 @@
+//! `berth schedule`: create, list, describe, pause and delete Schedules.
+
+use anyhow::{bail, ensure};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Preconditions};
+use serde_json::json;
+
+use super::backup::places;
+use super::person::{Person, colour, confirmed, faults, print_list, print_object, printed_instead, typed};
+use super::print;
+use crate::args::Output;
+use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
+use crate::args::schedule::{
+    CreateScheduleArgs, DescribeScheduleArgs, PauseArgs, ScheduleArgs, ScheduleCommand,
+};
+use crate::cli::kinds::Schedule;
+use crate::cli::{describe, object, rights, table};
+use crate::text::chain;
+use crate::write::{Write, patch};
+
+pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
+    let person = Person::new(args.target)?;
+    let done = match args.command {
+        ScheduleCommand::Create(args) => create(&person, &args).await,
+        ScheduleCommand::Delete(args) => delete(&person, &args).await,
+        ScheduleCommand::Describe(args) => describe_all(&person, &args).await,
+        ScheduleCommand::Get(args) => get(&person, &args).await,
+        ScheduleCommand::Pause(args) => pause(&person, &args, true).await,
+        ScheduleCommand::Unpause(args) => pause(&person, &args, false).await,
+    };
+    done.map_err(|error| rights::explained(error, person.namespace()))
+}
+
+async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()> {
+    let schedule = object::schedule(person.namespace(), args);
+    faults(object::schedule_faults(args))?;
+    let template = &schedule.spec.template;
+    places(person, template.storage_location.as_deref(), template.volume_snapshot_locations.as_deref())
+        .await?;
+    let value = object::json(&schedule);
+    if let Some(output) = printed_instead(&args.made) {
+        let table =
+            |more: &table::More| table::schedules(std::slice::from_ref(&schedule), more, Timestamp::now());
+        return print_object(&value, output, &args.made, table);
+    }
+    let is_dry_run = args.made.dry_run == Some(DryRun::Server);
+    person.create::<Schedule>(&value, is_dry_run).await?;
+    if is_dry_run {
+        println!("Schedule {} would be accepted (dry run).", args.name);
+    } else {
+        println!("Schedule {:?} created successfully.", args.name);
+    }
+    Ok(())
+}
+
+async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
+    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_ref()).await?;
+    print_list(&objects, "Schedule", &args.output, |more| {
+        table::schedules(&typed::<Schedule>(&objects), more, Timestamp::now())
+    })
+}
+
+async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_ref()).await?;
+    let schedules = typed::<Schedule>(&objects);
+    ensure!(
+        args.output == DescribeOutput::Plaintext || schedules.len() == 1,
+        "--output: {} schedules are found, and json and yaml describe exactly one: name it",
+        schedules.len()
+    );
+    let mut out = std::io::stdout().lock();
+    for (i, schedule) in schedules.iter().enumerate() {
+        let next = next_runs(schedule, Timestamp::now());
+        match args.output {
+            DescribeOutput::Plaintext => {
+                let gap = if i > 0 { "\n\n" } else { "" };
+                write!(out, "{gap}{}", describe::schedule(schedule, &next, colour()))?;
+            }
+            DescribeOutput::Json => {
+                print::value(&mut out, &describe::schedule_json(schedule, &next), Output::Json)?
+            }
+            DescribeOutput::Yaml => {
+                print::value(&mut out, &describe::schedule_json(schedule, &next), Output::Yaml)?
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The next times at which a schedule is due.
+fn next_runs(_schedule: &Schedule, _now: Timestamp) -> Vec<String> {
+    Vec::new()
+}
+
+async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {
+    let schedules = person.selected::<Schedule>(&args.which).await?;
+    if schedules.is_empty() {
+        println!("No schedules found");
+        return Ok(());
+    }
+    let word = if paused { "paused" } else { "unpaused" };
+    let api = person.api::<Schedule>().await?;
+    let mut failed = 0;
+    for schedule in &schedules {
+        let name = schedule.name_any();
+        if schedule.spec.paused == paused {
+            println!("Schedule {name} is already {word}, skip");
+            continue;
+        }
+        let skip = args.skip_immediately.and_then(|skip| skip.0);
+        let change = json!({"spec": {"paused": paused, "skipImmediately": skip}});
+        // Nothing else is changed, so it need not be as it was read; but it must be the same object.
+        let write = Write::to(&name).uid(schedule.metadata.uid.as_deref());
+        match patch(&api, write, change).await.written() {
+            Ok(_) => println!("Schedule {name} {word} successfully"),
+            Err(error) => {
+                failed += 1;
+                let error = rights::explained(error.into(), person.namespace());
+                eprintln!("{name}: {}", chain(error.as_ref()));
+            }
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} schedules could not be {word}", schedules.len());
+    }
+    Ok(())
+}
+
+async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
+    let schedules = person.selected::<Schedule>(&args.which).await?;
+    if schedules.is_empty() {
+        println!("No schedules found");
+        return Ok(());
+    }
+    let names: Vec<String> = schedules.iter().map(ResourceExt::name_any).collect();
+    eprintln!("Schedules to delete: {}", names.join(", "));
+    for schedule in schedules.iter().filter(|one| one.spec.use_owner_references_in_backup == Some(true)) {
+        eprintln!(
+            "The Backups of {} are owned by it, and are deleted from the cluster with it.",
+            schedule.name_any()
+        );
+    }
+    if !confirmed(args.confirm)? {
+        return Ok(());
+    }
+    let api = person.api::<Schedule>().await?;
+    let mut failed = 0;
+    for schedule in &schedules {
+        let name = schedule.name_any();
+        let same = Preconditions { uid: schedule.uid(), resource_version: None };
+        match api.delete(&name, &DeleteParams::default().preconditions(same)).await {
+            Ok(_) => println!("Schedule deleted: {name}"),
+            Err(error) => {
+                failed += 1;
+                let error = rights::explained(error.into(), person.namespace());
+                eprintln!("{name}: {}", chain(error.as_ref()));
+            }
+        }
+    }
+    ensure!(failed == 0, "{failed} of {} schedules could not be deleted", schedules.len());
+    Ok(())
+}

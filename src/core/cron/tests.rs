@@ -1,0 +1,225 @@
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What robfig/cron v3.0.1 says: see the head of the file.
+const ROBFIG: &str = include_str!("robfig.txt");
+
+/// A text as Go quotes it.
+fn unquoted(text: &str) -> String {
+    let mut chars = text.trim_matches('"').chars();
+    let mut plain = String::new();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            plain.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => plain.push('\n'),
+            Some('t') => plain.push('\t'),
+            Some('u') => {
+                let code: String = chars.by_ref().take(4).collect();
+                plain.extend(char::from_u32(u32::from_str_radix(&code, 16).unwrap()));
+            }
+            Some(other) => plain.push(other),
+            None => {}
+        }
+    }
+    plain
+}
+
+/// Each line: an expression, and what was said of it.
+fn said() -> impl Iterator<Item = (String, Vec<&'static str>)> {
+    let lines = ROBFIG.lines().filter(|line| line.starts_with('"'));
+    lines.map(|line| {
+        let (text, rest) = line.split_once('\t').unwrap();
+        // Within an expression a tab is quoted.
+        (unquoted(text), rest.split('\t').collect())
+    })
+}
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn read(text: &str) -> Cron {
+    Cron::parse(text).unwrap_or_else(|fault| panic!("{text:?}: {fault}"))
+}
+
+#[test]
+fn the_same_expressions_are_accepted_as_by_veleros_parser() {
+    let mut count = [0, 0];
+    for (text, rest) in said() {
+        let is_refused = rest == ["refused"];
+        count[usize::from(is_refused)] += 1;
+        let found = Cron::parse(&text);
+        assert_eq!(found.is_err(), is_refused, "{text:?}: {found:?}");
+    }
+    assert!(count[0] > 1000 && count[1] > 100, "{count:?}");
+}
+
+#[test]
+fn the_same_times_follow_as_by_veleros_parser() {
+    let mut wrong = Vec::new();
+    for (text, rest) in said() {
+        let [after, expected] = rest.as_slice() else { continue };
+        let cron = read(&text);
+        let mut at = time(after);
+        let mut found = Vec::new();
+        for _ in expected.split(' ') {
+            let next = cron.next(at);
+            found.push(next.map_or_else(|| "none".to_owned(), |next| next.to_string()));
+            let Some(next) = next else { break };
+            at = next;
+        }
+        if found.join(" ") != *expected {
+            wrong.push(format!("{text:?} after {after}: {} and not {expected}", found.join(" ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_fault_is_told_with_its_place_and_with_what_is_allowed() {
+    for (text, part, wrong, why) in [
+        ("", Part::Expression, "", "expression is empty; allowed: five fields (minute, hour,"),
+        ("* * * *", Part::Expression, "* * * *", "(characters 1 to 7) has 4 fields where five are needed"),
+        ("daily", Part::Expression, "daily", "has 1 field where five are needed"),
+        ("0 25 * * *", Part::Hour, "25", "hour \"25\" (characters 3 to 4) is above 23; allowed: 0-23, *"),
+        ("0 2 0 * *", Part::DayOfMonth, "0", "day of month \"0\" (character 5) is below 1; allowed: 1-31"),
+        ("0 2 * 1,13 *", Part::Month, "13", "month \"13\" (characters 9 to 10) is above 12"),
+        (
+            "0 2 * * 7",
+            Part::DayOfWeek,
+            "7",
+            "day of week \"7\" (character 9) is above 6; allowed: 0-6 (Sunday",
+        ),
+        ("0 2 * * FRI-MON", Part::DayOfWeek, "FRI-MON", "ends before it begins"),
+        ("0 2 * * MON-", Part::DayOfWeek, "", "day of week lacks a number"),
+        ("*/0 * * * *", Part::Minute, "0", "minute \"0\" (character 3) is no step"),
+        ("1/2/3 * * * *", Part::Minute, "1/2/3", "has more than one /"),
+        ("1-2-3 * * * *", Part::Minute, "1-2-3", "has more than one -"),
+        ("ä * * * *", Part::Minute, "ä", "minute \"ä\" (character 1) is no number"),
+        ("TZ=Ä 0 x * * *", Part::Zone, "Ä", "time zone \"Ä\" (character 4) is not known; allowed: names"),
+        ("TZ=europe/berlin 0 2 * * *", Part::Zone, "europe/berlin", "is not known; is Europe/Berlin meant?"),
+        ("TZ=Europe/Berlin", Part::Zone, "Europe/Berlin", "is not followed by a space and an expression"),
+        ("TZ=Europe/Berlin 0 24 * * *", Part::Hour, "24", "hour \"24\" (characters 20 to 21)"),
+        ("@nightly", Part::Name, "@nightly", "(characters 1 to 8) is not one of the names; allowed: @yearly"),
+        (
+            "@every 5",
+            Part::Every,
+            "5",
+            "@every \"5\" (character 8) is no duration; allowed: durations as in 6h",
+        ),
+        ("@every 9999999h", Part::Every, "9999999h", "is longer than about 292 years"),
+    ] {
+        let fault = Cron::parse(text).unwrap_err();
+        assert_eq!((fault.part, &text[fault.bytes.clone()]), (part, wrong), "{text:?}: {fault}");
+        assert!(fault.to_string().contains(why), "{text:?}: {fault}");
+    }
+    let long = Cron::parse(&"1,".repeat(600)).unwrap_err().to_string();
+    assert!(long.contains("has 1200 bytes, and at most 1000 are taken") && long.len() < 400, "{long}");
+}
+
+#[test]
+fn the_zone_that_is_written_in_front_is_told() {
+    let cron = read("CRON_TZ=Asia/Kolkata 0 2 * * *");
+    assert_eq!(cron.zone().map(|(name, _)| name), Some("Asia/Kolkata"));
+    assert_eq!(
+        cron.upcoming(time("2026-01-01T00:00:00Z"), 2),
+        [time("2026-01-01T20:30:00Z"), time("2026-01-02T20:30:00Z")]
+    );
+    assert_eq!(read("0 2 * * *").zone(), None);
+}
+
+/// Velero's search would not end here: at the end of 2011 Samoa left out a day.
+#[test]
+fn a_day_that_a_zone_left_out_does_not_stop_the_search_for_ever() {
+    let cron = read("CRON_TZ=Pacific/Apia 0 12 31 * *");
+    assert_eq!(cron.next(time("2011-12-29T12:00:00Z")), None);
+    assert!(cron.next(time("2012-01-01T12:00:00Z")).is_some());
+}
+
+#[test]
+fn what_never_comes_takes_no_time() {
+    let begun = std::time::Instant::now();
+    for _ in 0..1000 {
+        for text in [", * * * *", "* , * * *", "0 0 31 2 *", "0 0 30 2 *", "0 0 , * *", "* * * , *"] {
+            assert_eq!(read(text).next(time("2026-11-25T16:07:31Z")), None);
+        }
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+const ZONES: [&str; 9] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Asia/Beirut",
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+    "Asia/Kathmandu",
+    "Antarctica/Troll",
+];
+
+/// Expressions that are right, in any of a few zones.
+fn expression() -> impl Strategy<Value = String> {
+    let field = |least: u32, most: u32| {
+        prop_oneof![
+            Just("*".to_owned()),
+            (least..=most).prop_map(|n| n.to_string()),
+            (1..=most).prop_map(|n| format!("*/{n}")),
+            (least..=most, least..=most).prop_map(|(a, b)| format!("{}-{}", a.min(b), a.max(b))),
+            (least..=most, least..=most).prop_map(|(a, b)| format!("{a},{b}")),
+        ]
+    };
+    let fields = (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 6));
+    let fields = fields.prop_map(|(a, b, c, d, e)| format!("{a} {b} {c} {d} {e}"));
+    let every = (1_u32..100_000).prop_map(|seconds| format!("@every {seconds}s"));
+    let rule = prop_oneof![8 => fields, 1 => every, 1 => Just("@daily".to_owned())];
+    (prop::sample::select(&ZONES[..]), rule).prop_map(|(zone, rule)| format!("CRON_TZ={zone} {rule}"))
+}
+
+/// In nanoseconds, from 2015 to 2030.
+fn moment() -> impl Strategy<Value = Timestamp> {
+    (1_420_070_400_i64..1_893_456_000, 0_i32..1_000_000_000)
+        .prop_map(|(second, nanosecond)| Timestamp::new(second, nanosecond).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_and_its_fault_lies_in_it(text in "\\PC{0,40}|[-*/?,0-9@TZ= a-z]{0,24}") {
+        if let Err(fault) = Cron::parse(&text) {
+            prop_assert!(text.get(fault.bytes.clone()).is_some());
+            prop_assert!(fault.to_string().len() < 500);
+        }
+    }
+
+    #[test]
+    fn the_next_time_is_always_after_and_on_a_second(text in expression(), at in moment()) {
+        let next = read(&text).next(at);
+        prop_assert!(next.is_none_or(|next| next > at && next.subsec_nanosecond() == 0), "{:?}", next);
+    }
+
+    /// Between a time and the one before it there is none, from wherever it is looked for.
+    #[test]
+    fn between_two_times_there_is_no_third_one(text in expression(), at in moment(), share in 0.0_f64..1.0) {
+        let cron = read(&text);
+        if let Some(next) = cron.next(at) {
+            let between = at + SignedDuration::from_secs_f64(next.duration_since(at).as_secs_f64() * share);
+            let is_anchored = !text.contains("@every");
+            prop_assert!(!is_anchored || between >= next || cron.next(between) == Some(next), "{}", next);
+        }
+    }
+
+    #[test]
+    fn the_last_time_until_now_is_the_last_of_all(text in expression(), at in moment(), seconds in 0_i64..400_000) {
+        let cron = read(&text);
+        let until = at + SignedDuration::from_secs(seconds);
+        let all = std::iter::successors(cron.next(at), |last| cron.next(*last));
+        let last = all.take_while(|next| *next <= until).last();
+        prop_assert_eq!(cron.last_until(at, until), last);
+    }
+}

@@ -1,0 +1,253 @@
+//! What the deletion of a Backup does next.
+//!
+//! A DeleteBackupRequest is carried out in steps. Each step can be done twice without harm, and
+//! [`next`] decides from what is in the cluster and in the store, and from nothing else: whoever
+//! takes the deletion up after a crash continues where it stopped.
+//!
+//! 1. Everything that could stand in the way is checked before anything is removed, so a deletion
+//!    that cannot be done leaves the backup as it is.
+//! 2. The request becomes InProgress and records which Backup it is about; the Backup becomes
+//!    Deleting.
+//! 3. The deletion claims the folder in the store ([`owner`] says whether it may). From then on the
+//!    claim proves whose the folder is, also when the file is gone that names the Backup.
+//! 4. Snapshots go while the files are still there that name them.
+//! 5. The file that makes the backup visible goes, then the other files, and the claim last.
+//! 6. Restores of the backup go, then the Backup, then its requests.
+
+mod owner;
+mod requests;
+
+pub use owner::{DELETION, Inherited, Known, Metadata, Owner, Stored, Stranger, owner};
+pub use requests::{AGE, Task, Waiting, plan};
+
+/// The request and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Name of the Backup.
+    pub backup: &'a str,
+    /// UID of the Backup that is meant, if the request says so. One that has begun does.
+    pub uid: Option<&'a str>,
+    /// Is it InProgress?
+    pub has_begun: bool,
+    /// Are there other requests for this Backup?
+    pub has_others: bool,
+}
+
+/// The Backup, as far as its deletion depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backup<'a> {
+    pub uid: &'a str,
+    pub phase: &'a str,
+    /// The value of the annotation `berth.dev/keep`, if it is set.
+    pub kept: Option<&'a str>,
+    /// Volume data that cannot be removed is to be left behind.
+    pub leaves_volumes: bool,
+}
+
+/// The location of the Backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location<'a> {
+    Usable,
+    Missing(&'a str),
+    ReadOnly(&'a str),
+    Unavailable(&'a str),
+}
+
+/// What is left of the data of volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// What nobody here can remove, in words.
+    pub out_of_reach: Vec<String>,
+    /// How many snapshots can be removed.
+    pub snapshots: usize,
+}
+
+/// The Restores of the backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restores {
+    /// Names of those that have not ended.
+    pub running: Vec<String>,
+    /// How many have ended.
+    pub ended: usize,
+}
+
+/// Everything that [`next`] decides on. `None`: nobody has looked yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen<'a> {
+    pub request: Request<'a>,
+    pub backup: Option<Backup<'a>>,
+    pub location: Location<'a>,
+    /// Whose the folder of the backup is.
+    pub folder: Option<Owner>,
+    pub volumes: Option<Volumes>,
+    pub restores: Option<Restores>,
+}
+
+/// The next step of a deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Remove the other requests for this Backup.
+    RemoveOthers,
+    LookAtFolder,
+    LookAtVolumes,
+    LookAtRestores,
+    /// Remove a Backup that has not begun: nothing of it is stored.
+    TakeOut,
+    /// Make the request InProgress, and record the UID and the location of the Backup.
+    Begin,
+    /// Make the Backup Deleting.
+    Mark,
+    /// Claim the folder for the deletion.
+    Claim,
+    RemoveSnapshots,
+    /// Remove the file that makes the backup visible, all other files, and the claim.
+    RemoveFiles,
+    RemoveRestores,
+    RemoveBackup,
+    /// Everything is gone: remove the requests for this Backup.
+    Done,
+    /// Remove this request alone.
+    Forget,
+    /// Try again later: the store cannot be used now.
+    Wait(String),
+    /// The request becomes Processed, with these errors.
+    End(Vec<String>),
+}
+
+/// Has a backup of this phase not begun?
+fn waits(phase: &str) -> bool {
+    matches!(phase, "" | "New" | "Queued")
+}
+
+/// Can it be deleted?
+fn is_over(phase: &str) -> bool {
+    matches!(phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation" | "Deleting")
+}
+
+/// Can nothing of a Backup in this phase be in the store where somebody else has its folder?
+fn stored_nothing(phase: &str) -> bool {
+    matches!(phase, "Failed" | "FailedValidation")
+}
+
+fn end(why: impl Into<String>) -> Step {
+    Step::End(vec![why.into()])
+}
+
+/// Decides what to do next.
+pub fn next(seen: &Seen<'_>) -> Step {
+    let Request { backup: name, uid: asked, has_begun, has_others } = seen.request;
+    if name.is_empty() {
+        return end("spec.backupName: required");
+    }
+    if has_others {
+        return Step::RemoveOthers;
+    }
+    let Some(backup) = &seen.backup else {
+        return if has_begun { after_backup(seen) } else { end("backup not found") };
+    };
+    if asked.is_some_and(|asked| asked != backup.uid) {
+        if has_begun {
+            // A Backup of the same name has been created since: it has nothing to do with this
+            // deletion, and its run takes over what is left in the folder.
+            return Step::Forget;
+        }
+        return end(format!(
+            "this request is for an earlier Backup {name}, and that one is gone: create another request for the present one"
+        ));
+    }
+    let is_marked = backup.phase == "Deleting";
+    if let Some(why) = backup.kept.filter(|_| !is_marked) {
+        return end(format!(
+            "the annotation berth.dev/keep keeps this Backup ({why}): remove the annotation first"
+        ));
+    }
+    if waits(backup.phase) {
+        return Step::TakeOut;
+    }
+    if !is_over(backup.phase) {
+        return end(format!(
+            "backup is still in progress (phase {}): cancel it by `berth queue cancel`, or wait until it has ended",
+            backup.phase
+        ));
+    }
+    match seen.location {
+        Location::Missing(location) => {
+            return end(format!(
+                "backup storage location {location} is not found: create it again, or remove the Backup by kubectl, which leaves its files where they are"
+            ));
+        }
+        Location::ReadOnly(location) => {
+            return end(format!("backup storage location {location} is read-only: make it ReadWrite first"));
+        }
+        Location::Unavailable(location) => {
+            let why = format!("backup storage location {location} is currently unavailable");
+            return if has_begun { Step::Wait(why) } else { end(why) };
+        }
+        Location::Usable => {}
+    }
+    let Some(folder) = &seen.folder else { return Step::LookAtFolder };
+    let stranger = match folder {
+        Owner::Stranger(stranger) => Some(stranger),
+        _ => None,
+    };
+    if let Some(stranger) = stranger
+        && (stranger.is_copied() || !stored_nothing(backup.phase))
+    {
+        return end(stranger.to_string());
+    }
+    let Some(volumes) = &seen.volumes else { return Step::LookAtVolumes };
+    if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
+        return Step::End(volumes.out_of_reach.clone());
+    }
+    // Restores of a folder that is somebody else's are not of this Backup.
+    let restores = match &seen.restores {
+        _ if stranger.is_some() => &Restores::default(),
+        Some(restores) => restores,
+        None => return Step::LookAtRestores,
+    };
+    if !restores.running.is_empty() {
+        let names = restores.running.join(", ");
+        return end(format!("these Restores of the backup have not ended: {names}"));
+    }
+    if !has_begun {
+        return Step::Begin;
+    }
+    // A Backup whose folder is somebody else's keeps its phase, because its phase is what says that
+    // nothing in that folder is its own.
+    if !is_marked && stranger.is_none() {
+        return Step::Mark;
+    }
+    if *folder == Owner::Ours {
+        return Step::Claim;
+    }
+    if volumes.snapshots > 0 {
+        return Step::RemoveSnapshots;
+    }
+    if *folder == Owner::Claimed {
+        return Step::RemoveFiles;
+    }
+    if restores.ended > 0 {
+        return Step::RemoveRestores;
+    }
+    Step::RemoveBackup
+}
+
+/// The Backup is gone. Usually this deletion has removed it, after everything else. If somebody
+/// else has, what this deletion has claimed is still its own to remove.
+fn after_backup(seen: &Seen<'_>) -> Step {
+    match seen.location {
+        Location::Missing(_) => return Step::Done,
+        Location::ReadOnly(location) | Location::Unavailable(location) => {
+            return Step::Wait(format!("backup storage location {location} cannot be written now"));
+        }
+        Location::Usable => {}
+    }
+    match &seen.folder {
+        None => Step::LookAtFolder,
+        Some(Owner::Claimed) => Step::RemoveFiles,
+        Some(_) => Step::Done,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Whose the folder of a backup is.
+//!
+//! A backup that berth has written has a claim, which names its cluster and its Backup. One that a
+//! Velero has written has none, and the Backup in its own file decides. A Backup object may also be
+//! a copy: after a Backup object is lost, or in another cluster, it is created again from the store,
+//! with a UID of its own. A copy agrees with the stored Backup on when it began and ended. What
+//! another cluster has written is deleted there, unless the location says that its backups are this
+//! cluster's by now.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::claim::Claim;
+
+/// What is known of the Backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// UID of this cluster.
+    pub cluster: String,
+    /// UID of the Backup.
+    pub uid: String,
+    pub started: Option<Timestamp>,
+    pub completed: Option<Timestamp>,
+}
+
+/// What the file says that makes the backup visible.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    pub uid: String,
+    pub started: Option<Timestamp>,
+    pub completed: Option<Timestamp>,
+}
+
+/// What the folder holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub claim: Option<Claim>,
+    pub metadata: Option<Metadata>,
+    /// There are files besides these two.
+    pub has_others: bool,
+}
+
+/// The clusters whose backups in a location belong to this cluster by now: the annotation
+/// `berth.dev/inherits` of the location.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inherited<'a>(pub &'a str);
+
+impl Inherited<'_> {
+    /// With `*`, also those that no claim names.
+    fn has_all(self) -> bool {
+        self.0.split(',').any(|one| one.trim() == "*")
+    }
+
+    fn has(self, cluster: &str) -> bool {
+        self.has_all() || self.0.split(',').any(|one| one.trim() == cluster)
+    }
+}
+
+/// Why a folder is not the Backup's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// The Backup is a copy of what a cluster of this UID has written.
+    CopyOfCluster(String),
+    /// The Backup is a copy of what a Velero has written for a Backup of this UID, in whatever
+    /// cluster.
+    CopyOfBackup(String),
+    /// It is of a cluster of this UID.
+    Cluster(String),
+    /// It is of a Backup of this UID.
+    Backup(String),
+    /// Nothing says whose it is.
+    Unknown,
+}
+
+impl Stranger {
+    /// Is the Backup a copy of what is stored there?
+    pub fn is_copied(&self) -> bool {
+        matches!(self, Self::CopyOfCluster(_) | Self::CopyOfBackup(_))
+    }
+}
+
+/// At most so much of a text that somebody else has written, and nothing but plain characters.
+fn short(text: &str) -> String {
+    text.chars().filter(|c| c.is_ascii_graphic()).take(63).collect()
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CopyOfCluster(cluster) => {
+                let cluster = short(cluster);
+                write!(
+                    f,
+                    "the cluster with UID {cluster} has written this backup: delete it there or, if its backups in this location are this cluster's by now, annotate the BackupStorageLocation with berth.dev/inherits={cluster}"
+                )
+            }
+            Self::CopyOfBackup(uid) => write!(
+                f,
+                "a Velero has written this backup for a Backup with UID {}, which may be in another cluster: delete it there or, if all backups in this location are this cluster's by now, annotate the BackupStorageLocation with berth.dev/inherits=*",
+                short(uid)
+            ),
+            Self::Cluster(cluster) => write!(
+                f,
+                "the folder of this name in the store is not this Backup's: the cluster with UID {} writes there, or did: remove the Backup by kubectl, which leaves that folder as it is",
+                short(cluster)
+            ),
+            Self::Backup(uid) => write!(
+                f,
+                "the folder of this name in the store is not this Backup's, but of a Backup with UID {}: remove the Backup by kubectl, which leaves that folder as it is",
+                short(uid)
+            ),
+            Self::Unknown => f.write_str(
+                "the folder of this name in the store holds files of which nothing says whose they are: remove them from the store, or remove the Backup by kubectl, which leaves them as they are",
+            ),
+        }
+    }
+}
+
+/// Whose the folder is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// It is empty.
+    Nobody,
+    /// It is the Backup's, and no deletion has claimed it.
+    Ours,
+    /// A deletion of this Backup has claimed it.
+    Claimed,
+    Stranger(Stranger),
+}
+
+/// Begins the run of a claim that a deletion has written.
+pub const DELETION: &str = "deletion-";
+
+/// Decides whose the folder is.
+pub fn owner(known: &Known, stored: &Stored, inherited: Inherited<'_>) -> Owner {
+    let strange = |stranger| Owner::Stranger(stranger);
+    let is_copy = |metadata: &Metadata| {
+        let is_same = |a: Option<Timestamp>, b: Option<Timestamp>| a.is_some() && a == b;
+        is_same(metadata.started, known.started) && is_same(metadata.completed, known.completed)
+    };
+    match (&stored.claim, &stored.metadata) {
+        (None, None) if stored.has_others => strange(Stranger::Unknown),
+        (None, None) => Owner::Nobody,
+        (Some(claim), metadata) if claim.cluster == known.cluster && claim.backup == known.uid => {
+            match metadata {
+                Some(metadata) if metadata.uid != known.uid && !is_copy(metadata) => {
+                    strange(Stranger::Backup(metadata.uid.clone()))
+                }
+                _ if claim.run.starts_with(DELETION) => Owner::Claimed,
+                _ => Owner::Ours,
+            }
+        }
+        (Some(claim), Some(metadata)) if metadata.uid == claim.backup && is_copy(metadata) => {
+            if claim.cluster == known.cluster || inherited.has(&claim.cluster) {
+                Owner::Ours
+            } else {
+                strange(Stranger::CopyOfCluster(claim.cluster.clone()))
+            }
+        }
+        (Some(claim), _) if claim.cluster == known.cluster => strange(Stranger::Backup(claim.backup.clone())),
+        (Some(claim), _) => strange(Stranger::Cluster(claim.cluster.clone())),
+        (None, Some(metadata)) if metadata.uid == known.uid => Owner::Ours,
+        (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => Owner::Ours,
+        (None, Some(metadata)) if is_copy(metadata) => strange(Stranger::CopyOfBackup(metadata.uid.clone())),
+        (None, Some(metadata)) => strange(Stranger::Backup(metadata.uid.clone())),
+    }
+}

@@ -1,0 +1,48 @@
+//! Which of the DeleteBackupRequests are carried out, and which are removed.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// How long a request that is done stays, for people to read.
+pub const AGE: SignedDuration = SignedDuration::from_hours(24);
+
+/// What is known of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting<'a> {
+    pub name: &'a str,
+    /// The Backup that it asks to delete.
+    pub backup: &'a str,
+    pub created: Timestamp,
+    pub has_begun: bool,
+    pub is_processed: bool,
+}
+
+/// What is done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task<'a> {
+    /// It has been done for long enough.
+    Remove(&'a str),
+    CarryOut(&'a str),
+}
+
+/// One request at a time is carried out for each Backup: one that has begun, or else the newest.
+pub fn plan<'a>(requests: &[Waiting<'a>], now: Timestamp) -> Vec<Task<'a>> {
+    let mut tasks = Vec::new();
+    let mut chosen: BTreeMap<&str, &Waiting<'a>> = BTreeMap::new();
+    for request in requests {
+        if request.is_processed {
+            if now.duration_since(request.created) >= AGE {
+                tasks.push(Task::Remove(request.name));
+            }
+            continue;
+        }
+        let rank = |one: &Waiting<'_>| (one.has_begun, one.created);
+        let best = chosen.entry(request.backup).or_insert(request);
+        if (rank(request), request.name) > (rank(best), best.name) {
+            *best = request;
+        }
+    }
+    tasks.extend(chosen.into_values().map(|request| Task::CarryOut(request.name)));
+    tasks
+}

@@ -1,0 +1,253 @@
+//! Which Backups have expired and are to be deleted, and why some of them cannot be.
+
+use std::collections::{BTreeMap, HashSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+/// The period at which everything is looked at again, where nothing expires earlier. Backups that were
+/// created since the last look are found by the next one.
+pub const PERIOD: SignedDuration = SignedDuration::from_mins(10);
+
+/// The location of a Backup, as far as its expiry depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    Usable,
+    Missing,
+    ReadOnly,
+    Unavailable,
+}
+
+/// Why an expired Backup is not deleted. The values are those of Velero's label
+/// `velero.io/gc-failure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    NotFound,
+    ReadOnly,
+    Unavailable,
+}
+
+impl Failure {
+    pub const ALL: [Self; 3] = [Self::NotFound, Self::ReadOnly, Self::Unavailable];
+
+    /// The value of the label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "BSLNotFound",
+            Self::ReadOnly => "BSLReadOnly",
+            Self::Unavailable => "BSLUnavailable",
+        }
+    }
+}
+
+/// What is known of a Backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate<'a> {
+    pub name: &'a str,
+    pub phase: &'a str,
+    pub expiration: Option<Timestamp>,
+    /// When it ended or, where nobody knows, when it began.
+    pub ended: Option<Timestamp>,
+    pub location: Location,
+    /// The annotation `berth.dev/keep` keeps it.
+    pub is_kept: bool,
+    /// Somebody has asked for its deletion, and that is not done.
+    pub is_asked_for: bool,
+    pub schedule: Option<&'a str>,
+    /// How many good backups of its schedule are kept whatever their age
+    /// (`berth.dev/keep-last`).
+    pub keep_last: usize,
+    /// The value of the label `velero.io/gc-failure`.
+    pub failure: Option<&'a str>,
+}
+
+/// What is to be done about one Backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ask for its deletion.
+    Delete,
+    /// It has expired and cannot be deleted now.
+    Blocked(Failure),
+    /// Its schedule keeps its last good backups, and it is one of them.
+    Last,
+    Leave,
+}
+
+/// Only what has ended expires. A Backup that is Deleting, and whose deletion nobody has asked for
+/// any more, is one whose deletion has failed before.
+fn may_expire(phase: &str) -> bool {
+    matches!(phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation" | "Deleting")
+}
+
+fn has_expired(candidate: &Candidate<'_>, now: Timestamp) -> bool {
+    may_expire(candidate.phase)
+        && candidate.expiration.is_some_and(|expiration| expiration < now)
+        && !candidate.is_kept
+        && !candidate.is_asked_for
+}
+
+/// Names of the backups that their schedules keep. The newest Backup of a schedule says how many,
+/// because Schedules hand their annotations on. Completed ones count first, then PartiallyFailed
+/// ones, the newest of each first.
+fn last_ones<'a>(all: &[Candidate<'a>]) -> HashSet<&'a str> {
+    let mut schedules: BTreeMap<&str, Vec<&Candidate<'a>>> = BTreeMap::new();
+    for candidate in all {
+        if let Some(schedule) = candidate.schedule {
+            schedules.entry(schedule).or_default().push(candidate);
+        }
+    }
+    let mut kept = HashSet::new();
+    for mut of_schedule in schedules.into_values() {
+        of_schedule.sort_by_key(|candidate| std::cmp::Reverse((candidate.ended, candidate.name)));
+        let Some(most) = of_schedule.first().map(|newest| newest.keep_last) else { continue };
+        let of_phase = |phase: &'static str| {
+            of_schedule
+                .iter()
+                .filter(move |candidate| candidate.phase == phase)
+                .map(|candidate| candidate.name)
+        };
+        kept.extend(of_phase("Completed").chain(of_phase("PartiallyFailed")).take(most));
+    }
+    kept
+}
+
+/// What is to be done about each Backup, in the order in which they are given.
+pub fn judge(all: &[Candidate<'_>], now: Timestamp) -> Vec<Verdict> {
+    let kept = last_ones(all);
+    let verdict = |candidate: &Candidate<'_>| match candidate.location {
+        _ if !has_expired(candidate, now) => Verdict::Leave,
+        _ if kept.contains(candidate.name) => Verdict::Last,
+        Location::Usable => Verdict::Delete,
+        Location::Missing => Verdict::Blocked(Failure::NotFound),
+        Location::ReadOnly => Verdict::Blocked(Failure::ReadOnly),
+        Location::Unavailable => Verdict::Blocked(Failure::Unavailable),
+    };
+    all.iter().map(verdict).collect()
+}
+
+/// Whether the label `velero.io/gc-failure` of a Backup is to change; `None` within: it is to go.
+/// A label that somebody else has given a value of their own stays as long as nothing fails.
+pub fn relabel(candidate: &Candidate<'_>, verdict: Verdict) -> Option<Option<&'static str>> {
+    let wanted = match verdict {
+        Verdict::Blocked(failure) => Some(failure.as_str()),
+        Verdict::Delete => None,
+        // A Backup whose expiration somebody has moved keeps no failure.
+        Verdict::Leave | Verdict::Last if !candidate.is_asked_for => None,
+        Verdict::Leave | Verdict::Last => return None,
+    };
+    (candidate.failure != wanted).then_some(wanted)
+}
+
+/// When to look again: when the next Backup expires, and after [`PERIOD`] at the latest.
+pub fn look_again(all: &[Candidate<'_>], now: Timestamp) -> Timestamp {
+    let latest = now.checked_add(PERIOD).unwrap_or(Timestamp::MAX);
+    let expirations = all.iter().filter(|candidate| may_expire(candidate.phase));
+    let next = expirations.filter_map(|candidate| candidate.expiration).filter(|at| *at >= now).min();
+    next.map_or(latest, |next| next.min(latest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn candidate<'a>(name: &'a str, phase: &'static str) -> Candidate<'a> {
+        Candidate {
+            name,
+            phase,
+            expiration: Some(at(100)),
+            ended: Some(at(10)),
+            location: Location::Usable,
+            is_kept: false,
+            is_asked_for: false,
+            schedule: None,
+            keep_last: 0,
+            failure: None,
+        }
+    }
+
+    fn verdict(candidate: Candidate<'_>) -> Verdict {
+        judge(&[candidate], at(101))[0]
+    }
+
+    #[test]
+    fn only_what_has_ended_and_expired_is_deleted() {
+        for (phase, wanted) in [
+            ("", Verdict::Leave),
+            ("New", Verdict::Leave),
+            ("Queued", Verdict::Leave),
+            ("ReadyToStart", Verdict::Leave),
+            ("InProgress", Verdict::Leave),
+            ("WaitingForPluginOperations", Verdict::Leave),
+            ("Finalizing", Verdict::Leave),
+            ("Unheard", Verdict::Leave),
+            ("Completed", Verdict::Delete),
+            ("PartiallyFailed", Verdict::Delete),
+            ("Failed", Verdict::Delete),
+            ("FailedValidation", Verdict::Delete),
+            ("Deleting", Verdict::Delete),
+        ] {
+            assert_eq!(verdict(candidate("b", phase)), wanted, "{phase}");
+        }
+        let completed = candidate("b", "Completed");
+        let later = Candidate { expiration: Some(at(101)), ..completed.clone() };
+        let never = Candidate { expiration: None, ..completed.clone() };
+        let kept = Candidate { is_kept: true, ..completed.clone() };
+        let asked = Candidate { is_asked_for: true, ..completed };
+        for one in [later, never, kept, asked] {
+            assert_eq!(verdict(one.clone()), Verdict::Leave, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_deleted_is_labelled_as_by_velero_until_it_can_be() {
+        for (location, failure, label) in [
+            (Location::Missing, Failure::NotFound, "BSLNotFound"),
+            (Location::ReadOnly, Failure::ReadOnly, "BSLReadOnly"),
+            (Location::Unavailable, Failure::Unavailable, "BSLUnavailable"),
+        ] {
+            let blocked = Candidate { location, ..candidate("b", "Completed") };
+            assert_eq!(verdict(blocked.clone()), Verdict::Blocked(failure));
+            assert_eq!(relabel(&blocked, Verdict::Blocked(failure)), Some(Some(label)));
+            let labelled = Candidate { failure: Some(label), ..blocked };
+            assert_eq!(relabel(&labelled, Verdict::Blocked(failure)), None);
+            assert_eq!(relabel(&labelled, Verdict::Delete), Some(None));
+            assert_eq!(relabel(&labelled, Verdict::Leave), Some(None));
+        }
+        assert_eq!(relabel(&candidate("b", "Completed"), Verdict::Delete), None);
+    }
+
+    #[test]
+    fn a_schedule_keeps_its_last_good_backups_however_old_they_are() {
+        let of = |name, phase, ended, keep_last| Candidate {
+            schedule: Some("daily"),
+            ended: Some(at(ended)),
+            keep_last,
+            ..candidate(name, phase)
+        };
+        let all = [
+            of("a", "Completed", 1, 0),
+            of("b", "Completed", 2, 0),
+            of("c", "PartiallyFailed", 3, 0),
+            of("d", "Failed", 4, 2),
+            Candidate { schedule: Some("weekly"), ..of("e", "Completed", 5, 0) },
+            Candidate { schedule: None, ..of("f", "Completed", 6, 9) },
+        ];
+        let verdicts = judge(&all, at(101));
+        let (delete, last) = (Verdict::Delete, Verdict::Last);
+        assert_eq!(verdicts, [last, last, delete, delete, delete, delete]);
+        let more = [all[0].clone(), all[2].clone(), of("d", "Failed", 4, 2)];
+        assert_eq!(judge(&more, at(101)), [last, last, delete], "PartiallyFailed is better than nothing");
+    }
+
+    #[test]
+    fn it_looks_again_when_the_next_one_expires_and_after_a_while() {
+        let of = |seconds| Candidate { expiration: Some(at(seconds)), ..candidate("b", "Completed") };
+        assert_eq!(look_again(&[of(50), of(400), of(300)], at(100)), at(300));
+        assert_eq!(look_again(&[of(50), of(99_999)], at(100)), at(700));
+        let runs = Candidate { phase: "InProgress", ..of(300) };
+        assert_eq!(look_again(&[runs], at(100)), at(700));
+    }
+}

@@ -1,0 +1,197 @@
+//! What becomes of a Schedule now: the backup of a time, a time without a backup, or nothing.
+//!
+//! **One backup for each time.** The name of a backup follows from the Schedule and from the time
+//! that it is for, and not from the moment of its creation. So a leader that died after the create
+//! and before it recorded that, and two leaders at once, create the same object, and the API server
+//! takes it once. Times that passed while nobody led get one backup together, for the last of them,
+//! as in Velero.
+//!
+//! The times after one follow from what is recorded in the status: `lastBackup` (the time that the
+//! last backup was for) or `lastSkipped`, whichever is later, and the creation of the Schedule
+//! before there is either.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::cron::{Cron, Fault};
+use crate::queue::Phase;
+
+/// Most backups of one Schedule that have not ended, so that a queue that stands still does not fill
+/// the API server.
+const UNFINISHED: usize = 100;
+/// A status that is further in the future than this was written by a clock that was wrong.
+const AHEAD: SignedDuration = SignedDuration::from_hours(1);
+
+/// When a new Schedule has its first backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstRun {
+    /// At the first time of its expression, as in today's Velero.
+    #[default]
+    NextTick,
+    /// When it is created, as in Velero 1.6.
+    AtOnce,
+}
+
+/// The settings of the controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub first_run: FirstRun,
+    /// The value for Schedules without `spec.skipImmediately`.
+    pub skip_immediately: bool,
+}
+
+/// What becomes of a time at which earlier backups of the Schedule have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Its backup is created once none of them is new or running, as in Velero. Those that only wait
+    /// in the queue do not count.
+    #[default]
+    Postpone,
+    /// Its backup is created, and the queue decides when it runs.
+    Allow,
+    /// It has no backup.
+    Forbid,
+}
+
+/// The part of a Schedule that is decided on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    pub name: String,
+    pub uid: String,
+    pub cron: Result<Cron, Fault>,
+    pub paused: bool,
+    pub skip_immediately: Option<bool>,
+    pub created_at: Timestamp,
+    pub last_backup: Option<Timestamp>,
+    pub last_skipped: Option<Timestamp>,
+    /// Does its status show whether it is valid, and why not?
+    pub is_shown: bool,
+    pub concurrency: Concurrency,
+    /// A time that is missed by more than this has no backup.
+    pub deadline: Option<SignedDuration>,
+    /// Most that its backups are created after their times.
+    pub jitter: SignedDuration,
+}
+
+/// Why a time has no backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// Earlier backups have not ended.
+    Overlap,
+    /// It was missed by more than the deadline.
+    Late,
+}
+
+impl Skipped {
+    /// In words, after the time.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Overlap => "an earlier backup of the schedule has not ended",
+            Self::Late => "it was missed by more than the starting deadline",
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing before this time. `None`: nothing until the Schedule changes.
+    Wait(Option<Timestamp>),
+    /// Nothing until a backup of the Schedule ends.
+    Postpone,
+    /// Write to the status whether the Schedule is valid.
+    Show,
+    /// `spec.skipImmediately` is set: take it back, and record now as skipped.
+    SkipNow,
+    /// The status is in the future, so the Schedule would be silent: write now in its place.
+    Mend,
+    /// Create the backup of this time, and record it.
+    Create(Timestamp),
+    /// The backup of this time is there: record it.
+    Record(Timestamp),
+    /// Record that this time has no backup.
+    Skip(Timestamp, Skipped),
+}
+
+impl Schedule {
+    /// Decides. `unfinished`: name and phase of its backups that have not ended.
+    pub fn decide(&self, settings: Settings, unfinished: &[(&str, Phase)], now: Timestamp) -> Step {
+        if self.paused {
+            return Step::Wait(None);
+        }
+        if !self.is_shown {
+            return Step::Show;
+        }
+        let Ok(cron) = &self.cron else { return Step::Wait(None) };
+        if self.skip_immediately.unwrap_or(settings.skip_immediately) {
+            return Step::SkipNow;
+        }
+        let ahead = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
+        if [self.last_backup, self.last_skipped].into_iter().flatten().any(|at| at > ahead) {
+            return Step::Mend;
+        }
+        let reference = self.reference();
+        let Some(tick) = self.due(cron, settings, now) else {
+            let next = cron.next(reference).and_then(|next| next.saturating_add(self.offset()).ok());
+            return Step::Wait(next);
+        };
+        let name = backup_name(&self.name, tick);
+        if unfinished.iter().any(|(other, _)| *other == name) {
+            return Step::Record(tick);
+        }
+        let missed = now.duration_since(tick) - self.offset();
+        if self.deadline.is_some_and(|deadline| missed > deadline) {
+            return Step::Skip(tick, Skipped::Late);
+        }
+        let is_busy = unfinished.iter().any(|(_, phase)| matches!(phase, Phase::New | Phase::InProgress));
+        match self.concurrency {
+            Concurrency::Forbid if !unfinished.is_empty() => Step::Skip(tick, Skipped::Overlap),
+            _ if unfinished.len() >= UNFINISHED => Step::Postpone,
+            Concurrency::Postpone if is_busy => Step::Postpone,
+            _ => Step::Create(tick),
+        }
+    }
+
+    /// The time after which the next one counts.
+    fn reference(&self) -> Timestamp {
+        let last = self.last_backup.unwrap_or(self.created_at);
+        self.last_skipped.map_or(last, |skipped| skipped.max(last))
+    }
+
+    /// The last time that has come and is not recorded.
+    fn due(&self, cron: &Cron, settings: Settings, now: Timestamp) -> Option<Timestamp> {
+        let until = now.saturating_sub(self.offset()).unwrap_or(Timestamp::MIN);
+        let tick = cron.last_until(self.reference(), until);
+        let is_first = self.last_backup.is_none() && self.last_skipped.is_none();
+        let at_once = is_first && settings.first_run == FirstRun::AtOnce && self.created_at <= now;
+        tick.or(at_once.then_some(self.created_at))
+    }
+
+    /// How much later than its times its backups are created: always the same, and different for
+    /// each Schedule.
+    pub fn offset(&self) -> SignedDuration {
+        let most = u64::try_from(self.jitter.as_secs()).unwrap_or_default();
+        let seconds = most.checked_add(1).map_or(0, |count| hash(&self.uid) % count);
+        SignedDuration::from_secs(i64::try_from(seconds).unwrap_or_default())
+    }
+
+    /// The time between its next two times.
+    pub fn interval(&self, now: Timestamp) -> Option<SignedDuration> {
+        let cron = self.cron.as_ref().ok()?;
+        let first = cron.next(now)?;
+        Some(cron.next(first)?.duration_since(first))
+    }
+}
+
+/// The name of the backup for this time, in Velero's form.
+pub fn backup_name(schedule: &str, tick: Timestamp) -> String {
+    format!("{schedule}-{}", tick.strftime("%Y%m%d%H%M%S"))
+}
+
+/// FNV-1a: the same in every version of berth, and spread well enough.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn schedule(cron: &str) -> Schedule {
+    Schedule {
+        name: "daily".to_owned(),
+        uid: "u1".to_owned(),
+        cron: Cron::parse(cron),
+        paused: false,
+        skip_immediately: None,
+        created_at: time("2026-01-01T12:00:00Z"),
+        last_backup: None,
+        last_skipped: None,
+        is_shown: true,
+        concurrency: Concurrency::default(),
+        deadline: None,
+        jitter: SignedDuration::ZERO,
+    }
+}
+
+fn step(schedule: &Schedule, now: &str) -> Step {
+    schedule.decide(Settings::default(), &[], time(now))
+}
+
+#[test]
+fn a_new_schedule_waits_for_its_first_time() {
+    let daily = schedule("0 2 * * *");
+    let first = time("2026-01-02T02:00:00Z");
+    assert_eq!(step(&daily, "2026-01-01T12:00:00Z"), Step::Wait(Some(first)));
+    assert_eq!(step(&daily, "2026-01-02T01:59:59.999Z"), Step::Wait(Some(first)));
+    assert_eq!(step(&daily, "2026-01-02T02:00:00Z"), Step::Create(first));
+    assert_eq!(backup_name(&daily.name, first), "daily-20260102020000");
+}
+
+#[test]
+fn a_new_schedule_has_a_backup_at_once_where_that_is_set() {
+    let at_once = Settings { first_run: FirstRun::AtOnce, ..Settings::default() };
+    let daily = schedule("0 2 * * *");
+    let decide = |schedule: &Schedule, now| schedule.decide(at_once, &[], time(now));
+    assert_eq!(decide(&daily, "2026-01-01T12:00:00.5Z"), Step::Create(daily.created_at));
+    // Whoever is late makes one backup, for the last time.
+    let second = time("2026-01-03T02:00:00Z");
+    assert_eq!(decide(&daily, "2026-01-03T12:00:00Z"), Step::Create(second));
+    let done = Schedule { last_backup: Some(daily.created_at), ..daily.clone() };
+    assert_eq!(decide(&done, "2026-01-01T13:00:00Z"), Step::Wait(Some(time("2026-01-02T02:00:00Z"))));
+    let skipped = Schedule { last_skipped: Some(daily.created_at), ..daily };
+    assert!(matches!(decide(&skipped, "2026-01-01T13:00:00Z"), Step::Wait(_)));
+}
+
+#[test]
+fn times_that_were_missed_have_one_backup_together() {
+    let daily = Schedule { last_backup: Some(time("2026-01-02T02:00:00Z")), ..schedule("0 2 * * *") };
+    assert_eq!(step(&daily, "2026-02-10T01:00:00Z"), Step::Create(time("2026-02-09T02:00:00Z")));
+    let every = Schedule { last_backup: Some(time("2026-01-02T02:00:30Z")), ..schedule("@every 1h") };
+    assert_eq!(step(&every, "2026-01-03T01:10:00Z"), Step::Create(time("2026-01-03T01:00:30Z")));
+}
+
+#[test]
+fn a_paused_schedule_is_left_alone() {
+    let paused = Schedule { paused: true, is_shown: false, ..schedule("0 2 * * *") };
+    assert_eq!(step(&paused, "2026-03-01T00:00:00Z"), Step::Wait(None));
+    let resumed = Schedule { paused: false, is_shown: true, ..paused };
+    assert_eq!(step(&resumed, "2026-03-01T00:00:00Z"), Step::Create(time("2026-02-28T02:00:00Z")));
+}
+
+#[test]
+fn what_is_skipped_on_request_is_skipped_once() {
+    let now = "2026-03-01T00:00:00Z";
+    let asked = Schedule { skip_immediately: Some(true), ..schedule("0 2 * * *") };
+    assert_eq!(step(&asked, now), Step::SkipNow);
+    let skipped =
+        Schedule { skip_immediately: Some(false), last_skipped: Some(time(now)), ..schedule("0 2 * * *") };
+    assert_eq!(step(&skipped, now), Step::Wait(Some(time("2026-03-01T02:00:00Z"))));
+    let always = Settings { skip_immediately: true, ..Settings::default() };
+    assert_eq!(schedule("0 2 * * *").decide(always, &[], time(now)), Step::SkipNow);
+    assert_ne!(skipped.decide(always, &[], time(now)), Step::SkipNow);
+}
+
+#[test]
+fn a_broken_expression_is_shown_and_nothing_else_happens() {
+    let broken = Schedule { is_shown: false, skip_immediately: Some(true), ..schedule("0 25 * * *") };
+    assert_eq!(step(&broken, "2026-03-01T00:00:00Z"), Step::Show);
+    let shown = Schedule { is_shown: true, ..broken };
+    assert_eq!(step(&shown, "2026-03-01T00:00:00Z"), Step::Wait(None));
+}
+
+#[test]
+fn what_has_not_ended_counts_as_the_policy_says() {
+    use Concurrency::{Allow, Forbid, Postpone};
+    let tick = time("2026-01-02T02:00:00Z");
+    let own = backup_name("daily", tick);
+    for (concurrency, unfinished, expected) in [
+        (Postpone, vec![("a", Phase::InProgress)], Step::Postpone),
+        (Postpone, vec![("a", Phase::Queued), ("b", Phase::New)], Step::Postpone),
+        (Postpone, vec![("a", Phase::Queued), ("b", Phase::ReadyToStart)], Step::Create(tick)),
+        (Allow, vec![("a", Phase::InProgress)], Step::Create(tick)),
+        (Forbid, vec![], Step::Create(tick)),
+        (Forbid, vec![("a", Phase::New)], Step::Skip(tick, Skipped::Overlap)),
+        (Forbid, vec![("a", Phase::Queued)], Step::Skip(tick, Skipped::Overlap)),
+        (Forbid, vec![("a", Phase::ReadyToStart)], Step::Skip(tick, Skipped::Overlap)),
+        (Forbid, vec![("a", Phase::InProgress)], Step::Skip(tick, Skipped::Overlap)),
+        // Created by a leader that did not come to record it.
+        (Forbid, vec![(own.as_str(), Phase::Queued)], Step::Record(tick)),
+        (Postpone, vec![(own.as_str(), Phase::InProgress)], Step::Record(tick)),
+    ] {
+        let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
+        let found = daily.decide(Settings::default(), &unfinished, time("2026-01-02T02:00:01Z"));
+        assert_eq!(found, expected, "{concurrency:?} {unfinished:?}");
+    }
+}
+
+#[test]
+fn a_schedule_does_not_pile_up_without_end() {
+    let allow = Schedule { concurrency: Concurrency::Allow, ..schedule("0 2 * * *") };
+    let tick = time("2026-01-02T02:00:00Z");
+    for (count, expected) in [(99, Step::Create(tick)), (100, Step::Postpone)] {
+        let waiting = vec![("a", Phase::Queued); count];
+        assert_eq!(allow.decide(Settings::default(), &waiting, tick), expected, "{count}");
+    }
+}
+
+#[test]
+fn a_time_that_was_missed_by_more_than_the_deadline_has_no_backup() {
+    let daily = Schedule { deadline: Some(SignedDuration::from_hours(1)), ..schedule("0 2 * * *") };
+    let tick = time("2026-01-02T02:00:00Z");
+    assert_eq!(step(&daily, "2026-01-02T03:00:00Z"), Step::Create(tick));
+    assert_eq!(step(&daily, "2026-01-02T03:00:01Z"), Step::Skip(tick, Skipped::Late));
+    let skipped = Schedule { last_skipped: Some(tick), ..daily };
+    assert_eq!(step(&skipped, "2026-01-02T03:00:01Z"), Step::Wait(Some(time("2026-01-03T02:00:00Z"))));
+}
+
+#[test]
+fn backups_are_created_later_by_always_the_same_time() {
+    let hour = SignedDuration::from_hours(1);
+    let offsets: BTreeSet<SignedDuration> = (0..100)
+        .map(|i| Schedule { uid: format!("uid-{i}"), jitter: hour, ..schedule("0 2 * * *") }.offset())
+        .collect();
+    assert!(offsets.len() > 80 && offsets.iter().all(|offset| *offset <= hour), "{offsets:?}");
+    let daily = Schedule { jitter: hour, deadline: Some(SignedDuration::ZERO), ..schedule("0 2 * * *") };
+    let (tick, offset) = (time("2026-01-02T02:00:00Z"), daily.offset());
+    assert!(offset > SignedDuration::ZERO);
+    let decide = |now| daily.decide(Settings::default(), &[], now);
+    assert_eq!(decide(tick), Step::Wait(Some(tick + offset)));
+    assert_eq!(decide(tick + offset), Step::Create(tick));
+    assert_eq!(schedule("0 2 * * *").offset(), SignedDuration::ZERO);
+}
+
+#[test]
+fn a_status_from_the_future_does_not_silence_a_schedule() {
+    let now = "2026-01-05T00:00:00Z";
+    for far in ["2027-01-01T00:00:00Z", "2026-01-05T02:00:00Z"] {
+        let ahead = Schedule { last_backup: Some(time(far)), ..schedule("0 2 * * *") };
+        assert_eq!(step(&ahead, now), Step::Mend, "{far}");
+        let ahead = Schedule { last_skipped: Some(time(far)), ..schedule("0 2 * * *") };
+        assert_eq!(step(&ahead, now), Step::Mend, "{far}");
+    }
+    // Clocks differ.
+    let near = Schedule { last_backup: Some(time("2026-01-05T00:30:00Z")), ..schedule("0 2 * * *") };
+    assert_eq!(step(&near, now), Step::Wait(Some(time("2026-01-05T02:00:00Z"))));
+}
+
+/// The API server: it takes each name once, and writes on the version that was read.
+struct Server {
+    schedule: Schedule,
+    version: u32,
+    created: BTreeMap<String, Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    /// A leader reads the Schedule.
+    Reads(usize),
+    /// A leader decides on what it read, at its own clock, and does so much of it: nothing, the
+    /// create alone, or all.
+    Acts {
+        leader: usize,
+        ahead: i64,
+        does: u8,
+    },
+    Passes(i64),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        2 => (0_usize..2).prop_map(Happens::Reads),
+        4 => (0_usize..2, prop_oneof![6 => Just(0), 2 => -3600_i64..3600, 1 => -400_000_i64..400_000], 0_u8..3)
+            .prop_map(|(leader, ahead, does)| Happens::Acts { leader, ahead, does }),
+        3 => (1_i64..8000).prop_map(Happens::Passes),
+    ]
+}
+
+impl Server {
+    /// Writes on the version that was read.
+    fn write(&mut self, version: u32, change: impl FnOnce(&mut Schedule)) {
+        if version == self.version {
+            change(&mut self.schedule);
+            self.version += 1;
+        }
+    }
+
+    fn act(&mut self, read: &(Schedule, u32), now: Timestamp, does: u8) {
+        let (schedule, version) = read;
+        match schedule.decide(Settings::default(), &[], now) {
+            Step::Create(tick) | Step::Record(tick) => {
+                if does > 0 {
+                    self.created.entry(backup_name(&schedule.name, tick)).or_insert(tick);
+                }
+                if does > 1 {
+                    self.write(*version, |schedule| schedule.last_backup = Some(tick));
+                }
+            }
+            Step::Mend if does > 1 => self.write(*version, |schedule| {
+                schedule.last_backup = schedule.last_backup.map(|at| at.min(now));
+                schedule.last_skipped = schedule.last_skipped.map(|at| at.min(now));
+            }),
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    /// Two leaders, stale reads, crashes after the create, and clocks that jump.
+    #[test]
+    fn each_time_has_one_backup_whatever_happens(
+        cron in prop::sample::select(&["0 * * * *", "*/10 * * * *", "0 2 * * *", "CRON_TZ=Europe/Berlin 30 2 * * *"][..]),
+        events in prop::collection::vec(happens(), 1..80),
+    ) {
+        let schedule = schedule(cron);
+        let mut now = schedule.created_at;
+        let mut reads = [(schedule.clone(), 0), (schedule.clone(), 0)];
+        let mut server = Server { schedule, version: 0, created: BTreeMap::new() };
+        for event in events {
+            match event {
+                Happens::Reads(leader) => reads[leader] = (server.schedule.clone(), server.version),
+                Happens::Acts { leader, ahead, does } => {
+                    let at = now + SignedDuration::from_secs(ahead);
+                    server.act(&reads[leader].clone(), at, does);
+                }
+                Happens::Passes(seconds) => now += SignedDuration::from_secs(seconds),
+            }
+        }
+        // Each backup is for a time of the expression, and no time has two.
+        let cron = server.schedule.cron.clone().unwrap();
+        let ticks: BTreeSet<Timestamp> = server.created.values().copied().collect();
+        prop_assert_eq!(ticks.len(), server.created.len());
+        for tick in &ticks {
+            prop_assert_eq!(cron.next(*tick - SignedDuration::from_nanos(1)), Some(*tick));
+        }
+        // A leader that lives makes what is due, and then waits for a later time.
+        for _ in 0..3 {
+            server.act(&(server.schedule.clone(), server.version), now, 2);
+        }
+        let step = server.schedule.decide(Settings::default(), &[], now);
+        prop_assert!(matches!(step, Step::Wait(Some(next)) if next > now), "{:?}", step);
+        if let Some(last) = cron.last_until(server.schedule.created_at, now) {
+            prop_assert!(server.created.values().any(|tick| *tick >= last), "nothing for {}", last);
+        }
+    }
+
+    /// The times of `@every` stay on one grid, however late a backup is created.
+    #[test]
+    fn times_between_which_a_duration_lies_do_not_drift(late in prop::collection::vec(0_i64..500, 1..30)) {
+        let mut every = schedule("@every 10m");
+        let mut now = every.created_at;
+        for late in late {
+            let Step::Wait(Some(next)) = every.decide(Settings::default(), &[], now) else { unreachable!() };
+            now = next + SignedDuration::from_secs(late);
+            let Step::Create(tick) = every.decide(Settings::default(), &[], now) else { unreachable!() };
+            prop_assert_eq!(tick.duration_since(every.created_at).as_secs() % 600, 0);
+            every.last_backup = Some(tick);
+        }
+    }
+}

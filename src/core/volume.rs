@@ -1,0 +1,250 @@
+//! How the data of each volume is backed up: one decision for each claim, and one for each volume
+//! of a pod.
+//!
+//! The pods of a backup are asked first ([`of_pod`]), because a claim whose files a pod's node-agent
+//! reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
+
+pub mod class;
+
+use std::fmt;
+
+use crate::policy::volume::Action;
+
+/// Kinds of volumes whose content comes from elsewhere: no backup reads their files.
+pub const NEVER: [&str; 5] = ["hostPath", "secret", "configMap", "projected", "downwardAPI"];
+/// Prefix of the volume with a service account's token, as older clusters named it.
+const TOKEN: &str = "default-token";
+
+/// What the Backup says of all volumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// `snapshotVolumes`; `None`: snapshots are taken where they can be.
+    pub snapshots: Option<bool>,
+    /// `defaultVolumesToFsBackup`: files of all volumes that a pod does not exclude, instead of
+    /// those that it names.
+    pub files: bool,
+    /// `snapshotMoveData`: the data of snapshots is moved into the storage location.
+    pub moves: bool,
+}
+
+/// What is known of a claim and of the volume that it is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The action of the first volume policy that matches.
+    pub policy: Option<Action>,
+    /// A pod of the backup has its files backed up.
+    pub by_files: bool,
+    pub is_bound: bool,
+    /// Its volume belongs to a CSI driver.
+    pub is_csi: bool,
+    /// There is a VolumeSnapshotClass for that driver.
+    pub has_class: bool,
+}
+
+/// What becomes of the data of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is not stored, and need not be.
+    Skip(Skip),
+    /// A node-agent reads its files, in a pod.
+    Files,
+    /// A CSI snapshot stays in the storage.
+    Snapshot,
+    /// A CSI snapshot is taken, and its data is moved into the storage location.
+    Move,
+    /// Nothing can store it.
+    Nothing(Lack),
+}
+
+/// Why the data of a claim need not be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    Policy,
+    Unwanted,
+    Unbound,
+}
+
+/// Why nothing can store the data of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// A policy asks for its files, and no pod of the backup that runs has it mounted.
+    Pod,
+    /// A policy leaves it to a plugin.
+    Plugin,
+    /// The volume belongs to no CSI driver.
+    Driver,
+    /// The driver has no VolumeSnapshotClass.
+    Class,
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Policy => "a volume policy skips it",
+            Self::Unwanted => "spec.snapshotVolumes is false",
+            Self::Unbound => "the claim is bound to no volume",
+        })
+    }
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pod => {
+                "a volume policy asks for its files, and no running pod of the backup has it mounted"
+            }
+            Self::Plugin => {
+                "a volume policy leaves it to a plugin (action custom), and berth runs no plugins"
+            }
+            Self::Driver => "its volume belongs to no CSI driver, and no pod asks for its files",
+            Self::Class => "its CSI driver has no VolumeSnapshotClass",
+        })
+    }
+}
+
+/// The decision for a claim. The order of the questions is Velero's (contract 7.1), except that a
+/// claim which no pod can have backed up is snapshotted instead.
+pub fn of_claim(wish: &Wish, claim: &Claim) -> Decision {
+    match claim.policy {
+        Some(Action::Skip) => return Decision::Skip(Skip::Policy),
+        Some(Action::FsBackup) if claim.by_files => return Decision::Files,
+        Some(Action::FsBackup) => return Decision::Nothing(Lack::Pod),
+        Some(Action::Custom) => return Decision::Nothing(Lack::Plugin),
+        Some(Action::Snapshot) => {}
+        None if claim.by_files => return Decision::Files,
+        None if wish.snapshots == Some(false) => return Decision::Skip(Skip::Unwanted),
+        None => {}
+    }
+    if !claim.is_bound {
+        Decision::Skip(Skip::Unbound)
+    } else if !claim.is_csi {
+        Decision::Nothing(Lack::Driver)
+    } else if !claim.has_class {
+        Decision::Nothing(Lack::Class)
+    } else if wish.moves {
+        Decision::Move
+    } else {
+        Decision::Snapshot
+    }
+}
+
+/// Whether the Backup asks for the data of this claim. A request that is not served is an error; a
+/// backup that only takes what can be taken warns of it.
+pub fn is_asked_for(wish: &Wish, policy: Option<Action>) -> bool {
+    match policy {
+        Some(action) => action != Action::Skip,
+        None => wish.snapshots == Some(true) || (wish.moves && wish.snapshots != Some(false)),
+    }
+}
+
+/// What is known of a volume of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodVolume<'a> {
+    pub name: &'a str,
+    /// The key of its source, as in [`crate::policy::volume::KINDS`].
+    pub kind: &'a str,
+    /// The action of the first volume policy that matches.
+    pub policy: Option<Action>,
+    /// The annotation that asks for its files names it.
+    pub is_named: bool,
+    /// The annotation that excludes volumes names it.
+    pub is_excluded: bool,
+    /// It is of a claim, and the backup takes no claims.
+    pub is_of_untaken_claim: bool,
+    /// The data of its claim is stored already: through another pod, or by a snapshot.
+    pub is_stored: bool,
+    /// It is of a claim whose volume is a path of the node.
+    pub is_host_path: bool,
+    /// A container has it as a block device.
+    pub is_device: bool,
+    /// A container has it in its file system.
+    pub is_mounted: bool,
+    pub pod: PodPhase,
+}
+
+/// Whether a node-agent can read volumes of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    Running,
+    /// Succeeded or Failed: its volumes are not there any more.
+    Ended,
+    /// Any other phase.
+    Waiting,
+}
+
+/// What becomes of the files of a pod's volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfPod {
+    /// Nobody asks for them.
+    No,
+    /// The pod's node-agent reads them.
+    Files,
+    /// They were asked for and cannot be read.
+    Skip(Obstacle),
+}
+
+/// Why the files of a pod's volume cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    Stored,
+    Ended,
+    Waiting,
+    HostPath,
+    Device,
+    Unmounted,
+}
+
+impl Obstacle {
+    /// Whether something is missing: not if the data is stored in another way, or is gone with its
+    /// pod.
+    pub fn is_loss(self) -> bool {
+        !matches!(self, Self::Stored | Self::Ended)
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stored => "the data of its claim is stored in another way",
+            Self::Ended => "the pod has ended",
+            Self::Waiting => "the pod does not run",
+            Self::HostPath => "it is a path of the node, which node-agents do not read",
+            Self::Device => "it is a block device, of which node-agents read no files",
+            Self::Unmounted => "no container has it mounted",
+        })
+    }
+}
+
+/// The decision for a volume of a pod (contract 7.1).
+pub fn of_pod(wish: &Wish, volume: &PodVolume<'_>) -> OfPod {
+    let is_never =
+        NEVER.contains(&volume.kind) || volume.name.starts_with(TOKEN) || volume.is_of_untaken_claim;
+    let is_wanted = match volume.policy {
+        Some(action) => action == Action::FsBackup,
+        None if wish.files => !volume.is_excluded,
+        None => volume.is_named,
+    };
+    if is_never || !is_wanted {
+        return OfPod::No;
+    }
+    let obstacles = [
+        (volume.pod == PodPhase::Ended, Obstacle::Ended),
+        (volume.is_stored, Obstacle::Stored),
+        (volume.pod == PodPhase::Waiting, Obstacle::Waiting),
+        (volume.is_host_path, Obstacle::HostPath),
+        (volume.is_device, Obstacle::Device),
+        (!volume.is_mounted, Obstacle::Unmounted),
+    ];
+    match obstacles.into_iter().find(|(is_there, _)| *is_there) {
+        Some((_, obstacle)) => OfPod::Skip(obstacle),
+        None => OfPod::Files,
+    }
+}
+
+/// The names in an annotation that lists volumes.
+pub fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

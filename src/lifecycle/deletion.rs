@@ -1,0 +1,159 @@
+//! Carries out DeleteBackupRequests. What is done next is decided in [`berth_core::deletion`]; this
+//! module looks and acts. It keeps nothing in memory that a deletion needs, so the next leader
+//! continues where this one stopped.
+
+mod carry;
+mod restores;
+mod snapshots;
+mod volumes;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
+use berth_core::deletion::{Task, Waiting, plan};
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::Api;
+use kube::runtime::watcher;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::Lifecycle;
+use crate::cache::{Cache, Shared};
+use crate::pace::paced;
+use crate::text::chain;
+use crate::watch::{of_namespace, reflect};
+use crate::write::{Answer, Write, delete};
+
+use carry::{Carrying, Ended};
+
+/// Deletions at the same time, each of another Backup.
+const AT_ONCE: usize = 4;
+/// Removals of old requests at the same time.
+const REMOVALS: usize = 8;
+/// How often old requests are looked for.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Changes that come together are looked at together.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How long a request rests that could neither be carried out nor be ended.
+const REST: Duration = Duration::from_secs(60);
+
+/// The requests of the namespace, from a watch.
+type Requests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
+
+/// What a finished piece of work was about.
+enum Done {
+    Carried { backup: String, uid: String, ended: Ended },
+    Removed { name: String },
+}
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let requests = Requests::default();
+    let watching = reflect(
+        of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
+        watcher::Config::default(),
+        |request: DeleteBackupRequest| (request.name_any(), Arc::new(request)),
+        |event| requests.write(|cache| cache.observe(event)),
+    );
+    tokio::join!(watching, work(lifecycle, &requests));
+}
+
+async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+    let mut changed = requests.changed();
+    let mut under_way: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
+    let (mut backups, mut removing) = (HashSet::new(), HashSet::new());
+    // Requests that are not carried out again now: those that have ended, until the watch shows it.
+    let mut resting: HashMap<String, Instant> = HashMap::new();
+    loop {
+        let all: Vec<Arc<DeleteBackupRequest>> = requests.read().values().cloned().collect();
+        resting.retain(|_, until| *until > Instant::now());
+        let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
+        for task in plan(&waiting, Timestamp::now()) {
+            let of = |name: &str| all.iter().find(|request| request.metadata.name.as_deref() == Some(name));
+            match task {
+                Task::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
+                    if let Some(request) = of(name) {
+                        removing.insert(name.to_owned());
+                        under_way.push(remove(lifecycle, Arc::clone(request)).boxed());
+                    }
+                }
+                Task::CarryOut(name) if backups.len() < AT_ONCE => {
+                    let Some(request) = of(name) else { continue };
+                    let uid = request.uid().unwrap_or_default();
+                    let backup = request.spec.backup_name.clone();
+                    if resting.contains_key(&uid) || !backups.insert(backup.clone()) {
+                        continue;
+                    }
+                    let request = Arc::clone(request);
+                    let carried = async move {
+                        let ended = Carrying::new(lifecycle, requests, request).run().await;
+                        Done::Carried { backup, uid, ended }
+                    };
+                    under_way.push(carried.boxed());
+                }
+                _ => {}
+            }
+        }
+        tokio::select! {
+            _ = changed.changed() => sleep(SETTLE).await,
+            Some(done) = under_way.next(), if !under_way.is_empty() => match done {
+                Done::Carried { backup, uid, ended } => {
+                    backups.remove(&backup);
+                    let rest = match ended { Ended::Yes => REST * 10, Ended::Not => REST };
+                    resting.insert(uid, Instant::now() + rest);
+                }
+                Done::Removed { name } => drop(removing.remove(&name)),
+            },
+            () = sleep(paced(PERIOD)) => {}
+        }
+    }
+}
+
+fn waiting(request: &DeleteBackupRequest) -> Waiting<'_> {
+    let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    Waiting {
+        name: request.metadata.name.as_deref().unwrap_or_default(),
+        backup: &request.spec.backup_name,
+        created,
+        has_begun: request.phase() == Phase::InProgress,
+        is_processed: request.phase() == Phase::Processed,
+    }
+}
+
+/// Other requests for the same Backup object. One that names another Backup of the same name is
+/// none of them, unless it is done.
+fn others(requests: &Requests, of: &DeleteBackupRequest, uid: Option<&str>) -> Vec<Arc<DeleteBackupRequest>> {
+    let state = requests.read();
+    let is_other = |other: &&Arc<DeleteBackupRequest>| {
+        let asked = other.labels().get(keys::BACKUP_UID).map(String::as_str);
+        let is_same = asked.is_none() || uid.is_none() || asked == uid;
+        other.spec.backup_name == of.spec.backup_name
+            && other.metadata.uid != of.metadata.uid
+            && (is_same || other.phase() == Phase::Processed)
+    };
+    state.values().filter(is_other).cloned().collect()
+}
+
+async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> Done {
+    let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let name = request.name_any();
+    match delete(&api, Write::to(&name).uid(request.metadata.uid.as_deref())).await {
+        Answer::Written(()) | Answer::Gone(_) => {}
+        Answer::Conflict(error) | Answer::Refused(error) => {
+            warn!(%name, error = chain(&error), "could not remove a DeleteBackupRequest that is done");
+            sleep(REST).await;
+        }
+        Answer::TimedOut => sleep(REST).await,
+    }
+    Done::Removed { name }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,528 @@
+//! One DeleteBackupRequest, step after step.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use berth_api::keys::{self, is_set};
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::{
+    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
+    DeleteBackupRequestPhase as Phase,
+};
+use berth_core::claim::Claim;
+use berth_core::deletion::{
+    Backup as SeenBackup, DELETION, Inherited, Known, Location, Owner, Request, Restores, Seen, Step,
+    Stranger, Volumes, next, owner,
+};
+use berth_core::location::{DEFAULT_LOCATION, choose};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::{Resource as _, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::{Requests, others};
+use crate::events::What;
+use crate::lifecycle::Lifecycle;
+use crate::patch::{digest, known_location};
+use crate::storage::{ClaimError, Layout, Survey};
+use crate::write::{Answer, Pauses, Write, delete, patch, patch_to_fit};
+
+/// How long a deletion is tried that fails, until its request ends with the reason.
+const PATIENCE: Duration = Duration::from_secs(600);
+const CALL: Duration = Duration::from_secs(10);
+/// Time-out of one step. Removing many files takes a while.
+const STEP: Duration = Duration::from_secs(300);
+/// Steps of one deletion that follow each other without a pause.
+const STEPS: usize = 1000;
+/// Between two looks at a store that cannot be used.
+const LOOK: Duration = Duration::from_secs(5);
+/// Errors of a request, and characters of each.
+const ERRORS: usize = 20;
+const LENGTH: usize = 1000;
+/// Namespace by whose UID a cluster is known.
+const OF_CLUSTER: &str = "kube-system";
+
+/// Is there nothing left to do for the request?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Yes,
+    Not,
+}
+
+/// What a step of a deletion leads to.
+enum Progress {
+    Next,
+    Ended,
+    Later(String),
+}
+
+/// A deletion, and what this process knows of it. Whatever decides is read again before each step.
+pub(super) struct Carrying<'a> {
+    pub(super) lifecycle: &'a Lifecycle,
+    requests: &'a Requests,
+    request: Arc<DeleteBackupRequest>,
+    cluster: Option<String>,
+    /// UIDs of requests that this deletion has removed, which the watch may still show.
+    removed: HashSet<String>,
+    /// The snapshots were removed, though the files that name them are still there.
+    pub(super) are_snapshots_gone: bool,
+    /// For the metrics, after the Backup is gone.
+    schedule: Option<String>,
+    is_counted: bool,
+}
+
+/// What one look has found besides what [`next`] decides on.
+struct Found {
+    request: DeleteBackupRequest,
+    backup: Option<DynamicObject>,
+    location: Option<BackupStorageLocation>,
+    layout: Option<Layout>,
+    survey: Option<Survey>,
+    volumes: super::volumes::Found,
+    restores: Vec<DynamicObject>,
+}
+
+impl<'a> Carrying<'a> {
+    pub(super) fn new(
+        lifecycle: &'a Lifecycle,
+        requests: &'a Requests,
+        request: Arc<DeleteBackupRequest>,
+    ) -> Self {
+        Self {
+            lifecycle,
+            requests,
+            request,
+            cluster: None,
+            removed: HashSet::new(),
+            are_snapshots_gone: false,
+            schedule: None,
+            is_counted: false,
+        }
+    }
+
+    pub(super) fn backup_name(&self) -> &str {
+        &self.request.spec.backup_name
+    }
+
+    fn api(&self) -> Api<DeleteBackupRequest> {
+        Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace)
+    }
+
+    pub(super) fn backups(&self) -> Api<DynamicObject> {
+        self.dynamic(&ApiResource::erase::<Backup>(&()))
+    }
+
+    pub(super) fn dynamic(&self, kind: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace, kind)
+    }
+
+    /// Carries the request out, until it has ended or has failed for too long.
+    pub(super) async fn run(mut self) -> Ended {
+        let begun = Instant::now();
+        let mut pauses = Pauses::default();
+        let mut steps = 0;
+        loop {
+            let stepped = timeout(STEP, self.step()).await;
+            let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
+                Ok(Progress::Next) if steps < STEPS => {
+                    steps += 1;
+                    pauses = Pauses::default();
+                    continue;
+                }
+                Ok(Progress::Next) => {
+                    sleep(LOOK).await;
+                    "it takes more steps than a deletion can have".to_owned()
+                }
+                Ok(Progress::Ended) => return Ended::Yes,
+                Ok(Progress::Later(why)) => {
+                    sleep(LOOK).await;
+                    why
+                }
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
+                    pauses.wait().await;
+                    why
+                }
+            };
+            if begun.elapsed() < PATIENCE {
+                continue;
+            }
+            let ended = match self.read().await {
+                Ok(Some(request)) => {
+                    let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
+                    let why = format!(
+                        "given up after {} minutes: {why}: what is left of the backup is removed by the next request",
+                        PATIENCE.as_secs() / 60
+                    );
+                    self.end(&request, backup.as_ref(), vec![why]).await.is_ok()
+                }
+                Ok(None) => true,
+                Err(_) => false,
+            };
+            return if ended { Ended::Yes } else { Ended::Not };
+        }
+    }
+
+    pub(super) async fn get<K>(&self, api: &Api<K>, name: &str) -> anyhow::Result<Option<K>>
+    where
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let found = timeout(CALL, api.get_opt(name)).await;
+        Ok(found.context("the API server did not answer in time")?.map_err(told)?)
+    }
+
+    /// The request as it stands now. `None`: it is gone, or done.
+    async fn read(&self) -> anyhow::Result<Option<DeleteBackupRequest>> {
+        let found = self.get(&self.api(), &self.request.name_any()).await?;
+        let is_same = |found: &DeleteBackupRequest| {
+            found.metadata.uid == self.request.metadata.uid && found.phase() != Phase::Processed
+        };
+        Ok(found.filter(is_same))
+    }
+
+    async fn step(&mut self) -> anyhow::Result<Progress> {
+        let Some(request) = self.read().await? else { return Ok(Progress::Ended) };
+        let has_begun = request.phase() == Phase::InProgress;
+        let name = request.spec.backup_name.clone();
+        let backup = match name.as_str() {
+            "" => None,
+            name => self.get(&self.backups(), name).await?,
+        };
+        if let Some(backup) = &backup {
+            self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
+        }
+        let asked = request.labels().get(keys::BACKUP_UID).cloned();
+        let uid = backup.as_ref().and_then(|backup| backup.uid()).or_else(|| asked.clone());
+        let mut others = others(self.requests, &request, uid.as_deref());
+        others.retain(|other| other.uid().is_none_or(|uid| !self.removed.contains(&uid)));
+        let wanted = wanted_location(&request, backup.as_ref());
+        let location = self.location(&wanted).await?;
+        let shown = location.as_ref().map_or(wanted.clone(), |location| location.name_any());
+        let mut found = Found {
+            request,
+            backup,
+            location,
+            layout: None,
+            survey: None,
+            volumes: super::volumes::Found::default(),
+            restores: Vec::new(),
+        };
+        let (mut folder, mut volumes, mut restores) = (None, None, None);
+        loop {
+            let step = next(&Seen {
+                request: Request {
+                    backup: &name,
+                    uid: asked.as_deref(),
+                    has_begun,
+                    has_others: !others.is_empty(),
+                },
+                backup: found.backup.as_ref().map(seen_backup),
+                location: seen_location(found.location.as_ref(), &shown),
+                folder: folder.clone(),
+                volumes: volumes.clone(),
+                restores: restores.clone(),
+            });
+            match step {
+                Step::LookAtFolder => folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?),
+                Step::LookAtVolumes => {
+                    let is_strange = matches!(folder, Some(Owner::Stranger(_)));
+                    let layout = found.layout.as_ref().filter(|_| !is_strange);
+                    let uid = found.backup.as_ref().and_then(|backup| backup.uid()).unwrap_or_default();
+                    found.volumes = self.look_at_volumes(layout, &uid).await?;
+                    volumes = Some(Volumes {
+                        out_of_reach: found.volumes.out_of_reach.clone(),
+                        snapshots: found.volumes.snapshots.len(),
+                    });
+                }
+                Step::LookAtRestores => {
+                    let (ended, running) = self.look_at_restores().await?;
+                    let running = running.iter().map(|restore| restore.name_any()).collect();
+                    restores = Some(Restores { running, ended: ended.len() });
+                    found.restores = ended;
+                }
+                Step::RemoveOthers => {
+                    for other in &others {
+                        self.remove_request(other).await?;
+                    }
+                    return Ok(Progress::Next);
+                }
+                step => return self.act(step, &found).await,
+            }
+        }
+    }
+
+    async fn act(&mut self, step: Step, found: &Found) -> anyhow::Result<Progress> {
+        let request = &found.request;
+        match step {
+            Step::TakeOut | Step::RemoveBackup => {
+                let backup = found.backup.as_ref().context("the Backup is gone")?;
+                // Only as it was looked at, because a Backup that waits may start meanwhile.
+                written(delete(&self.backups(), Write::on(backup)).await)
+                    .context("failed to remove the Backup")?;
+                if step == Step::TakeOut {
+                    self.count_begun();
+                    self.done(request, &backup.uid().unwrap_or_default(), "taken out of the queue").await?;
+                    return Ok(Progress::Ended);
+                }
+            }
+            Step::Begin => {
+                let backup = found.backup.as_ref().context("the Backup is gone")?;
+                let location = found.location.as_ref().map(|location| location.name_any());
+                let change = json!({
+                    "metadata": {
+                        "labels": {
+                            keys::BACKUP_NAME: keys::label_value(self.backup_name(), digest),
+                            keys::BACKUP_UID: backup.uid(),
+                        },
+                        "annotations": {keys::DELETES_IN: location},
+                    },
+                    "status": {"phase": Phase::InProgress.as_str()},
+                });
+                written(patch(&self.api(), Write::on(request), change).await)
+                    .context("failed to write the request")?;
+                info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
+            }
+            Step::Mark => {
+                let backup = found.backup.as_ref().context("the Backup is gone")?;
+                let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
+                written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
+                    .context("failed to make the Backup Deleting")?;
+                self.count_begun();
+            }
+            Step::Claim => self.claim(found).await?,
+            Step::RemoveSnapshots => {
+                let removed = self.remove_snapshots(&found.volumes.snapshots).await;
+                let is_left = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).leaves_volumes);
+                match removed {
+                    Err(error) if is_left => {
+                        warn!(
+                            backup = self.backup_name(),
+                            error = format!("{error:#}"),
+                            "leaving snapshots where they are, as an annotation asks"
+                        );
+                    }
+                    removed => removed?,
+                }
+                self.are_snapshots_gone = true;
+            }
+            Step::RemoveFiles => self.remove_files(found).await?,
+            Step::RemoveRestores => self.remove_restores(found.layout.as_ref(), &found.restores).await?,
+            Step::Done => {
+                let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
+                self.done(request, &uid, "deleted, with all that was stored of it").await?;
+                return Ok(Progress::Ended);
+            }
+            Step::Forget => {
+                self.remove_request(request).await?;
+                return Ok(Progress::Ended);
+            }
+            Step::Wait(why) => return Ok(Progress::Later(why)),
+            Step::End(errors) => {
+                self.count_begun();
+                self.end(request, found.backup.as_ref(), errors).await?;
+                return Ok(Progress::Ended);
+            }
+            Step::RemoveOthers | Step::LookAtFolder | Step::LookAtVolumes | Step::LookAtRestores => {}
+        }
+        Ok(Progress::Next)
+    }
+
+    fn count_begun(&mut self) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.lifecycle.metrics.deletion_begun(self.schedule.as_deref());
+        }
+    }
+
+    async fn remove_request(&mut self, request: &DeleteBackupRequest) -> anyhow::Result<()> {
+        let name = request.name_any();
+        written(delete(&self.api(), Write::to(&name).uid(request.metadata.uid.as_deref())).await)
+            .with_context(|| format!("failed to remove DeleteBackupRequest {name}"))?;
+        self.removed.extend(request.uid());
+        Ok(())
+    }
+
+    /// Removes the requests of a Backup that is gone.
+    async fn done(&mut self, request: &DeleteBackupRequest, uid: &str, note: &str) -> anyhow::Result<()> {
+        for other in others(self.requests, request, Some(uid)) {
+            self.remove_request(&other).await?;
+        }
+        self.remove_request(request).await?;
+        info!(backup = self.backup_name(), %uid, "a backup is {note}");
+        self.lifecycle.events.tell(What::Deleted, self.backup_name(), uid, note);
+        self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), true);
+        Ok(())
+    }
+
+    /// Ends the request with errors.
+    async fn end(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: Option<&DynamicObject>,
+        errors: Vec<String>,
+    ) -> anyhow::Result<()> {
+        let errors: Vec<String> =
+            errors.into_iter().take(ERRORS).map(|error| error.chars().take(LENGTH).collect()).collect();
+        let change = json!({"status": {"phase": Phase::Processed.as_str(), "errors": errors}});
+        written(patch(&self.api(), Write::on(request), change).await).context("failed to end the request")?;
+        let why = errors.join("; ");
+        warn!(backup = self.backup_name(), request = request.name_any(), %why, "could not delete a backup");
+        if let Some(uid) = backup.and_then(|backup| backup.uid()) {
+            self.lifecycle.events.tell(What::DeletionFailed, self.backup_name(), &uid, why);
+        }
+        self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), false);
+        Ok(())
+    }
+
+    async fn location(&self, wanted: &str) -> anyhow::Result<Option<BackupStorageLocation>> {
+        let api: Api<BackupStorageLocation> =
+            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
+        if !wanted.is_empty() {
+            return self.get(&api, wanted).await;
+        }
+        let listed = crate::client::list(&self.lifecycle.clients.call, &self.lifecycle.namespace);
+        let listed = timeout(CALL, listed).await.context("the API server did not answer in time")?;
+        let mut all: Vec<BackupStorageLocation> = listed.map_err(told)?.items;
+        let known: Vec<_> = all.iter().map(known_location).collect();
+        let chosen = choose(&known, wanted).map_or(DEFAULT_LOCATION, |location| location.name.as_str());
+        let position = all.iter().position(|location| location.name_any() == chosen);
+        Ok(position.map(|position| all.swap_remove(position)))
+    }
+
+    async fn cluster(&mut self) -> anyhow::Result<String> {
+        if let Some(cluster) = &self.cluster {
+            return Ok(cluster.clone());
+        }
+        let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
+        let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await;
+        let found = found.context("the API server did not answer in time")?.map_err(told)?;
+        let uid = found.metadata.uid.context("namespace kube-system has no UID")?;
+        self.cluster = Some(uid.clone());
+        Ok(uid)
+    }
+
+    /// `asked`: the UID that the request records, for the time after the Backup.
+    async fn look_at_folder(&mut self, found: &mut Found, asked: Option<&str>) -> anyhow::Result<Owner> {
+        let location = found.location.as_ref().context("the location is gone")?;
+        let opened = self.lifecycle.opener.open_existing(location).await;
+        let store = opened.map_err(|error| anyhow!(crate::text::chain(&error)))?;
+        let prefix = location.spec.object_storage.prefix.as_deref();
+        let layout = Layout::new(store, prefix, self.backup_name());
+        let survey = match layout.survey().await {
+            Ok(survey) => survey,
+            Err(ClaimError::Unreadable(_)) => return Ok(Owner::Stranger(Stranger::Unknown)),
+            Err(error) => return Err(anyhow!(crate::text::chain(&error))),
+        };
+        let uid = found.backup.as_ref().and_then(|backup| backup.uid());
+        let uid = uid.or_else(|| asked.map(str::to_owned)).unwrap_or_default();
+        let time = |key: &str| {
+            let text = found.backup.as_ref()?.data.pointer(&format!("/status/{key}"))?.as_str()?;
+            text.parse::<Timestamp>().ok()
+        };
+        let known = Known {
+            cluster: self.cluster().await?,
+            uid,
+            started: time("startTimestamp"),
+            completed: time("completionTimestamp"),
+        };
+        let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
+        let whose = owner(&known, &survey.stored, Inherited(inherits));
+        (found.layout, found.survey) = (Some(layout), Some(survey));
+        Ok(whose)
+    }
+
+    /// Writes the claim of this deletion in place of what was looked at.
+    async fn claim(&mut self, found: &Found) -> anyhow::Result<()> {
+        let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
+            return Ok(());
+        };
+        let ours = Claim {
+            cluster: self.cluster().await?,
+            namespace: self.lifecycle.namespace.clone(),
+            backup: backup.uid().unwrap_or_default(),
+            run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
+            before: None,
+        };
+        let claimed = layout.claim(&ours, survey.version.clone()).await;
+        claimed.map_err(|error| anyhow!(crate::text::chain(&error))).context("failed to claim the folder")
+    }
+
+    async fn remove_files(&self, found: &Found) -> anyhow::Result<()> {
+        let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
+        let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
+            return Ok(());
+        };
+        // What a dead run has begun is in no list, and costs money.
+        let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
+        let aborted = match unfinished {
+            Ok(unfinished) => unfinished.abort().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = aborted {
+            warn!(
+                backup = self.backup_name(),
+                error = format!("{error:#}"),
+                "could not abort unfinished uploads of a backup that is deleted"
+            );
+        }
+        let removed = layout.remove_folder(claim).await;
+        match removed.map_err(|error| anyhow!(crate::text::chain(&error))) {
+            Ok(true) => {
+                info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
+            }
+            // The next step continues.
+            Ok(false) => {}
+            Err(error) => return Err(error.context("failed to remove the files of the backup")),
+        }
+        Ok(())
+    }
+}
+
+/// The API server's own words.
+pub(super) fn told(error: kube::Error) -> anyhow::Error {
+    anyhow!(crate::text::chain(&error))
+}
+
+/// Gone is as good as written, where something is removed or no longer matters.
+pub(super) fn written<K>(answer: Answer<K>) -> anyhow::Result<()> {
+    match answer {
+        Answer::Written(_) | Answer::Gone(_) => Ok(()),
+        answer => answer.written().map(drop).map_err(told),
+    }
+}
+
+/// The name of the location. Before a deletion has begun nobody but the Backup is believed.
+fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>) -> String {
+    let of_backup = backup.map(|backup| {
+        backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default().to_owned()
+    });
+    let recorded = || request.annotations().get(keys::DELETES_IN).cloned();
+    of_backup.or_else(recorded).unwrap_or_default()
+}
+
+fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
+    let annotations = backup.annotations();
+    let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
+    SeenBackup {
+        uid: backup.meta().uid.as_deref().unwrap_or_default(),
+        phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
+        kept: kept.map(String::as_str),
+        leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),
+    }
+}
+
+fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> Location<'a> {
+    let Some(location) = location else { return Location::Missing(name) };
+    let phase = location.status.as_ref().and_then(|status| status.phase);
+    match location.spec.access_mode {
+        Some(AccessMode::ReadOnly) => Location::ReadOnly(name),
+        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => Location::Unavailable(name),
+        _ => Location::Usable,
+    }
+}

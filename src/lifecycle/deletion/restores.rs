@@ -1,0 +1,115 @@
+//! The Restores of a backup that is deleted, and their files.
+
+use anyhow::{Context as _, anyhow};
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::carry::{Carrying, told, written};
+use crate::client::is_not_found;
+use crate::storage::Layout;
+use crate::write::{Write, delete, patch};
+
+/// Velero's server removes it when it has removed the files of a Restore. Here that is done already.
+const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
+const PAGE: u32 = 500;
+/// Objects of one kind that are read for one deletion.
+const MOST: usize = 100_000;
+const CALL: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// All objects of a kind; none where the cluster does not know the kind.
+pub(super) async fn list(
+    api: &Api<DynamicObject>,
+    selector: Option<&str>,
+    mut keep: impl FnMut(&DynamicObject) -> bool,
+) -> anyhow::Result<Vec<DynamicObject>> {
+    let mut params = ListParams::default().limit(PAGE);
+    if let Some(selector) = selector {
+        params = params.labels(selector);
+    }
+    let mut all = Vec::new();
+    loop {
+        let page = timeout(CALL, api.list(&params)).await.context("the API server did not answer in time")?;
+        let page = match page {
+            Ok(page) => page,
+            Err(error) if is_not_found(&error) => return Ok(all),
+            Err(error) => return Err(told(error)),
+        };
+        all.extend(page.items.into_iter().filter(|object| keep(object)));
+        if all.len() >= MOST {
+            return Err(anyhow!("there are more than {MOST} objects to look at"));
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn phase(restore: &DynamicObject) -> &str {
+    restore.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()
+}
+
+impl Carrying<'_> {
+    fn restores(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("velero.io", "v1", "Restore");
+        self.dynamic(&ApiResource::from_gvk_with_plural(&kind, "restores"))
+    }
+
+    /// The Restores of the backup: those that have ended, and the others.
+    pub(super) async fn look_at_restores(&self) -> anyhow::Result<(Vec<DynamicObject>, Vec<DynamicObject>)> {
+        let is_of_backup = |restore: &DynamicObject| {
+            let of = restore.data.pointer("/spec/backupName").and_then(Value::as_str);
+            let goes = restore.metadata.deletion_timestamp.is_some();
+            let is_ours = restore.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+            // One that is being deleted and waits for somebody else is done with here.
+            of == Some(self.backup_name()) && (!goes || is_ours)
+        };
+        let all = list(&self.restores(), None, is_of_backup).await.context("failed to list the Restores")?;
+        let has_ended = |restore: &DynamicObject| {
+            let ends = ["Completed", "PartiallyFailed", "Failed", "FailedValidation"];
+            ends.contains(&phase(restore)) || restore.metadata.deletion_timestamp.is_some()
+        };
+        Ok(all.into_iter().partition(has_ended))
+    }
+
+    /// Removes Restores that have ended, files first.
+    pub(super) async fn remove_restores(
+        &self,
+        layout: Option<&Layout>,
+        restores: &[DynamicObject],
+    ) -> anyhow::Result<()> {
+        let api = self.restores();
+        for restore in restores {
+            let name = restore.name_any();
+            // One that was refused has stored nothing: what is there is somebody else's.
+            if let Some(layout) = layout.filter(|_| phase(restore) != "FailedValidation") {
+                let removed = layout.remove_restore(&name).await;
+                let is_all = removed.map_err(|error| anyhow!(crate::text::chain(&error)));
+                if !is_all.with_context(|| format!("failed to remove the files of Restore {name}"))? {
+                    return Ok(());
+                }
+            }
+            let mut that_one = restore.clone();
+            let finalizers = restore.metadata.finalizers.clone().unwrap_or_default();
+            if finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+                let left: Vec<&String> =
+                    finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+                let change = json!({"metadata": {"finalizers": left}});
+                match patch(&api, Write::on(restore), change).await {
+                    crate::write::Answer::Written(now) => that_one = now,
+                    answer => {
+                        written(answer).with_context(|| format!("failed to release Restore {name}"))?;
+                        continue;
+                    }
+                }
+            }
+            let uid = that_one.metadata.uid.as_deref();
+            written(delete(&api, Write::to(&name).uid(uid)).await)
+                .with_context(|| format!("failed to remove Restore {name}"))?;
+        }
+        Ok(())
+    }
+}

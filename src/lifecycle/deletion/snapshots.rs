@@ -1,0 +1,178 @@
+//! Removes CSI snapshots. The VolumeSnapshotContent that a snapshot had is gone since its backup
+//! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own, with
+//! the deletion policy Delete, and this content is deleted: the driver then deletes the snapshot. The
+//! content has its finalizer from the beginning, because without it the API server would let the
+//! content go before the driver has seen it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use berth_api::keys;
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::info;
+
+use super::carry::{Carrying, told, written};
+use super::restores::list;
+use super::volumes::Snapshot;
+use crate::client::is_not_found;
+use crate::pace::paced;
+use crate::patch::digest;
+use crate::write::{Answer, Write, create, delete, patch};
+
+/// The snapshot controller's own: the driver's sidecar removes it once the snapshot is deleted.
+const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+/// How long one look waits for drivers.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_secs(1);
+const CALL: Duration = Duration::from_secs(10);
+
+fn contents(client: kube::Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
+    Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents"))
+}
+
+fn snapshots(client: kube::Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshot");
+    Api::namespaced_with(client, namespace, &ApiResource::from_gvk_with_plural(&kind, "volumesnapshots"))
+}
+
+impl Carrying<'_> {
+    fn contents(&self) -> Api<DynamicObject> {
+        contents(self.lifecycle.clients.call.clone())
+    }
+
+    /// Does the cluster know VolumeSnapshotContents?
+    pub(super) async fn has_snapshots(&self) -> anyhow::Result<bool> {
+        let params = ListParams::default().limit(1);
+        match timeout(CALL, self.contents().list(&params)).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(error)) if is_not_found(&error) => Ok(false),
+            Ok(Err(error)) => Err(told(error)).context("failed to list VolumeSnapshotContents"),
+            Err(_) => bail!("the API server did not answer in time"),
+        }
+    }
+
+    /// Removes snapshots from their storage, and waits until their drivers have done so.
+    pub(super) async fn remove_snapshots(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
+        self.check_others(all).await?;
+        let mut pending = Vec::new();
+        for snapshot in all {
+            pending.push(self.remove_snapshot(snapshot).await?);
+        }
+        let begun = Instant::now();
+        while let Some(name) = pending.last() {
+            match self.get(&self.contents(), name).await? {
+                None => drop(pending.pop()),
+                Some(content) if begun.elapsed() >= PATIENCE => {
+                    let why = content.data.pointer("/status/error/message").and_then(Value::as_str);
+                    let why = why.unwrap_or("it does not say why").chars().take(300).collect::<String>();
+                    return Err(anyhow!(
+                        "the CSI driver has not deleted {} snapshots yet (VolumeSnapshotContent {name}: {why})",
+                        pending.len()
+                    ));
+                }
+                Some(_) => sleep(paced(LOOK)).await,
+            }
+        }
+        info!(backup = self.backup_name(), snapshots = all.len(), "removed the CSI snapshots of a backup");
+        Ok(())
+    }
+
+    /// Has a snapshot deleted. Returns the name of the content that is gone once that is done.
+    async fn remove_snapshot(&self, snapshot: &Snapshot) -> anyhow::Result<String> {
+        if let Some(content) = self.of_backup(snapshot).await? {
+            let name = content.name_any();
+            if content.data.pointer("/spec/deletionPolicy").and_then(Value::as_str) != Some("Delete") {
+                let change = json!({"spec": {"deletionPolicy": "Delete"}});
+                written(patch(&self.contents(), Write::on(&content), change).await)
+                    .with_context(|| format!("failed to write VolumeSnapshotContent {name}"))?;
+            }
+            let text = |pointer: &str| content.data.pointer(pointer).and_then(Value::as_str);
+            let of = (text("/spec/volumeSnapshotRef/namespace"), text("/spec/volumeSnapshotRef/name"));
+            if let ((Some(namespace), Some(of)), Some(uid)) = (of, text("/spec/volumeSnapshotRef/uid")) {
+                let api = snapshots(self.lifecycle.clients.call.clone(), namespace);
+                match delete(&api, Write::to(of).uid(Some(uid))).await {
+                    // Another VolumeSnapshot has this name by now.
+                    Answer::Conflict(_) => {}
+                    answer => written(answer)
+                        .with_context(|| format!("failed to remove VolumeSnapshot {namespace}/{of}"))?,
+                }
+            }
+            written(delete(&self.contents(), Write::to(&name).uid(content.metadata.uid.as_deref())).await)
+                .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
+            return Ok(name);
+        }
+        let Snapshot { driver, handle, .. } = snapshot;
+        let name = format!("berth-delete-{:.32}", digest(&format!("{driver}/{handle}")));
+        let content: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {
+                "name": name,
+                "labels": {keys::BACKUP_NAME: keys::label_value(self.backup_name(), digest)},
+                "finalizers": [FINALIZER],
+            },
+            "spec": {
+                "deletionPolicy": "Delete",
+                "driver": driver,
+                "source": {"snapshotHandle": handle},
+                "volumeSnapshotRef": {"name": name, "namespace": self.lifecycle.namespace},
+            },
+        }))?;
+        match create(&self.contents(), &content).await {
+            // From a deletion that was interrupted.
+            Answer::Written(_) | Answer::Conflict(_) => {}
+            answer => answer
+                .written()
+                .map(drop)
+                .map_err(told)
+                .with_context(|| format!("failed to create VolumeSnapshotContent {name}"))?,
+        }
+        written(delete(&self.contents(), Write::to(&name)).await)
+            .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
+        Ok(name)
+    }
+
+    /// The content that the snapshot had, if it is still there and still of this snapshot and of this
+    /// backup.
+    async fn of_backup(&self, snapshot: &Snapshot) -> anyhow::Result<Option<DynamicObject>> {
+        if snapshot.content.is_empty() {
+            return Ok(None);
+        }
+        let found = self.get(&self.contents(), &snapshot.content).await?;
+        Ok(found.filter(|content| is_content_of(content, snapshot) && self.is_labelled(content)))
+    }
+
+    fn is_labelled(&self, content: &DynamicObject) -> bool {
+        let label = keys::label_value(self.backup_name(), digest);
+        content.labels().get(keys::BACKUP_NAME) == Some(&label)
+    }
+
+    /// Checks that no content of somebody else has one of the snapshots: what names them lies in the
+    /// store, where others may be able to write.
+    async fn check_others(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
+        let is_others = |content: &DynamicObject| {
+            !self.is_labelled(content) && all.iter().any(|snapshot| is_content_of(content, snapshot))
+        };
+        let found = list(&self.contents(), None, is_others).await;
+        let found = found.context("failed to list the VolumeSnapshotContents")?;
+        match found.first() {
+            None => Ok(()),
+            Some(other) => Err(anyhow!(
+                "VolumeSnapshotContent {} has a snapshot that the backup names, and it is not of this backup: remove that object, or annotate the Backup with berth.dev/forget-volumes=REASON",
+                other.name_any()
+            )),
+        }
+    }
+}
+
+fn is_content_of(content: &DynamicObject, snapshot: &Snapshot) -> bool {
+    let text = |pointer: &str| content.data.pointer(pointer).and_then(Value::as_str);
+    let handles = [text("/status/snapshotHandle"), text("/spec/source/snapshotHandle")];
+    text("/spec/driver") == Some(&snapshot.driver) && handles.contains(&Some(snapshot.handle.as_str()))
+}

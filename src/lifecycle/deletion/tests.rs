@@ -1,0 +1,255 @@
+//! A deletion against a scripted API server and a folder: what is written, and in which order.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use berth_test_scripted::{Ask, Scripted, delete as deleting, get, list, patch as patching, post};
+use serde_json::{Value, json};
+
+use super::carry::{Carrying, Ended};
+use super::{Requests, others};
+use crate::lifecycle::Lifecycle;
+use crate::storage::{Opener, Roots};
+use crate::watch::WatchEvent;
+
+const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
+
+fn path(kind: &str, name: &str) -> String {
+    format!("{VELERO}/{kind}/{name}")
+}
+
+fn lifecycle(api: &Scripted, root: &Path) -> Lifecycle {
+    let client = api.client("velero");
+    let roots = Roots::from(vec![root.to_path_buf()]);
+    Lifecycle { opener: Opener::new(client.clone(), "velero", roots), ..crate::lifecycle::fake(&client) }
+}
+
+fn request(version: &str, phase: &str) -> Value {
+    let (labels, annotations) = match phase {
+        "New" => (json!({}), json!({})),
+        _ => (json!({"velero.io/backup-uid": "u"}), json!({"berth.dev/deletes-in": "l"})),
+    };
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {
+            "name": "r", "namespace": "velero", "uid": "ru", "resourceVersion": version,
+            "labels": labels, "annotations": annotations,
+        },
+        "spec": {"backupName": "b"}, "status": {"phase": phase},
+    })
+}
+
+fn backup(version: &str, phase: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": version},
+        "spec": {"storageLocation": "l"},
+        "status": {"phase": phase},
+    })
+}
+
+fn location(root: &Path) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": "l", "namespace": "velero"},
+        "spec": {
+            "provider": "berth.dev/filesystem", "objectStorage": {"bucket": "bucket"}, "config": {"path": root},
+        },
+        "status": {"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"},
+    })
+}
+
+/// What every deletion may ask for, whatever step it is at.
+fn script(root: &Path) -> Scripted {
+    let namespace = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": {"name": "kube-system", "uid": "c"},
+    });
+    let api = Scripted::new()
+        .always(get(&path("backupstoragelocations", "l")).answers(location(root)))
+        .always(get("/api/v1/namespaces/kube-system").answers(namespace));
+    [
+        format!("{VELERO}/restores"),
+        format!("{VELERO}/podvolumebackups"),
+        "/apis/velero.io/v2alpha1/namespaces/velero/datauploads".to_owned(),
+    ]
+    .iter()
+    .fold(api, |api, kind| api.always(get(kind).answers(list("1", &[]))))
+}
+
+fn reads(api: &Scripted, version: &str, phase: &str, found: Option<Value>) {
+    api.next(get(&path("deletebackuprequests", "r")).answers(request(version, phase)));
+    let ask: Ask = get(&path("backups", "b"));
+    match found {
+        Some(found) => api.next(ask.answers(found)),
+        None => api.next(ask.refuses(404)),
+    };
+}
+
+async fn carry(api: &Scripted, root: &Path) -> Ended {
+    let lifecycle = lifecycle(api, root);
+    let requests = Requests::default();
+    let request = serde_json::from_value(request("1", "New")).unwrap();
+    Carrying::new(&lifecycle, &requests, Arc::new(request)).run().await
+}
+
+fn store(root: &Path, claim: &Value) {
+    let folder = root.join("bucket/backups/b");
+    std::fs::create_dir_all(&folder).unwrap();
+    let metadata = json!({"metadata": {"uid": "u"}, "status": {}});
+    for (name, text) in [
+        ("velero-backup.json", metadata.to_string()),
+        ("b.tar.gz", "x".into()),
+        ("berth-run.json", claim.to_string()),
+    ] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_step_is_written_before_the_next_one_is_done() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}));
+    let api = script(root);
+    let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
+    reads(&api, "1", "New", Some(backup("5", "Completed")));
+    api.next(patching(&request_path).answers(request("2", "InProgress")));
+    reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
+    api.next(patching(&backup_path).answers(backup("6", "Deleting")));
+    // The claim, and then the files.
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    api.next(deleting(&backup_path).answers(json!({"kind": "Status", "status": "Success"})));
+    reads(&api, "2", "InProgress", None);
+    api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+    assert_eq!(carry(&api, root).await, Ended::Yes);
+    assert!(!root.join("bucket/backups/b").exists());
+    let writes = api.writes();
+    let begun = &writes[0].body;
+    assert_eq!(begun["metadata"]["resourceVersion"], "1");
+    assert_eq!(
+        begun["metadata"]["labels"],
+        json!({"velero.io/backup-name": "b", "velero.io/backup-uid": "u"})
+    );
+    assert_eq!(begun["metadata"]["annotations"], json!({"berth.dev/deletes-in": "l"}));
+    assert_eq!(begun["status"]["phase"], "InProgress");
+    assert_eq!(writes[1].body["metadata"]["resourceVersion"], "5");
+    assert_eq!(writes[1].body["status"]["phase"], "Deleting");
+    assert_eq!(writes[2].body["preconditions"], json!({"uid": "u", "resourceVersion": "6"}));
+    assert_eq!(writes[3].body["preconditions"], json!({"uid": "ru"}));
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strangers_folder_ends_the_request_and_nothing_else_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "away", "namespace": "velero", "backup": "a", "run": "r"}));
+    let api = script(root);
+    reads(&api, "1", "New", Some(backup("5", "Completed")));
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("2", "Processed")));
+    assert_eq!(carry(&api, root).await, Ended::Yes);
+    let [write] = api.writes().try_into().unwrap();
+    assert_eq!(write.body["status"]["phase"], "Processed");
+    let said = write.body["status"]["errors"][0].as_str().unwrap();
+    assert!(said.contains("the cluster with UID away"), "{said}");
+    assert!(root.join("bucket/backups/b/velero-backup.json").exists());
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_starts_meanwhile_is_not_taken_out_of_the_queue() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
+    reads(&api, "1", "New", Some(backup("5", "Queued")));
+    api.next(deleting(&backup_path).refuses(409));
+    reads(&api, "1", "New", Some(backup("6", "InProgress")));
+    api.next(patching(&request_path).answers(request("2", "Processed")));
+    assert_eq!(carry(&api, root.path()).await, Ended::Yes);
+    let writes = api.writes();
+    assert_eq!(writes[0].body["preconditions"], json!({"uid": "u", "resourceVersion": "5"}));
+    assert!(writes[1].body["status"]["errors"][0].as_str().unwrap().contains("still in progress"));
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_does_not_get_on_ends_with_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let api = Scripted::new()
+        .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
+        .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
+        .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))))
+        .next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
+    assert_eq!(carry(&api, root.path()).await, Ended::Yes);
+    let [write] = api.writes().try_into().unwrap();
+    let said = write.body["status"]["errors"][0].as_str().unwrap();
+    assert!(said.starts_with("given up after 10 minutes: "), "{said}");
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
+    use super::volumes::Snapshot;
+    let root = tempfile::tempdir().unwrap();
+    let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+    let others = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "others"}, "spec": {"driver": "d", "source": {"snapshotHandle": "h"}},
+    });
+    let api = Scripted::new();
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = Requests::default();
+    let request: berth_api::velero::DeleteBackupRequest =
+        serde_json::from_value(request("1", "New")).unwrap();
+    let carrying = Carrying::new(&lifecycle, &requests, Arc::new(request));
+    let snapshot = |handle: &str| Snapshot { driver: "d".into(), handle: handle.into(), content: "c".into() };
+    api.next(get(all).answers(list("1", &[others])));
+    let refused = carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap_err();
+    assert!(refused.to_string().contains("VolumeSnapshotContent others"), "{refused}");
+    assert!(api.writes().is_empty());
+
+    let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
+    let own = format!("{all}/{name}");
+    let stands = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": name}});
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).answers(stands.clone()))
+        .next(deleting(&own).answers(stands.clone()))
+        .next(get(&own).answers(stands))
+        .next(get(&own).refuses(404));
+    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+    let made = &api.writes()[0].body;
+    assert_eq!(made["spec"]["deletionPolicy"], "Delete");
+    assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
+    assert!(made["metadata"]["finalizers"][0].as_str().unwrap().ends_with("bound-protection"));
+    api.finish();
+}
+
+#[test]
+fn requests_for_another_backup_of_the_same_name_are_left() {
+    let requests = Requests::default();
+    let of = |name: &str, uid: Option<&str>, phase: &str| {
+        let mut made = request("1", phase);
+        made["metadata"] = json!({"name": name, "uid": name, "labels": {}});
+        if let Some(uid) = uid {
+            made["metadata"]["labels"] = json!({"velero.io/backup-uid": uid});
+        }
+        let made: berth_api::velero::DeleteBackupRequest = serde_json::from_value(made).unwrap();
+        (name.to_owned(), Arc::new(made))
+    };
+    let all = vec![
+        of("this", Some("u"), "New"),
+        of("same", Some("u"), "New"),
+        of("any", None, "New"),
+        of("later", Some("v"), "New"),
+        of("done", Some("v"), "Processed"),
+    ];
+    let this = Arc::clone(&all[0].1);
+    requests.write(|cache| cache.observe(WatchEvent::Replaced(all)));
+    let found = others(&requests, &this, Some("u"));
+    let names: Vec<&str> = found.iter().filter_map(|one| one.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["any", "done", "same"]);
+}

@@ -1,0 +1,214 @@
+//! The volume data of a backup that is deleted: what can be removed, and what nobody here can.
+//!
+//! CSI snapshots are removed by their drivers. Data in kopia repositories, and native snapshots of
+//! plugins, can be removed only by a Velero, because nothing else opens its repositories or runs its
+//! plugins.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+
+use anyhow::{Context as _, anyhow};
+use berth_api::keys;
+use berth_api::velero::{DataUpload, PodVolumeBackup};
+use flate2::read::MultiGzDecoder;
+use kube::api::{Api, ApiResource, DynamicObject};
+use object_store::ObjectStoreExt as _;
+use serde_json::Value;
+
+use super::carry::Carrying;
+use super::restores::list;
+use crate::patch::digest;
+use crate::storage::Layout;
+
+/// Bytes of a file that lists volumes, as it is stored and unpacked.
+const PACKED: u64 = 16 << 20;
+const UNPACKED: u64 = 128 << 20;
+
+const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller backup-deletion (and start berth with \
+    --disable-controllers=backup-deletion), or annotate the Backup with berth.dev/forget-volumes=REASON, which leaves this data \
+    where it is";
+
+/// A CSI snapshot in its storage.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Snapshot {
+    pub driver: String,
+    pub handle: String,
+    /// The VolumeSnapshotContent that it had.
+    pub content: String,
+}
+
+/// What a look has found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub out_of_reach: Vec<String>,
+    pub snapshots: BTreeSet<Snapshot>,
+}
+
+impl Carrying<'_> {
+    /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
+    pub(super) async fn look_at_volumes(&self, layout: Option<&Layout>, uid: &str) -> anyhow::Result<Found> {
+        let mut found = Found::default();
+        let (mut moved, mut repositories, mut native) = (0, 0, 0);
+        if let Some(layout) = layout {
+            for info in read(layout, "-volumeinfo.json.gz").await? {
+                match told_by(&info) {
+                    Told::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
+                    Told::Moved => moved += 1,
+                    Told::Nothing => {}
+                }
+            }
+            let files = read(layout, "-podvolumebackups.json.gz").await?;
+            repositories += files.iter().filter(|one| has_text(one, "/status/snapshotID")).count();
+            let snapshots = read(layout, "-volumesnapshots.json.gz").await?;
+            native += snapshots.iter().filter(|one| has_text(one, "/status/providerSnapshotID")).count();
+        }
+        if moved == 0 {
+            moved = self.stored(&ApiResource::erase::<DataUpload>(&()), uid).await?;
+        }
+        if repositories == 0 {
+            repositories = self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await?;
+        }
+        if self.are_snapshots_gone {
+            found.snapshots.clear();
+        }
+        if !found.snapshots.is_empty() && !self.has_snapshots().await? {
+            let count = found.snapshots.len();
+            let why =
+                format!("{count} CSI snapshots, and this cluster has no snapshot controller: {WAY_OUT}");
+            found.out_of_reach.push(why);
+            found.snapshots.clear();
+        }
+        for (count, what) in [
+            (
+                repositories,
+                "files of volumes (PodVolumeBackups) in kopia repositories, which berth cannot open",
+            ),
+            (moved, "moved snapshots (DataUploads) in kopia repositories, which berth cannot open"),
+            (native, "native snapshots, which only the plugins of a Velero can remove"),
+        ] {
+            if count > 0 {
+                found.out_of_reach.push(format!("{count} {what}: {WAY_OUT}"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many objects of a kind have stored data for the Backup.
+    async fn stored(&self, kind: &ApiResource, uid: &str) -> anyhow::Result<usize> {
+        let api: Api<DynamicObject> = self.dynamic(kind);
+        let name = keys::label_value(self.backup_name(), digest);
+        let selector = format!("{}={name}", keys::BACKUP_NAME);
+        let is_stored = |object: &DynamicObject| {
+            let of = object.metadata.labels.as_ref().and_then(|labels| labels.get(keys::BACKUP_UID));
+            of.is_none_or(|of| of == uid) && has_text(&object.data, "/status/snapshotID")
+        };
+        let what = || format!("failed to list {}", kind.plural);
+        Ok(list(&api, Some(&selector), is_stored).await.with_context(what)?.len())
+    }
+}
+
+fn has_text(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
+}
+
+/// What an entry of the file with volume infos tells.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    Snapshot(Snapshot),
+    Moved,
+    Nothing,
+}
+
+fn told_by(info: &Value) -> Told {
+    let text = |pointer: &str| {
+        let text = info.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        if text == "unknown" { "" } else { text }.to_owned()
+    };
+    let is = |pointer: &str| info.pointer(pointer) == Some(&Value::Bool(true));
+    let snapshot = Snapshot {
+        driver: text("/csiSnapshotInfo/driver"),
+        handle: text("/csiSnapshotInfo/snapshotHandle"),
+        content: text("/csiSnapshotInfo/vscName"),
+    };
+    if is("/snapshotDataMoved") {
+        let is_stored = !text("/snapshotDataMovementInfo/snapshotHandle").is_empty();
+        return if is_stored { Told::Moved } else { Told::Nothing };
+    }
+    let has_snapshot = text("/backupMethod") == "CSISnapshot" && !snapshot.handle.is_empty();
+    if has_snapshot && !snapshot.driver.is_empty() { Told::Snapshot(snapshot) } else { Told::Nothing }
+}
+
+/// The entries of a file beside the archive. A missing file has none.
+async fn read(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<Value>> {
+    let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
+    let found = match layout.store().get(&path).await {
+        Ok(found) => found,
+        Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(anyhow!(crate::text::chain(&error))),
+    };
+    let too_large = || anyhow!("{path} in the store is too large to be a list of volumes");
+    if found.meta.size > PACKED {
+        return Err(too_large());
+    }
+    let packed = found.bytes().await.map_err(|error| anyhow!(crate::text::chain(&error)))?;
+    let mut bytes = Vec::new();
+    let unpacked = MultiGzDecoder::new(&packed[..]).take(UNPACKED + 1).read_to_end(&mut bytes);
+    unpacked.with_context(|| format!("{path} in the store is no gzip file"))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > UNPACKED {
+        return Err(too_large());
+    }
+    let entries: Option<Vec<Value>> = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{path} in the store is not what Velero writes"))?;
+    Ok(entries.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::sync::Arc;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use object_store::memory::InMemory;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_entry_tells_who_can_remove_its_data() {
+        let snapshot = json!({"driver": "d", "snapshotHandle": "h", "vscName": "c"});
+        let found = Snapshot { driver: "d".into(), handle: "h".into(), content: "c".into() };
+        let unknown = json!({"driver": "d", "snapshotHandle": "unknown", "vscName": "unknown"});
+        for (info, told) in [
+            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": snapshot}), Told::Snapshot(found)),
+            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), Told::Nothing),
+            (
+                json!({"backupMethod": "CSISnapshot", "snapshotDataMoved": true, "csiSnapshotInfo": snapshot,
+                    "snapshotDataMovementInfo": {"snapshotHandle": "k"}}),
+                Told::Moved,
+            ),
+            (json!({"snapshotDataMoved": true}), Told::Nothing),
+            (json!({"skipped": true}), Told::Nothing),
+            (json!("x"), Told::Nothing),
+            (json!({"backupMethod": 7, "csiSnapshotInfo": []}), Told::Nothing),
+        ] {
+            assert_eq!(told_by(&info), told, "{info}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_whatever_the_store_holds() {
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let path = layout.folder().join("b-x.gz");
+        assert!(read(&layout, "-x.gz").await.unwrap().is_empty());
+        for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+            gzip.write_all(text.as_bytes()).unwrap();
+            layout.store().put(&path, gzip.finish().unwrap().into()).await.unwrap();
+            let read = read(&layout, "-x.gz").await;
+            assert_eq!(read.ok().map(|entries| entries.len()), entries, "{text}");
+        }
+        layout.store().put(&path, "no gzip".into()).await.unwrap();
+        assert!(read(&layout, "-x.gz").await.is_err());
+    }
+}

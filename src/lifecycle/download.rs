@@ -1,0 +1,249 @@
+//! Answers DownloadRequests with links. A bucket signs them itself. A folder has nobody who could
+//! serve it but berth: [`serve`].
+
+mod links;
+mod serve;
+
+pub use links::Links;
+pub use serve::serve;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use berth_api::velero::download_request::DownloadRequest;
+use berth_api::velero::{
+    Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
+};
+use berth_core::download::{File, Request, Step, VALID};
+use berth_core::location::DEFAULT_LOCATION;
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::runtime::watcher;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, warn};
+
+use super::Lifecycle;
+use crate::cache::{Cache, Shared};
+use crate::events::What;
+use crate::storage::{Layout, Link};
+use crate::text::chain;
+use crate::watch::{of_namespace, reflect};
+use crate::write::{Answer, Write, delete, patch};
+
+/// Requests at the same time.
+const AT_ONCE: usize = 8;
+const CALL: Duration = Duration::from_secs(20);
+/// How often requests are looked at, besides when one changes.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
+const AGAIN: Duration = Duration::from_secs(5);
+
+type Requests = Shared<Cache<String, Arc<DownloadRequest>>>;
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let requests = Requests::default();
+    let watching = reflect(
+        of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
+        watcher::Config::default(),
+        |request: DownloadRequest| (request.name_any(), Arc::new(request)),
+        |event| requests.write(|cache| cache.observe(event)),
+    );
+    tokio::join!(watching, work(lifecycle, &requests));
+}
+
+async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+    let mut changed = requests.changed();
+    let mut under_way: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
+    let mut in_hand = HashSet::new();
+    let mut resting: HashMap<String, Instant> = HashMap::new();
+    let mut told = HashSet::new();
+    loop {
+        let all: Vec<Arc<DownloadRequest>> = requests.read().values().cloned().collect();
+        let now = Timestamp::now();
+        resting.retain(|_, until| *until > Instant::now());
+        told.retain(|uid: &String| all.iter().any(|request| request.metadata.uid.as_ref() == Some(uid)));
+        let mut pause = PERIOD;
+        for request in all {
+            let uid = request.uid().unwrap_or_default();
+            if in_hand.contains(&uid) {
+                continue;
+            }
+            if let Some(until) = resting.get(&uid) {
+                pause = pause.min(until.saturating_duration_since(Instant::now()));
+                continue;
+            }
+            let step = seen(&request).next(now);
+            if let Step::Leave { until } = step {
+                pause = pause.min(until.duration_since(now).unsigned_abs());
+                continue;
+            }
+            if in_hand.len() >= AT_ONCE {
+                break;
+            }
+            in_hand.insert(uid.clone());
+            let is_first = told.insert(uid.clone());
+            let work = async move {
+                match step {
+                    Step::Answer => answer(lifecycle, &request, now, is_first).await,
+                    Step::Remove => remove(lifecycle, &request).await,
+                    Step::Leave { .. } => {}
+                }
+                uid
+            };
+            under_way.push(work.boxed());
+        }
+        tokio::select! {
+            _ = changed.changed() => {}
+            Some(uid) = under_way.next(), if !under_way.is_empty() => {
+                in_hand.remove(&uid);
+                resting.insert(uid, Instant::now() + AGAIN);
+            }
+            () = sleep(pause.max(Duration::from_millis(50))) => {}
+        }
+    }
+}
+
+fn seen(request: &DownloadRequest) -> Request {
+    let status = request.status.as_ref();
+    let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    Request {
+        created,
+        is_processed: status.and_then(|status| status.phase) == Some(Phase::Processed),
+        expiration: status.and_then(|status| status.expiration.as_ref()).map(|time| time.0),
+    }
+}
+
+fn api(lifecycle: &Lifecycle) -> Api<DownloadRequest> {
+    Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace)
+}
+
+async fn remove(lifecycle: &Lifecycle, request: &DownloadRequest) {
+    let name = request.name_any();
+    let write = Write::to(&name).uid(request.metadata.uid.as_deref());
+    match delete(&api(lifecycle), write).await {
+        Answer::Written(()) | Answer::Gone(_) => {}
+        Answer::Conflict(error) | Answer::Refused(error) => {
+            warn!(%name, error = chain(&error), "could not remove an expired DownloadRequest");
+        }
+        Answer::TimedOut => warn!(%name, "removing an expired DownloadRequest took too long"),
+    }
+}
+
+/// Makes a link and writes it. A request that cannot be answered waits until it expires, because
+/// what is missing may come. `is_first`: nothing was reported of it before.
+async fn answer(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp, is_first: bool) {
+    let name = request.name_any();
+    let made = timeout(CALL, link(lifecycle, request, now)).await;
+    let (change, problem) = match made.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
+        Ok(url) => {
+            let expiration = now.checked_add(VALID).unwrap_or(now);
+            let status = json!({"phase": Phase::Processed.as_str(), "downloadURL": url, "expiration": Time(expiration)});
+            (Some(status), None)
+        }
+        Err(error) => {
+            let has_expiration = seen(request).expiration.is_some();
+            let expiration = now.checked_add(VALID).unwrap_or(now);
+            let change = (!has_expiration)
+                .then(|| json!({"phase": Phase::New.as_str(), "expiration": Time(expiration)}));
+            (change, Some(format!("{error:#}")))
+        }
+    };
+    if let Some(problem) = problem.filter(|_| is_first) {
+        warn!(%name, error = %problem, "could not answer a DownloadRequest: trying again until it expires");
+        lifecycle.events.tell_about(What::DownloadFailed, reference(request), problem);
+    }
+    let Some(status) = change else { return };
+    match patch(&api(lifecycle), Write::on(request), json!({"status": status})).await {
+        Answer::Written(_) => debug!(%name, "answered a DownloadRequest"),
+        Answer::Gone(_) | Answer::Conflict(_) => {}
+        Answer::Refused(error) => warn!(%name, error = chain(&error), "could not write a DownloadRequest"),
+        Answer::TimedOut => warn!(%name, "writing a DownloadRequest took too long"),
+    }
+}
+
+fn reference(request: &DownloadRequest) -> ObjectReference {
+    request.object_ref(&())
+}
+
+fn file(kind: Kind) -> File {
+    match kind {
+        Kind::BackupLog => File::BackupLog,
+        Kind::BackupContents => File::BackupContents,
+        Kind::BackupVolumeSnapshots => File::BackupVolumeSnapshots,
+        Kind::BackupItemOperations => File::BackupItemOperations,
+        Kind::BackupResourceList => File::BackupResourceList,
+        Kind::BackupResults => File::BackupResults,
+        Kind::RestoreLog => File::RestoreLog,
+        Kind::RestoreResults => File::RestoreResults,
+        Kind::RestoreResourceList => File::RestoreResourceList,
+        Kind::RestoreItemOperations => File::RestoreItemOperations,
+        Kind::CsiBackupVolumeSnapshots => File::CsiVolumeSnapshots,
+        Kind::CsiBackupVolumeSnapshotContents => File::CsiVolumeSnapshotContents,
+        Kind::BackupVolumeInfos => File::BackupVolumeInfos,
+        Kind::RestoreVolumeInfo => File::RestoreVolumeInfo,
+    }
+}
+
+/// A link to the file of the Backup or Restore of that name in this namespace, and to no other.
+async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) -> anyhow::Result<String> {
+    let target = &request.spec.target;
+    let file = file(target.kind);
+    let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;
+    let backup =
+        if file.is_of_restore() { backup_of(lifecycle, &target.name).await? } else { target.name.clone() };
+    let backup = get(lifecycle, &ApiResource::erase::<Backup>(&()), &backup).await?;
+    let wanted = backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default();
+    let wanted = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
+    let locations: Api<BackupStorageLocation> =
+        Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let location = locations.get_opt(wanted).await.map_err(|error| anyhow!(chain(&error)))?;
+    let location = location.with_context(|| format!("BackupStorageLocation {wanted} does not exist"))?;
+    let path = Layout::path(location.spec.object_storage.prefix.as_deref(), &key);
+    let valid = VALID.unsigned_abs();
+    let made = lifecycle.opener.link(&location, &path, valid).await;
+    match made.map_err(|error| anyhow!(chain(&error)))? {
+        Link::Signed(url) => Ok(url),
+        Link::Folder => {
+            let Some(links) = &lifecycle.links else {
+                bail!(
+                    "location {wanted} is a folder, which berth serves only with --download-address and --download-url"
+                )
+            };
+            let until = now.checked_add(SignedDuration::try_from(valid)?)?;
+            links.make(wanted, &key, until).await
+        }
+    }
+}
+
+async fn get(lifecycle: &Lifecycle, kind: &ApiResource, name: &str) -> anyhow::Result<DynamicObject> {
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(lifecycle.clients.call.clone(), &lifecycle.namespace, kind);
+    let found = api.get_opt(name).await.map_err(|error| anyhow!(chain(&error)))?;
+    found.with_context(|| format!("{} {name} does not exist", kind.kind))
+}
+
+/// The Backup of a Restore.
+async fn backup_of(lifecycle: &Lifecycle, restore: &str) -> anyhow::Result<String> {
+    let kind =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("velero.io", "v1", "Restore"), "restores");
+    let restore = get(lifecycle, &kind, restore).await?;
+    let backup = restore.data.pointer("/spec/backupName").and_then(Value::as_str).unwrap_or_default();
+    if backup.is_empty() {
+        bail!("Restore {} names no Backup yet", restore.name_any());
+    }
+    Ok(backup.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

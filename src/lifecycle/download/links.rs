@@ -1,0 +1,145 @@
+//! Links to files of folders. A link names the location, the file and when it expires, and is signed
+//! with a key that every replica of the controller derives from the private key of the webhooks'
+//! certificate, so that any of them can serve what the leader has signed. The link is all that
+//! whoever has it needs.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::Api;
+use ring::hmac;
+use tokio::time::timeout;
+
+use crate::certificates::{LEAF_KEY, text};
+use crate::text::chain;
+
+/// What the derived key is for. Another purpose, or another form of links, takes other words.
+const PURPOSE: &[u8] = b"berth download links, version 1";
+/// Path of all links.
+pub const PATH: &str = "/download";
+const CALL: Duration = Duration::from_secs(10);
+
+/// Signs links, and checks them.
+#[derive(Clone)]
+pub struct Links {
+    pub client: Client,
+    pub namespace: String,
+    /// The Secret with the webhooks' certificate.
+    pub secret: String,
+    /// Where people reach the server, without a slash at the end.
+    pub url: String,
+}
+
+/// What a link says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed<'a> {
+    pub location: &'a str,
+    /// Without the location's prefix.
+    pub key: &'a str,
+    /// Seconds since 1970.
+    pub expires: i64,
+}
+
+impl Claimed<'_> {
+    /// Neither a namespace, a location nor a key has line feeds.
+    fn text(&self, namespace: &str) -> String {
+        format!("{namespace}\n{}\n{}\n{}", self.location, self.key, self.expires)
+    }
+
+    pub fn sign(&self, key: &hmac::Key, namespace: &str) -> String {
+        let tag = hmac::sign(key, self.text(namespace).as_bytes());
+        tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Has a link this signature, and not expired?
+    pub fn is_valid(&self, key: &hmac::Key, namespace: &str, signature: &str, now: Timestamp) -> bool {
+        let Some(tag) = unhex(signature) else { return false };
+        hmac::verify(key, self.text(namespace).as_bytes(), &tag).is_ok() && now.as_second() < self.expires
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() || pairs.len() > 64 {
+        return None;
+    }
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}
+
+impl Links {
+    /// A link to a file.
+    ///
+    /// # Errors
+    /// When the key cannot be read.
+    pub async fn make(&self, location: &str, key: &str, until: Timestamp) -> anyhow::Result<String> {
+        let claimed = Claimed { location, key, expires: until.as_second() };
+        let signature = claimed.sign(&self.key().await?, &self.namespace);
+        let Claimed { expires, .. } = claimed;
+        Ok(format!("{}{PATH}/{location}/{key}?expires={expires}&signature={signature}", self.url))
+    }
+
+    /// # Errors
+    /// When the Secret cannot be read, or has no private key.
+    pub async fn key(&self) -> anyhow::Result<hmac::Key> {
+        let secret = self.read().await?;
+        let private = text(&secret, LEAF_KEY);
+        if private.is_empty() {
+            bail!("Secret {} has no {LEAF_KEY}, from which the key for links is derived", self.secret);
+        }
+        let root = hmac::Key::new(hmac::HMAC_SHA256, private.as_bytes());
+        Ok(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, PURPOSE).as_ref()))
+    }
+
+    /// # Errors
+    /// When the Secret cannot be read.
+    pub async fn read(&self) -> anyhow::Result<Secret> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = timeout(CALL, api.get(&self.secret)).await;
+        let found = found.context("the API server did not answer in time")?;
+        found
+            .map_err(|error| anyhow!(chain(&error)))
+            .with_context(|| format!("failed to read Secret {}", self.secret))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(seed: u8) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &[seed; 32])
+    }
+
+    const GOOD: Claimed<'_> = Claimed { location: "l", key: "backups/b/b-logs.gz", expires: 100 };
+
+    #[test]
+    fn a_link_is_good_for_one_file_for_a_while() {
+        let now = Timestamp::from_second(99).unwrap();
+        let signature = GOOD.sign(&key(1), "velero");
+        assert!(GOOD.is_valid(&key(1), "velero", &signature, now));
+        for other in [
+            Claimed { location: "m", ..GOOD },
+            Claimed { key: "backups/c/c-logs.gz", ..GOOD },
+            Claimed { expires: 101, ..GOOD },
+            Claimed { location: "l\nbackups", key: "b/b-logs.gz", ..GOOD },
+        ] {
+            assert!(!other.is_valid(&key(1), "velero", &signature, now), "{other:?}");
+        }
+        assert!(!GOOD.is_valid(&key(2), "velero", &signature, now), "another key");
+        assert!(!GOOD.is_valid(&key(1), "other", &signature, now), "another namespace");
+        assert!(!GOOD.is_valid(&key(1), "velero", &signature, Timestamp::from_second(100).unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_signature_is_guessed_and_none_panics(signature in "\\PC*") {
+            prop_assert!(!GOOD.is_valid(&key(1), "velero", &signature, Timestamp::UNIX_EPOCH));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Answers to DownloadRequests against a scripted API server, and the server of folders in memory.
+
+use std::path::Path;
+
+use axum::body::{Body, to_bytes};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_test_scripted::{Scripted, get as asked, patch as patching};
+use http::{Request as Http, StatusCode};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::storage::{Opener, Roots};
+
+const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
+const URL: &str = "https://here.example";
+
+fn links(api: &Scripted) -> Links {
+    Links { client: api.client("velero"), namespace: "velero".into(), secret: "s".into(), url: URL.into() }
+}
+
+fn opener(api: &Scripted, root: &Path) -> Opener {
+    Opener::new(api.client("velero"), "velero", Roots::from(vec![root.to_path_buf()]))
+}
+
+fn lifecycle(api: &Scripted, root: &Path, links: Option<Links>) -> Lifecycle {
+    Lifecycle { opener: opener(api, root), links, ..crate::lifecycle::fake(&api.client("velero")) }
+}
+
+fn request(kind: &str, name: &str) -> DownloadRequest {
+    serde_json::from_value(json!({
+        "apiVersion": "velero.io/v1", "kind": "DownloadRequest",
+        "metadata": {"name": "d", "namespace": "velero", "uid": "du", "resourceVersion": "1"},
+        "spec": {"target": {"kind": kind, "name": name}},
+    }))
+    .unwrap()
+}
+
+/// What is there: Backup `b` in a folder, its Restore `r`, and the webhooks' Secret.
+fn script(root: &Path) -> Scripted {
+    let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "velero.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let location = json!({
+        "provider": "berth.dev/filesystem", "objectStorage": {"bucket": "bucket", "prefix": "deep"},
+        "config": {"path": root},
+    });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
+        "data": {"tls.key": STANDARD.encode("a private key")},
+    });
+    Scripted::new()
+        .always(asked(&format!("{VELERO}/backups/b")).answers(object(
+            "Backup",
+            "b",
+            json!({"storageLocation": "l"}),
+        )))
+        .always(asked(&format!("{VELERO}/restores/r")).answers(object(
+            "Restore",
+            "r",
+            json!({"backupName": "b"}),
+        )))
+        .always(asked(&format!("{VELERO}/backupstoragelocations/l")).answers(object(
+            "BackupStorageLocation",
+            "l",
+            location,
+        )))
+        .always(asked("/api/v1/namespaces/velero/secrets/s").answers(secret))
+}
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_gets_a_link_to_its_own_file_for_ten_minutes() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    let path = format!("{VELERO}/downloadrequests/d");
+    for (kind, name, key) in [
+        ("BackupLog", "b", "backups/b/b-logs.gz"),
+        ("RestoreResults", "r", "restores/r/restore-r-results.gz"),
+        ("CSIBackupVolumeSnapshotContents", "b", "backups/b/b-csi-volumesnapshotcontents.json.gz"),
+    ] {
+        let request = request(kind, name);
+        api.next(patching(&path).answers(serde_json::to_value(&request).unwrap()));
+        answer(&lifecycle(&api, root.path(), Some(links(&api))), &request, now(), true).await;
+        let status = api.writes().pop().unwrap().body["status"].clone();
+        assert_eq!(status["phase"], "Processed");
+        let url = status["downloadURL"].as_str().unwrap();
+        assert!(url.starts_with(&format!("{URL}/download/l/{key}?expires=")), "{url}");
+    }
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cannot_be_answered_waits_until_it_expires() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path()).always(asked(&format!("{VELERO}/backups/none")).refuses(404));
+    for (kind, name, links) in [
+        ("BackupLog", "none", Some(links(&api))),
+        ("BackupLog", "../b", Some(links(&api))),
+        ("BackupLog", "b", None),
+    ] {
+        let asked = request(kind, name);
+        let made = link(&lifecycle(&api, root.path(), links.clone()), &asked, now()).await;
+        assert!(made.is_err(), "{name}: {made:?}");
+        let path = format!("{VELERO}/downloadrequests/d");
+        api.next(patching(&path).answers(serde_json::to_value(&asked).unwrap()));
+        answer(&lifecycle(&api, root.path(), links), &asked, now(), true).await;
+        let status = api.writes().pop().unwrap().body["status"].clone();
+        assert_eq!(status["phase"], "New");
+        assert!(status["expiration"].is_string() && status["downloadURL"].is_null(), "{status}");
+    }
+    api.finish();
+}
+
+#[tokio::test]
+async fn a_link_serves_its_file_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("bucket/deep/backups/b");
+    std::fs::create_dir_all(&folder).unwrap();
+    let bytes: Vec<u8> = (0..600_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+    std::fs::write(folder.join("b-logs.gz"), &bytes).unwrap();
+    std::fs::write(root.path().join("bucket/deep/outside"), "x").unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", folder.join("b-results.gz")).unwrap();
+    let api = script(root.path());
+    let links = links(&api);
+    let router = serve::router(links.clone(), opener(&api, root.path()));
+    let ask = async |url: &str| {
+        let path = url.strip_prefix(URL).unwrap_or(url);
+        let request = Http::get(path).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let status = answer.status();
+        (status, to_bytes(answer.into_body(), usize::MAX).await.unwrap())
+    };
+    let later = now() + VALID;
+    let good = links.make("l", "backups/b/b-logs.gz", later).await.unwrap();
+    let (status, served) = ask(&good).await;
+    assert!(status == StatusCode::OK && served == bytes, "{status}");
+    let (status, _) = ask(&links.make("l", "backups/b/b.tar.gz", later).await.unwrap()).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = ask(&links.make("l", "backups/b/b-results.gz", later).await.unwrap()).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "a link to a file elsewhere");
+    let old = links.make("l", "backups/b/b-logs.gz", now() - VALID).await.unwrap();
+    let last = if good.ends_with('0') { "1" } else { "0" };
+    let forged = format!("{}{last}", &good[..good.len() - 1]);
+    for bad in [
+        old.as_str(),
+        &forged,
+        &good.replace("b-logs", "b-results"),
+        &good.replace("/l/", "/m/"),
+        &good.replace("backups/b/b-logs.gz", "backups/../outside"),
+        "/download/l/backups/b/b-logs.gz",
+        "/download/l/backups/b/b-logs.gz?expires=x&signature=y",
+    ] {
+        assert_eq!(ask(bad).await.0, StatusCode::FORBIDDEN, "{bad}");
+    }
+    api.finish();
+}

@@ -1,0 +1,235 @@
+//! Asks for the deletion of Backups that have expired. What has expired is decided in
+//! [`berth_core::retention`].
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use berth_api::keys::{self, is_set};
+use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestSpec};
+use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase};
+use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
+use berth_core::retention::{Candidate, Location, Verdict, judge, look_again, relabel};
+use futures::{StreamExt as _, stream};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use kube::core::DeserializeGuard;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::Lifecycle;
+use crate::client::{is_not_found, list};
+use crate::events::What;
+use crate::pace::paced;
+use crate::patch::{digest, known_location};
+use crate::text::chain;
+use crate::write::{Answer, Write, create, patch_metadata};
+
+/// From the beginning of a leader to its first look.
+const FIRST: Duration = Duration::from_secs(5);
+/// Between two looks, where something expires at any moment.
+const SHORTEST: Duration = Duration::from_secs(5);
+/// After a look that failed, or found more than it could ask for.
+const AGAIN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(300);
+/// From a request that has failed to the next one, as with Velero.
+const RETRY: SignedDuration = SignedDuration::from_hours(1);
+const PAGE: u32 = 500;
+/// Writes at the same time.
+const AT_ONCE: usize = 8;
+/// Deletions of expired Backups that wait or are under way at the same time. More expire later.
+const UNDER_WAY: usize = 100;
+
+/// What is kept of a Backup.
+struct Kept {
+    metadata: ObjectMeta,
+    phase: &'static str,
+    expiration: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    location: String,
+}
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    sleep(paced(FIRST)).await;
+    loop {
+        let now = Timestamp::now();
+        let looked = timeout(LOOK, look(lifecycle, now)).await;
+        let pause = match looked.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
+            Ok(Some(again)) => again.duration_since(now).unsigned_abs().max(SHORTEST),
+            Ok(None) => AGAIN,
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "could not look for expired Backups: trying again");
+                AGAIN
+            }
+        };
+        sleep(paced(pause)).await;
+    }
+}
+
+/// Looks at all Backups once. Returns when to look again; `None`: there is more to do soon.
+async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
+    let (client, namespace) = (&lifecycle.clients.call, lifecycle.namespace.as_str());
+    let locations = list::<BackupStorageLocation>(client, namespace).await;
+    let locations: Vec<Known> = locations
+        .map_err(|error| anyhow!(chain(&error)))
+        .context("failed to list the storage locations")?
+        .items
+        .iter()
+        .map(known_location)
+        .collect();
+    let requests = match list::<DeleteBackupRequest>(client, namespace).await {
+        Ok(requests) => requests.items,
+        // Without this kind nobody can ask for anything.
+        Err(error) if is_not_found(&error) => return Ok(None),
+        Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the DeleteBackupRequests"),
+    };
+    let under_way: Vec<&DeleteBackupRequest> =
+        requests.iter().filter(|one| one.phase() != DeleteBackupRequestPhase::Processed).collect();
+    // A deletion that has failed is not asked for again at once.
+    let is_recent = |request: &&DeleteBackupRequest| {
+        let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        created.is_some_and(|created| now.duration_since(created) < RETRY)
+    };
+    let asked_for: HashSet<&str> = under_way
+        .iter()
+        .copied()
+        .chain(requests.iter().filter(is_recent))
+        .map(|request| request.spec.backup_name.as_str())
+        .collect();
+    let kept = backups(lifecycle).await?;
+    let candidates: Vec<Candidate<'_>> =
+        kept.iter().map(|backup| candidate(backup, &locations, &asked_for)).collect();
+    let verdicts = judge(&candidates, now);
+    let room = UNDER_WAY.saturating_sub(under_way.len());
+    let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == Verdict::Delete).collect();
+    let labels = (0..kept.len()).filter_map(|i| Some((i, relabel(&candidates[i], verdicts[i])?)));
+    let labelling = stream::iter(labels)
+        .for_each_concurrent(AT_ONCE, |(i, value)| label(lifecycle, &kept[i], value, verdicts[i]));
+    labelling.await;
+    let asking = stream::iter(wanted.iter().take(room)).map(|i| ask(lifecycle, &kept[*i]));
+    let refused = asking.buffer_unordered(AT_ONCE).filter(|done| std::future::ready(!done)).count().await;
+    let is_all = wanted.len() <= room && refused == 0;
+    Ok(is_all.then(|| look_again(&candidates, now)))
+}
+
+/// All Backups that can be read, a page at a time, because what is kept of them is little.
+async fn backups(lifecycle: &Lifecycle) -> anyhow::Result<Vec<Kept>> {
+    let api: Api<DeserializeGuard<Backup>> =
+        Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let mut params = ListParams::default().limit(PAGE);
+    let mut kept = Vec::new();
+    loop {
+        let page = api.list(&params).await.map_err(|error| anyhow!(chain(&error)));
+        let page = page.context("failed to list the Backups")?;
+        kept.extend(page.items.into_iter().filter_map(|backup| backup.0.ok()).map(keep));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(kept),
+        }
+    }
+}
+
+fn keep(backup: Backup) -> Kept {
+    let phase = backup.phase().as_str();
+    let status = backup.status.unwrap_or_default();
+    let time = status.completion_timestamp.or(status.start_timestamp);
+    let created = backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let metadata = ObjectMeta { managed_fields: None, ..backup.metadata };
+    Kept {
+        metadata,
+        phase,
+        expiration: status.expiration.map(|time| time.0),
+        ended: time.map(|time| time.0).or(created),
+        location: backup.spec.storage_location.unwrap_or_default(),
+    }
+}
+
+fn candidate<'a>(backup: &'a Kept, locations: &[Known], asked_for: &HashSet<&str>) -> Candidate<'a> {
+    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    let found = match backup.location.as_str() {
+        "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
+        wanted => locations.iter().find(|location| location.name == wanted),
+    };
+    let location = match found {
+        None => Location::Missing,
+        Some(location) if location.read_only => Location::ReadOnly,
+        Some(location) if location.unavailable.is_some() => Location::Unavailable,
+        Some(_) => Location::Usable,
+    };
+    let label =
+        |key: &str| backup.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let annotations = backup.metadata.annotations.as_ref();
+    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
+    Candidate {
+        name,
+        phase: backup.phase,
+        expiration: backup.expiration,
+        ended: backup.ended,
+        location,
+        is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
+        is_asked_for: asked_for.contains(name),
+        schedule: label(keys::SCHEDULE),
+        keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
+        failure: label(keys::GC_FAILURE),
+    }
+}
+
+/// Writes the label `velero.io/gc-failure`, or removes it.
+async fn label(lifecycle: &Lifecycle, backup: &Kept, value: Option<&'static str>, verdict: Verdict) {
+    let api: Api<Backup> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    let uid = backup.metadata.uid.as_deref();
+    let change = json!({"metadata": {"labels": {keys::GC_FAILURE: value}}});
+    match patch_metadata(&api, Write::to(name).uid(uid), change).await {
+        Answer::Written(_) => {
+            if let (Verdict::Blocked(_), Some(value)) = (verdict, value) {
+                warn!(%name, failure = value, "an expired Backup cannot be deleted");
+                let note = format!(
+                    "expired, and not deleted: {value}: its location {} is gone, read-only or unavailable",
+                    backup.location
+                );
+                lifecycle.events.tell(What::ExpiryBlocked, name, uid.unwrap_or_default(), note);
+            }
+        }
+        Answer::Gone(_) | Answer::Conflict(_) => {}
+        Answer::Refused(error) => {
+            warn!(%name, error = chain(&error), "could not write why an expired Backup is not deleted");
+        }
+        Answer::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
+    }
+}
+
+/// Creates a DeleteBackupRequest. `false`: the API server did not take it.
+async fn ask(lifecycle: &Lifecycle, backup: &Kept) -> bool {
+    let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let name = backup.metadata.name.clone().unwrap_or_default();
+    let uid = backup.metadata.uid.clone().unwrap_or_default();
+    let mut request = DeleteBackupRequest::new("", DeleteBackupRequestSpec { backup_name: name.clone() });
+    let labels = [
+        (keys::BACKUP_NAME.to_owned(), keys::label_value(&name, digest)),
+        (keys::BACKUP_UID.to_owned(), uid.clone()),
+    ];
+    request.metadata = ObjectMeta {
+        generate_name: Some(format!("{name}-")),
+        labels: Some(labels.into()),
+        ..ObjectMeta::default()
+    };
+    match create(&api, &request).await {
+        Answer::Written(request) => {
+            info!(backup = %name, %uid, request = request.name_any(), "asked for the deletion of an expired backup");
+            true
+        }
+        Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {
+            warn!(backup = %name, error = chain(&error), "could not ask for the deletion of an expired backup");
+            false
+        }
+        Answer::TimedOut => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What is written about expired Backups, against a scripted API server.
+
+use berth_test_scripted::{Scripted, get, list as listed, page, patch as patching, post};
+use serde_json::Value;
+
+use super::*;
+
+const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
+
+fn backup(name: &str, location: &str, expiration: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {"name": name, "namespace": "velero", "uid": format!("uid-{name}")},
+        "spec": {"storageLocation": location},
+        "status": {"phase": "Completed", "expiration": expiration},
+    })
+}
+
+fn location(name: &str, mode: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": name, "namespace": "velero"},
+        "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "accessMode": mode},
+    })
+}
+
+fn lifecycle(api: &Scripted) -> Lifecycle {
+    crate::lifecycle::fake(&api.client("velero"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
+    let (past, future) = ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z");
+    let asked = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {"name": "asked-x", "namespace": "velero"}, "spec": {"backupName": "asked"},
+    });
+    let mut failed = asked.clone();
+    failed["metadata"] = json!({"name": "f", "creationTimestamp": "2026-01-02T23:00:00Z"});
+    failed["spec"]["backupName"] = json!("failed");
+    failed["status"] = json!({"phase": "Processed", "errors": ["why"]});
+    let of = |name: &str, location: &str| backup(name, location, past);
+    let first = page(
+        "1",
+        "more",
+        &[of("asked", "rw"), of("failed", "rw"), of("old", "rw"), backup("young", "rw", future)],
+    );
+    let second = listed("1", &[of("gone", "none"), of("read", "ro")]);
+    let backups = format!("{VELERO}/backups");
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite"), location("ro", "ReadOnly")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[asked.clone(), failed])))
+        .next(get(&backups).answers(first))
+        .next(get(&backups).page("more").answers(second))
+        .once(patching(&format!("{backups}/gone")).answers(of("gone", "none")))
+        .once(patching(&format!("{backups}/read")).answers(of("read", "ro")))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(asked));
+    let now = "2026-01-02T23:55:00Z".parse().unwrap();
+    let again = look(&lifecycle(&api), now).await.unwrap();
+    assert_eq!(again, Some(future.parse().unwrap()), "when the next one expires");
+    let writes = api.writes();
+    let labels: Vec<&str> = writes
+        .iter()
+        .filter_map(|write| write.body["metadata"]["labels"][keys::GC_FAILURE].as_str())
+        .collect();
+    assert_eq!(labels, ["BSLNotFound", "BSLReadOnly"]);
+    let [request] =
+        writes.iter().filter(|write| write.method == "POST").collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(request.body["spec"]["backupName"], "old");
+    assert_eq!(request.body["metadata"]["generateName"], "old-");
+    let labels = json!({"velero.io/backup-name": "old", "velero.io/backup-uid": "uid-old"});
+    assert_eq!(request.body["metadata"]["labels"], labels);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_number_is_asked_for_at_a_time() {
+    let expired: Vec<Value> =
+        (0..150).map(|i| backup(&format!("b{i}"), "rw", "2026-01-01T00:00:00Z")).collect();
+    let asked = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {"name": "x", "namespace": "velero"}, "spec": {"backupName": "x"},
+    });
+    let requests = format!("{VELERO}/deletebackuprequests");
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&requests).answers(listed("1", &[])))
+        .next(get(&format!("{VELERO}/backups")).answers(listed("1", &expired)))
+        .always(post(&requests).answers(asked));
+    let now = "2026-01-02T00:00:00Z".parse().unwrap();
+    assert_eq!(look(&lifecycle(&api), now).await.unwrap(), None, "there is more to do");
+    assert_eq!(api.writes().len(), UNDER_WAY);
+    api.finish();
+}

@@ -1,0 +1,391 @@
+//! Creates a Backup at each time of each Schedule. What becomes of a Schedule is decided in
+//! `berth_core::schedule`; everything that is remembered is in the Schedules' statuses and in the
+//! names of their Backups.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::{Backup, Schedule};
+use berth_core::limits;
+use berth_core::queue::Phase;
+use berth_core::schedule::{self as core, Settings, Skipped, Step};
+use futures::StreamExt as _;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::Api;
+use kube::runtime::watcher;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use super::Lifecycle;
+use crate::cache::{Cache, Shared, Versioned};
+use crate::client::is_not_found;
+use crate::events::{Events, What};
+use crate::queue::BackupCache;
+use crate::text::chain;
+use crate::watch::{WatchEvent, of_namespace, reflect};
+use crate::write::{self, Answer, Write};
+use metrics::ScheduleMetrics;
+use retries::Retries;
+
+pub mod metrics;
+mod retries;
+
+/// Schedules are looked at this often, even if nothing is due, because the clock may be set.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Changes that come within so long are looked at together.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
+const AT_ONCE: usize = 64;
+/// A backup that is created this much later than it should be is told as late.
+const LATE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Runs for ever.
+pub async fn run(lifecycle: &Lifecycle) {
+    let scheduler = Scheduler::new(lifecycle, Box::new(Timestamp::now));
+    tokio::join!(scheduler.follow(), scheduler.keep());
+}
+
+/// What is kept of a Schedule. Its template may be large, so it is read when it is needed.
+#[derive(Clone)]
+struct Item {
+    schedule: Arc<core::Schedule>,
+    version: String,
+}
+
+impl Item {
+    fn of(schedule: &Schedule) -> Self {
+        let version = schedule.resource_version().unwrap_or_default();
+        Self { schedule: Arc::new(schedule.decided()), version }
+    }
+}
+
+impl Versioned for Item {
+    fn uid(&self) -> &str {
+        &self.schedule.uid
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// Name and phase of the Backups that have not ended, by schedule.
+type Unfinished = HashMap<String, Vec<(String, Phase)>>;
+
+/// What is left after all Schedules have been looked at.
+struct Rest {
+    /// How long nothing has to be done.
+    pause: Duration,
+    /// A Schedule waits for the end of a Backup.
+    postponed: bool,
+}
+
+/// What became of one Schedule.
+enum Done {
+    /// It is as its status says.
+    Yes,
+    /// This is to be written to it.
+    Write(Box<Schedule>, Value),
+    /// It is tried again later.
+    Failed,
+}
+
+struct Scheduler {
+    lifecycle: Lifecycle,
+    schedules: Api<Schedule>,
+    backups: Api<Backup>,
+    store: Arc<BackupCache>,
+    cache: Shared<Cache<String, Item>>,
+    settings: Settings,
+    events: Events,
+    metrics: ScheduleMetrics,
+    clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Scheduler {
+    fn new(lifecycle: &Lifecycle, clock: Box<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
+        let api = |client: &kube::Client| client.clone();
+        Self {
+            schedules: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
+            backups: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
+            store: Arc::clone(&lifecycle.backups),
+            cache: Shared::default(),
+            settings: lifecycle.schedule,
+            events: lifecycle.events.clone(),
+            metrics: lifecycle.schedule_metrics.clone(),
+            clock,
+            lifecycle: lifecycle.clone(),
+        }
+    }
+
+    /// Feeds the watch cache for ever.
+    async fn follow(&self) {
+        let schedules = of_namespace(&self.lifecycle.clients.watch, &self.lifecycle.namespace);
+        let keep = |schedule: Schedule| (schedule.name_any(), Item::of(&schedule));
+        let observe = |event: WatchEvent<(String, Item)>| self.cache.write(|cache| cache.observe(event));
+        reflect(schedules, watcher::Config::default(), keep, observe).await;
+    }
+
+    /// Acts for ever.
+    async fn keep(&self) {
+        let mut schedules = self.cache.changed();
+        let mut backups = self.store.changed();
+        let mut retries = Retries::default();
+        let mut known = BTreeSet::new();
+        loop {
+            schedules.mark_unchanged();
+            backups.mark_unchanged();
+            let rest = self.pass(&mut retries, &mut known).await;
+            tokio::select! {
+                _ = schedules.changed() => sleep(SETTLE).await,
+                _ = backups.changed(), if rest.postponed => sleep(SETTLE).await,
+                () = sleep(rest.pause) => {}
+            }
+        }
+    }
+
+    /// Looks at all Schedules once, and does what is due: first all that create Backups, then all
+    /// writes to the Schedules.
+    async fn pass(&self, retries: &mut Retries, known: &mut BTreeSet<String>) -> Rest {
+        let items: Vec<Item> = {
+            let cache = self.cache.read();
+            if !cache.is_synced() {
+                return Rest { pause: PERIOD, postponed: false };
+            }
+            cache.values().cloned().collect()
+        };
+        let unfinished = self.unfinished();
+        let now = (self.clock)();
+        let mut rest = Rest { pause: PERIOD, postponed: false };
+        retries.retain(items.iter().map(Versioned::uid));
+        self.metrics.keep(&items, known, &self.lifecycle.metrics, now);
+        let mut due = Vec::new();
+        for item in &items {
+            if let Some(pause) = retries.pause(item.uid()) {
+                rest.pause = rest.pause.min(pause);
+                continue;
+            }
+            match self.decide(&item.schedule, &unfinished, now) {
+                Step::Wait(next) => {
+                    let pause = next.map(|next| next.duration_since(now).unsigned_abs());
+                    rest.pause = rest.pause.min(pause.unwrap_or(PERIOD));
+                }
+                Step::Postpone => rest.postponed = true,
+                _ => due.push(item),
+            }
+        }
+        if due.is_empty() {
+            return rest;
+        }
+        let (seen, unfinished) = (&*retries, &unfinished);
+        let acts = due.into_iter().map(|item| async move {
+            let done = self.act(item, unfinished, seen.count(item.uid())).await;
+            (item.uid(), done)
+        });
+        let (mut writes, mut failed) = (Vec::new(), Vec::new());
+        let acts: Vec<_> = futures::stream::iter(acts).buffer_unordered(AT_ONCE).collect().await;
+        for (uid, done) in acts {
+            match done {
+                Done::Yes => retries.forget(uid),
+                Done::Write(schedule, change) => writes.push((uid, schedule, change)),
+                Done::Failed => failed.push(uid),
+            }
+        }
+        let writes = writes
+            .into_iter()
+            .map(|(uid, schedule, change)| async move { (uid, self.write(&schedule, change).await) });
+        let writes: Vec<_> = futures::stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+        for (uid, is_written) in writes {
+            if is_written { retries.forget(uid) } else { failed.push(uid) }
+        }
+        for uid in failed {
+            retries.failed(uid);
+        }
+        // Once more: what is next follows from what was written.
+        Rest { pause: Duration::ZERO, ..rest }
+    }
+
+    fn decide(&self, schedule: &core::Schedule, unfinished: &Unfinished, now: Timestamp) -> Step {
+        let own = unfinished.get(&schedule.name).map(Vec::as_slice).unwrap_or_default();
+        let own: Vec<(&str, Phase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
+        schedule.decide(self.settings, &own, now)
+    }
+
+    fn unfinished(&self) -> Unfinished {
+        let phases = [Phase::New, Phase::Queued, Phase::ReadyToStart, Phase::InProgress];
+        let mut all = Unfinished::new();
+        for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
+            let entry = &item.entry;
+            if let Some(schedule) = &entry.schedule {
+                all.entry(schedule.clone()).or_default().push((entry.name.clone(), entry.phase));
+            }
+        }
+        all
+    }
+
+    /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
+    /// this has failed.
+    async fn act(&self, item: &Item, unfinished: &Unfinished, tries: u32) -> Done {
+        let name = item.schedule.name.as_str();
+        let found = match timeout(limits::WRITE, self.schedules.get_opt(name)).await {
+            Ok(Ok(Some(found))) => found,
+            Ok(Ok(None)) => {
+                self.cache.write_silently(|cache| cache.forget(name, item.uid()));
+                return Done::Yes;
+            }
+            Ok(Err(error)) => {
+                warn!(schedule = name, error = chain(&error), "failed to read the Schedule");
+                return Done::Failed;
+            }
+            Err(_) => {
+                warn!(schedule = name, "failed to read the Schedule: the API server takes too long");
+                return Done::Failed;
+            }
+        };
+        let (schedule, now) = (found.decided(), (self.clock)());
+        let at = |at: Timestamp| json!(Time(at));
+        let change = match self.decide(&schedule, unfinished, now) {
+            Step::Wait(_) | Step::Postpone if self.seen(&found) => return Done::Yes,
+            // Another Schedule of that name, which the watch has not shown yet.
+            Step::Wait(_) | Step::Postpone => return Done::Failed,
+            Step::Show => {
+                let (phase, errors) = found.validity();
+                if !errors.is_empty() {
+                    warn!(schedule = name, ?phase, errors = errors.join("; "), "the Schedule has faults");
+                }
+                let errors = Some(errors).filter(|errors| !errors.is_empty());
+                json!({"status": {"phase": phase, "validationErrors": errors}})
+            }
+            Step::SkipNow => {
+                info!(schedule = name, "skips what is due now, because spec.skipImmediately says so");
+                json!({"spec": {"skipImmediately": false}, "status": {"lastSkipped": at(now)}})
+            }
+            Step::Mend => {
+                warn!(schedule = name, "the status is in the future: writing the present time in its place");
+                let mend = |last: Option<Timestamp>| last.map(|last| at(last.min(now)));
+                let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
+                json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
+            }
+            Step::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
+                Some(change) => change,
+                None => return Done::Failed,
+            },
+            Step::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
+            Step::Skip(tick, why) => self.skip(&found, tick, why),
+        };
+        Done::Write(Box::new(found), change)
+    }
+
+    fn skip(&self, schedule: &Schedule, tick: Timestamp, why: Skipped) -> Value {
+        let note = format!("no backup of {tick}: {}", why.why());
+        info!(schedule = %schedule.name_any(), %tick, why = why.why(), "skipped a time");
+        self.events.tell_about(What::TimeSkipped, schedule.object_ref(&()), note);
+        self.metrics.skipped(why);
+        json!({"status": {"lastSkipped": Time(tick)}})
+    }
+
+    /// Creates the Backup of a time, and gives what is to be recorded. `None`: it could not be
+    /// created.
+    async fn create(
+        &self,
+        found: &Schedule,
+        schedule: &core::Schedule,
+        tick: Timestamp,
+        is_first_try: bool,
+    ) -> Option<Value> {
+        let backup = found.backup(tick);
+        let (name, recorded) = (backup.name_any(), json!({"status": {"lastBackup": Time(tick)}}));
+        let why = match write::create(&self.backups, &backup).await {
+            Answer::Written(_) => {
+                let late = (self.clock)().duration_since(tick) - schedule.offset();
+                if late > LATE {
+                    warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
+                } else {
+                    info!(schedule = %schedule.name, %name, "created a Backup");
+                }
+                self.metrics.created(late);
+                return Some(recorded);
+            }
+            Answer::Conflict(_) => match self.is_ours(&name, &schedule.name).await {
+                Ok(true) => {
+                    debug!(schedule = %schedule.name, %name, "the Backup is there already");
+                    return Some(recorded);
+                }
+                Ok(false) => {
+                    let note = format!(
+                        "no backup of {tick}: Backup {name} is there and does not belong to this schedule"
+                    );
+                    warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
+                    self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                    self.metrics.failed();
+                    return Some(json!({"status": {"lastSkipped": Time(tick)}}));
+                }
+                Err(why) => why,
+            },
+            Answer::Gone(error) | Answer::Refused(error) => chain(&error),
+            Answer::TimedOut => "the API server takes too long".to_owned(),
+        };
+        warn!(schedule = %schedule.name, %name, %why, "failed to create a Backup");
+        if is_first_try {
+            self.metrics.failed();
+            let note = format!("Backup {name} cannot be created, and is tried again: {why}");
+            self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+        }
+        None
+    }
+
+    /// Does the Backup of this name belong to the schedule?
+    async fn is_ours(&self, name: &str, schedule: &str) -> Result<bool, String> {
+        match timeout(limits::WRITE, self.backups.get_metadata(name)).await {
+            Ok(Ok(found)) => Ok(found
+                .metadata
+                .labels
+                .unwrap_or_default()
+                .get(keys::SCHEDULE)
+                .is_some_and(|one| one == schedule)),
+            Ok(Err(error)) if is_not_found(&error) => Err("it was there a moment ago".to_owned()),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err("the API server takes too long".to_owned()),
+        }
+    }
+
+    /// Writes to a Schedule, on the version that was decided on.
+    async fn write(&self, found: &Schedule, change: Value) -> bool {
+        let name = found.name_any();
+        match write::patch(&self.schedules, Write::on(found), change).await {
+            Answer::Written(written) => self.seen(&written),
+            Answer::Conflict(_) => {
+                debug!(schedule = %name, "the Schedule has changed: looking at it again");
+                false
+            }
+            Answer::Gone(_) => {
+                let uid = found.uid().unwrap_or_default();
+                self.cache.write_silently(|cache| cache.forget(&name, &uid));
+                true
+            }
+            Answer::Refused(error) => {
+                warn!(schedule = %name, error = chain(&error), "failed to write the status of the Schedule");
+                false
+            }
+            Answer::TimedOut => {
+                warn!(schedule = %name, "failed to write the status of the Schedule: the API server takes too long");
+                false
+            }
+        }
+    }
+
+    /// Takes in what the API server answered. `false`: that Schedule is not known any more, or not
+    /// yet.
+    fn seen(&self, schedule: &Schedule) -> bool {
+        let name = schedule.name_any();
+        self.cache.write_silently(|cache| cache.assume_known(name, Item::of(schedule)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

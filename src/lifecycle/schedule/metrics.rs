@@ -1,0 +1,138 @@
+//! What is counted of Schedules: under Velero's names where Velero has one.
+
+use std::collections::BTreeSet;
+
+use berth_core::schedule::Skipped;
+use jiff::{SignedDuration, Timestamp};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::Item;
+use crate::backup::metrics::{BackupMetrics, SCHEDULES};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BySchedule {
+    schedule: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+}
+
+#[derive(Clone)]
+pub struct ScheduleMetrics {
+    interval: Family<BySchedule, Gauge>,
+    created: Counter,
+    skipped: Family<ByReason, Counter>,
+    failed: Counter,
+    lateness: Histogram,
+}
+
+impl Default for ScheduleMetrics {
+    fn default() -> Self {
+        Self {
+            interval: Family::default(),
+            created: Counter::default(),
+            skipped: Family::default(),
+            failed: Counter::default(),
+            // From 0.125 s to 18 h.
+            lateness: Histogram::new(exponential_buckets(0.125, 2.0, 20)),
+        }
+    }
+}
+
+impl ScheduleMetrics {
+    pub fn new(registry: &mut Registry) -> Self {
+        let all = Self::default();
+        let velero = registry.sub_registry_with_prefix("velero_schedule");
+        let interval = all.interval.clone();
+        velero.register(
+            "expected_interval_seconds",
+            "Time between the next two times of the schedule",
+            interval,
+        );
+        let berth = registry.sub_registry_with_prefix("berth_schedules");
+        berth.register("backups_created", "Backups created for Schedules", all.created.clone());
+        berth.register("times_skipped", "Times of Schedules without a Backup, by why", all.skipped.clone());
+        berth.register(
+            "creations_failed",
+            "Backups of Schedules that could not be created at once",
+            all.failed.clone(),
+        );
+        berth.register(
+            "lateness_seconds",
+            "From the time of a Schedule to the creation of its Backup",
+            all.lateness.clone(),
+        );
+        for why in [Skipped::Late, Skipped::Overlap] {
+            drop(all.skipped.get_or_create(&by(why)));
+        }
+        all
+    }
+
+    pub fn created(&self, late: SignedDuration) {
+        self.created.inc();
+        self.lateness.observe(late.as_secs_f64().max(0.0));
+    }
+
+    pub fn skipped(&self, why: Skipped) {
+        self.skipped.get_or_create(&by(why)).inc();
+    }
+
+    pub fn failed(&self) {
+        self.failed.inc();
+    }
+
+    /// Shows each Schedule, right after it is seen. `known`: those that are shown.
+    pub(super) fn keep(
+        &self,
+        items: &[Item],
+        known: &mut BTreeSet<String>,
+        backups: &BackupMetrics,
+        now: Timestamp,
+    ) {
+        let names: BTreeSet<String> =
+            items.iter().take(SCHEDULES).map(|item| item.schedule.name.clone()).collect();
+        for gone in known.difference(&names) {
+            self.interval.remove(&BySchedule { schedule: gone.clone() });
+        }
+        for item in items.iter().take(SCHEDULES) {
+            let schedule = &item.schedule;
+            let label = BySchedule { schedule: schedule.name.clone() };
+            let seconds =
+                schedule.interval(now).filter(|_| !schedule.paused).map(|interval| interval.as_secs());
+            match seconds {
+                Some(seconds) => drop(self.interval.get_or_create(&label).set(seconds)),
+                None => drop(self.interval.remove(&label)),
+            }
+            if !known.contains(&schedule.name) {
+                backups.show_schedule(&schedule.name);
+            }
+        }
+        *known = names;
+    }
+
+    /// Gives the gauge a value, because a family without one is not encoded.
+    pub fn show_any(&self, schedule: &str) {
+        drop(self.interval.get_or_create(&BySchedule { schedule: schedule.to_owned() }));
+    }
+
+    /// No Schedule is shown any more, because another leader shows them.
+    pub fn forget(&self) {
+        self.interval.clear();
+    }
+}
+
+fn by(why: Skipped) -> ByReason {
+    ByReason {
+        reason: match why {
+            Skipped::Overlap => "Overlap",
+            Skipped::Late => "Late",
+        },
+    }
+}

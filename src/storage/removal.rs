@@ -1,0 +1,210 @@
+//! The removal of a backup from the store: of the whole folder, also of files that no run of berth
+//! writes. The file that makes the backup visible goes first, so that no reader takes a half for a
+//! whole, and the claim last, because it proves whose the rest is.
+
+use berth_core::claim::Claim;
+use berth_core::deletion::{Metadata, Stored};
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use object_store::path::Path;
+use object_store::{Error, UpdateVersion};
+use serde::Deserialize;
+
+use super::claim::ClaimError;
+use super::layout::Layout;
+
+/// Files of one request to the store.
+const PAGE: usize = 1000;
+/// Most requests of one attempt. The next one continues.
+const PAGES: usize = 100;
+/// The claim, the file that makes the backup visible, and any other.
+const ENOUGH: usize = 3;
+
+/// What a folder holds.
+#[derive(Debug)]
+pub struct Survey {
+    pub stored: Stored,
+    /// Version of the claim.
+    pub version: Option<UpdateVersion>,
+}
+
+/// Parts of the file that makes a backup visible.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Wire {
+    metadata: Identity,
+    status: Times,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Identity {
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Times {
+    start_timestamp: Option<Timestamp>,
+    completion_timestamp: Option<Timestamp>,
+}
+
+impl Layout {
+    /// Reads whose the folder is.
+    ///
+    /// # Errors
+    /// When the store fails, or the claim cannot be read.
+    pub async fn survey(&self) -> Result<Survey, ClaimError> {
+        let folder = self.folder();
+        let first = self.store().list(Some(&folder)).take(ENOUGH).map_ok(|object| object.location);
+        let first: Vec<Path> = first.try_collect().await.map_err(ClaimError::Store)?;
+        let known = [self.claim_path(), self.metadata()];
+        let mut has_others = first.iter().any(|path| !known.contains(path));
+        let (claim, version) = self.read_claim().await?.unzip();
+        let metadata = match self.read_metadata().await.map_err(ClaimError::Store)? {
+            None => None,
+            Some(bytes) => {
+                let read = serde_json::from_slice::<Wire>(&bytes).ok();
+                let read = read.filter(|read| !read.metadata.uid.is_empty());
+                // A file that is no Backup says nothing of whose it is.
+                has_others |= read.is_none();
+                read.map(|Wire { metadata, status }| Metadata {
+                    uid: metadata.uid,
+                    started: status.start_timestamp,
+                    completed: status.completion_timestamp,
+                })
+            }
+        };
+        Ok(Survey { stored: Stored { claim, metadata, has_others }, version })
+    }
+
+    /// Removes the folder that this claim is of. `false`: there is more than one attempt removes.
+    /// The claim is read before each request, because no store removes conditionally.
+    ///
+    /// # Errors
+    /// When another has claimed the folder by now, or the error of the first file that the store
+    /// did not remove.
+    pub async fn remove_folder(&self, claim: &Claim) -> Result<bool, ClaimError> {
+        self.confirm(claim).await?;
+        self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
+        let claim_path = self.claim_path();
+        for _ in 0..PAGES {
+            let page = self.page(&self.folder(), Some(&claim_path)).await.map_err(ClaimError::Store)?;
+            self.confirm(claim).await?;
+            if page.is_empty() {
+                self.delete(&claim_path).await.map_err(ClaimError::Store)?;
+                return Ok(true);
+            }
+            self.delete_all(page).await.map_err(ClaimError::Store)?;
+        }
+        Ok(false)
+    }
+
+    /// Removes the files of a Restore. `false`: there is more than one attempt removes.
+    ///
+    /// # Errors
+    /// The error of the first file that the store did not remove.
+    pub async fn remove_restore(&self, restore: &str) -> object_store::Result<bool> {
+        let folder = self.restore_folder(restore);
+        for _ in 0..PAGES {
+            let page = self.page(&folder, None).await?;
+            if page.is_empty() {
+                return Ok(true);
+            }
+            self.delete_all(page).await?;
+        }
+        Ok(false)
+    }
+
+    /// Paths of a folder, except one.
+    async fn page(&self, folder: &Path, except: Option<&Path>) -> object_store::Result<Vec<Path>> {
+        let paths = self.store().list(Some(folder)).map_ok(|object| object.location);
+        let wanted = paths.try_filter(|path| std::future::ready(Some(path) != except));
+        wanted.take(PAGE).try_collect().await
+    }
+
+    /// Removes files, in one request where the store has one for many. All are tried.
+    async fn delete_all(&self, paths: Vec<Path>) -> object_store::Result<()> {
+        let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
+        let mut removed = self.store().delete_stream(paths);
+        let mut failed = None;
+        while let Some(one) = removed.next().await {
+            match one {
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::local::LocalFileSystem;
+    use object_store::memory::InMemory;
+    use object_store::{DynObjectStore, ObjectStoreExt as _};
+
+    use super::*;
+
+    fn claim(run: &str) -> Claim {
+        Claim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    }
+
+    async fn put(layout: &Layout, key: &str, text: &str) {
+        layout.store().put(&Path::from(key), text.to_owned().into()).await.unwrap();
+    }
+
+    async fn keys(layout: &Layout) -> Vec<String> {
+        let listed = layout.store().list(None).map_ok(|object| object.location.to_string());
+        let mut keys: Vec<String> = listed.try_collect().await.unwrap();
+        keys.sort();
+        keys
+    }
+
+    #[tokio::test]
+    async fn a_folder_goes_with_all_that_is_in_it_and_its_neighbours_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap().with_automatic_cleanup(true);
+        let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
+        for store in stores {
+            let layout = Layout::new(store, Some("p"), "one");
+            layout.claim(&claim("deletion-1"), None).await.unwrap();
+            put(&layout, "p/backups/one/velero-backup.json", "{}").await;
+            for i in 0..1500 {
+                put(&layout, &format!("p/backups/one/deep/file-{i}"), "x").await;
+            }
+            for key in ["p/backups/one-more/velero-backup.json", "p/restores/r2/a", "p/restores/r/a"] {
+                put(&layout, key, "{}").await;
+            }
+            assert!(layout.remove_folder(&claim("another")).await.is_err());
+            assert!(layout.remove_folder(&claim("deletion-1")).await.unwrap());
+            assert!(layout.remove_restore("r").await.unwrap());
+            assert_eq!(keys(&layout).await, ["p/backups/one-more/velero-backup.json", "p/restores/r2/a"]);
+            let empty = layout.survey().await.unwrap();
+            assert_eq!(empty.stored, Stored::default());
+        }
+        assert!(!folder.path().join("p/backups/one").exists(), "no empty folder is left");
+    }
+
+    #[tokio::test]
+    async fn a_survey_tells_whose_a_folder_is_whatever_lies_in_it() {
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let text = r#"{"metadata":{"uid":"u"},"status":{"startTimestamp":"2026-01-01T00:00:00Z"}}"#;
+        put(&layout, "backups/b/velero-backup.json", text).await;
+        let found = layout.survey().await.unwrap().stored;
+        let metadata = found.metadata.unwrap();
+        assert_eq!((metadata.uid.as_str(), metadata.started.is_some()), ("u", true));
+        assert_eq!((found.claim, found.has_others), (None, false));
+        for text in ["{", "[]", "null", r#"{"metadata":{"uid":7}}"#] {
+            put(&layout, "backups/b/velero-backup.json", text).await;
+            let found = layout.survey().await.unwrap().stored;
+            assert_eq!((found.metadata, found.has_others), (None, true), "{text}");
+        }
+        layout.claim(&claim("r"), None).await.unwrap();
+        let found = layout.survey().await.unwrap();
+        assert_eq!(found.stored.claim, Some(claim("r")));
+        assert!(found.version.is_some());
+    }
+}

@@ -1,0 +1,205 @@
+//! Schedules: Backups at their times, one for each, whatever happens to the leader.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
+use berth_api::velero::{Backup, BackupPhase, Schedule};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::admission::program;
+use crate::queue::PATIENCE;
+use crate::support::{Berth, ControlPlane, Options, binaries, wait_for};
+
+fn schedule(name: &str, expression: &str, more: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": name, "labels": {"tier": "gold"}, "annotations": {"team": "a"}},
+        "spec": {"schedule": expression, "template": {"includedNamespaces": ["default"]}},
+    });
+    for (key, value) in more.as_object().cloned().unwrap_or_default() {
+        object["spec"][key] = value;
+    }
+    object
+}
+
+fn read(berth: &Berth, name: &str) -> Schedule {
+    let args = ["get", "schedules.velero.io", name, "-n", berth.namespace(), "-o", "json"];
+    serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap()
+}
+
+fn patch(berth: &Berth, name: &str, change: &Value) {
+    let change = change.to_string();
+    let args = ["patch", "schedules.velero.io", name, "-n", berth.namespace(), "--type=merge", "-p", &change];
+    berth.kubectl().run(&args).unwrap();
+}
+
+fn backups(berth: &Berth, schedule: &str) -> anyhow::Result<BTreeMap<String, Backup>> {
+    let mut all = berth.kubectl().backups(berth.namespace())?;
+    all.retain(|_, backup| backup.labels().get("velero.io/schedule-name").is_some_and(|one| one == schedule));
+    Ok(all)
+}
+
+fn completed(berth: &Berth, schedule: &str, count: usize) -> BTreeMap<String, Backup> {
+    wait_for(&format!("{count} backups of {schedule} to complete"), PATIENCE, || {
+        let all = backups(berth, schedule)?;
+        let done = all.values().filter(|backup| backup.phase() == BackupPhase::Completed).count();
+        Ok((done >= count).then_some(all))
+    })
+    .unwrap()
+}
+
+fn last_backup(schedule: &Schedule) -> Option<Timestamp> {
+    Some(schedule.status.as_ref()?.last_backup.as_ref()?.0)
+}
+
+/// The time that a backup is for, by its name.
+fn tick(schedule: &str, name: &str) -> Timestamp {
+    let text = name.strip_prefix(&format!("{schedule}-")).unwrap();
+    let civil = jiff::civil::DateTime::strptime("%Y%m%d%H%M%S", text).unwrap();
+    civil.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp()
+}
+
+fn velero(berth: &Berth, args: &[&str]) -> Output {
+    let [program] = binaries::get(["velero"]).unwrap();
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .args(["--namespace", berth.namespace(), "--kubeconfig"])
+        .arg(berth.plane().kubeconfig());
+    command.env("HOME", berth.plane().folder());
+    for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        command.env_remove(proxy);
+    }
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
+    let mut options = Options::new(program(), "scheduled");
+    options.concurrent_backups = 4;
+    let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
+    let ns = berth.namespace().to_owned();
+
+    let every = schedule("every", "@every 3s", json!({"useOwnerReferencesInBackup": true}));
+    let answer = berth.kubectl().create(&ns, &[every]).unwrap();
+    assert!(answer.warnings().iter().any(|line| line.starts_with("berth: runs at ")), "{}", answer.stderr);
+    completed(&berth, "every", 2);
+    let found = read(&berth, "every");
+    let created = found.creation_timestamp().unwrap().0;
+    let status = found.status.clone().unwrap();
+    assert_eq!(status.phase.map(|phase| format!("{phase:?}")).as_deref(), Some("Enabled"));
+
+    let metrics = berth.controller.metrics().unwrap();
+    assert!(
+        metrics.contains(r#"velero_schedule_expected_interval_seconds{schedule="every"} 3"#),
+        "{metrics}"
+    );
+
+    // Nobody leads for three of its times.
+    berth.controller.stop().unwrap();
+    let before = backups(&berth, "every").unwrap();
+    let last = before.keys().map(|name| tick("every", name)).max().unwrap();
+    let after = |seconds| last + SignedDuration::from_secs(seconds);
+    wait_for("three times to pass", PATIENCE, || Ok((Timestamp::now() > after(11)).then_some(()))).unwrap();
+    berth.controller.process.restart().unwrap();
+    let all = completed(&berth, "every", before.len() + 2);
+    let metrics = berth.controller.metrics().unwrap();
+    assert!(metrics.contains(r#"velero_backup_success_total{schedule="every"}"#), "{metrics}");
+    patch(&berth, "every", &json!({"spec": {"paused": true}}));
+
+    // Each is for a time of its own, and of those that were missed only the last one has a backup.
+    let ticks: Vec<Timestamp> = all.keys().map(|name| tick("every", name)).collect();
+    assert!(ticks.iter().all(|tick| tick.duration_since(created).as_secs() % 3 == 0), "{ticks:?}");
+    assert!([3, 6].iter().all(|seconds| !ticks.contains(&after(*seconds))), "{last} {ticks:?}");
+    assert!(last_backup(&read(&berth, "every")) >= Some(after(9)));
+    let one = all.values().next().unwrap();
+    assert_eq!(one.labels().get("tier").map(String::as_str), Some("gold"));
+    assert_eq!(one.annotations().get("team").map(String::as_str), Some("a"));
+    let owner = &one.owner_references()[0];
+    assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Schedule", found.metadata.uid.as_ref()));
+    assert_eq!(one.spec.included_namespaces.as_deref(), Some(&["default".to_owned()][..]));
+}
+
+#[test]
+fn stock_veleros_command_line_makes_schedules_that_berth_runs_and_broken_ones_are_refused() {
+    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "scheduling")).unwrap();
+    let ns = berth.namespace().to_owned();
+
+    let made = velero(
+        &berth,
+        &["schedule", "create", "often", "--schedule", "@every 2s", "--include-namespaces", "default"],
+    );
+    assert!(made.status.success(), "{}", said(&made));
+    completed(&berth, "often", 1);
+    let shown = said(&velero(&berth, &["schedule", "get", "often"]));
+    assert!(shown.contains("Enabled") && shown.contains("@every 2s"), "{shown}");
+    let paused = velero(&berth, &["schedule", "pause", "often"]);
+    assert!(paused.status.success(), "{}", said(&paused));
+    assert_eq!(read(&berth, "often").spec.paused, Some(true));
+
+    // Both refuse it: stock Velero's command line, and a dry run.
+    let fault = "spec.schedule: hour \"25\" (characters 3 to 4) is above 23; allowed: 0-23";
+    let made = velero(&berth, &["schedule", "create", "bad", "--schedule", "0 25 * * *"]);
+    assert!(!made.status.success() && said(&made).contains("is above 23"), "{}", said(&made));
+    let bad = schedule("bad", "0 25 * * *", json!({"template": {"ttl": "1d"}})).to_string();
+    let dry = ["create", "--dry-run=server", "-n", &ns, "-f", "-"];
+    let answer = berth.kubectl().answer(&dry, &bad).unwrap();
+    assert!(!answer.status.success(), "{}", answer.stderr);
+    for told in ["is above 23", "spec.template.ttl: "] {
+        assert!(answer.stderr.contains(told), "{told}: {}", answer.stderr);
+    }
+    // One that came while no webhook answered is told in its status.
+    let mut berth = berth;
+    berth.webhook.stop().unwrap();
+    let answer = berth.kubectl().create(&ns, &[schedule("bad", "0 25 * * *", json!({}))]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let errors = wait_for("the fault to be told", PATIENCE, || {
+        Ok(read(&berth, "bad").status.and_then(|status| status.validation_errors))
+    });
+    assert!(errors.unwrap()[0].starts_with(fault));
+}
+
+/// berth creates their Backups with its own rights.
+#[test]
+fn a_schedule_gives_nobody_what_a_backup_would_not() {
+    let berth =
+        Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "scheduling-rights")).unwrap();
+    let (kubectl, ns) = (berth.kubectl(), berth.namespace().to_owned());
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "schedules"},
+        "rules": [{"apiGroups": ["velero.io"], "resources": ["schedules"], "verbs": ["create", "get", "patch"]}],
+    });
+    kubectl.create(&ns, &[role]).unwrap();
+    kubectl
+        .run(&["create", "rolebinding", "schedules", "-n", &ns, "--role=schedules", "--user=sam"])
+        .unwrap();
+    kubectl.await_right("sam", &ns, "create", "schedules.velero.io").unwrap();
+    let create = |object: &Value| {
+        let args = ["create", "-n", &ns, "--as=sam", "--dry-run=server", "-f", "-"];
+        kubectl.answer(&args, &object.to_string())
+    };
+    let hooks = json!({"resources": [{"name": "h", "pre": [{"exec": {"command": ["id"]}}]}]});
+    let with_hooks = schedule("hooked", "@yearly", json!({"template": {"hooks": hooks}}));
+    let mut first = schedule("first", "@yearly", json!({}));
+    first["metadata"]["annotations"]["berth.dev/supersede"] = json!("true");
+    let mut high = schedule("high", "@yearly", json!({}));
+    high["metadata"]["labels"]["berth.dev/priority-class"] = json!("high");
+    for (object, told) in
+        [(with_hooks, "spec.template.hooks: "), (first, "berth-operator"), (high, "berth-operator")]
+    {
+        // An API server takes a moment to know a new policy.
+        wait_for("the policy to refuse it", PATIENCE, || {
+            let answer = create(&object)?;
+            Ok((!answer.status.success() && answer.stderr.contains(told)).then_some(()))
+        })
+        .unwrap();
+    }
+    let answer = create(&schedule("plain", "@yearly", json!({}))).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+}

@@ -1,0 +1,364 @@
+//! What becomes of claims whose driver does this and that, and of their snapshots when the backup or its leader ends.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use berth_api::velero::BackupPhase;
+use serde_json::{Value, json};
+
+use super::player::{DRIVER, Player};
+use crate::admission::program;
+use crate::archive::{entries, items, side, side_text};
+use crate::hooks::{create, namespace};
+use crate::queue::ended;
+use crate::rights::Symptom;
+use crate::rights::needs::needs;
+use crate::support::berth::SHORT_LEASE;
+use crate::support::csi::define_snapshots;
+use crate::support::peers::install_definitions;
+use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
+
+const CLASS: &str = "played";
+
+fn site() -> &'static (ControlPlane, Player) {
+    static SITE: OnceLock<(ControlPlane, Player)> = OnceLock::new();
+    SITE.get_or_init(|| {
+        let plane = ControlPlane::start().unwrap();
+        install_definitions(&plane).unwrap();
+        define_snapshots(&plane).unwrap();
+        let class = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+            "metadata": {"name": CLASS}, "driver": DRIVER, "deletionPolicy": "Delete",
+        });
+        let made = plane.kubectl().create("default", &[class]).unwrap();
+        assert!(made.status.success(), "{}", made.stderr);
+        let player = Player::start(&plane);
+        (plane, player)
+    })
+}
+
+fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
+    let (plane, player) = site();
+    let mut options = Options::new(program(), name);
+    options.controller_args = more.iter().map(|arg| (*arg).to_owned()).collect();
+    (Berth::start(plane, options).unwrap(), player)
+}
+
+/// A claim of a namespace, bound to a volume of its own.
+fn make(berth: &Berth, space: &str, name: &str, source: &Value, labels: &Value) {
+    let volume = format!("pv-{space}-{name}");
+    let mut spec = json!({
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": "any",
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": space, "name": name},
+    });
+    spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+    create(
+        berth,
+        &[
+            json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec}),
+            json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": space, "labels": labels},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                    "storageClassName": "any", "volumeName": volume,
+                },
+            }),
+        ],
+    );
+    // Nobody binds claims here.
+    let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}).to_string();
+    let args = ["patch", "pvc", name, "-n", space, "--subresource=status", "--type=merge", "-p", &bound];
+    berth.kubectl().run(&args).unwrap();
+}
+
+fn csi(driver: &str) -> Value {
+    json!({"csi": {"driver": driver, "volumeHandle": "h"}})
+}
+
+fn run(berth: &Berth, name: &str, spec: Value) -> berth_api::velero::Backup {
+    begin(berth, name, spec);
+    ended(berth, &[name]).remove(name).unwrap()
+}
+
+fn begin(berth: &Berth, name: &str, spec: Value) {
+    let made = berth.kubectl().create(berth.namespace(), &[backup(name, spec)]).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+}
+
+fn stored(berth: &Berth, name: &str) -> PathBuf {
+    berth.archives().join("backups").join(name)
+}
+
+/// Until nothing of the snapshots of a namespace is left in the cluster.
+fn wait_gone(berth: &Berth, space: &str) {
+    wait_for("the snapshots' objects to be gone", PATIENCE, || {
+        let names = |args: &[&str]| berth.kubectl().run(args);
+        let snapshots = names(&["get", "volumesnapshots", "-n", space, "-o", "name"])?;
+        let contents = names(&["get", "volumesnapshotcontents", "-o", "json"])?;
+        let contents: Value = serde_json::from_str(&contents)?;
+        let of_space = contents["items"].as_array().into_iter().flatten();
+        let of_space = of_space.filter(|one| one["spec"]["volumeSnapshotRef"]["namespace"] == space).count();
+        Ok((snapshots.trim().is_empty() && of_space == 0).then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_backup_takes_the_snapshots_that_can_be_taken_and_says_what_became_of_each_volume() {
+    let (berth, player) = start("vol-rows", &[]);
+    create(&berth, &[namespace("rows")]);
+    make(&berth, "rows", "data", &csi(DRIVER), &json!({"app": "db"}));
+    make(&berth, "rows", "errs-first", &csi(DRIVER), &json!({}));
+    make(&berth, "rows", "foreign", &csi("other.example.com"), &json!({}));
+    make(&berth, "rows", "path", &json!({"hostPath": {"path": "/srv"}}), &json!({}));
+    let done = run(&berth, "rows", json!({"includedNamespaces": ["rows"]}));
+    let folder = stored(&berth, "rows");
+    let log = side_text(&folder, "rows-logs.gz");
+    let status = done.status.unwrap();
+    assert_eq!(
+        (status.phase, status.errors, status.warnings),
+        (Some(BackupPhase::Completed), None, Some(2)),
+        "{log}"
+    );
+    assert_eq!(
+        (status.csi_volume_snapshots_attempted, status.csi_volume_snapshots_completed),
+        (Some(2), Some(2))
+    );
+    for words in [
+        "(rows/foreign): its CSI driver has no VolumeSnapshotClass",
+        "(rows/path): its volume belongs to no CSI driver",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert_eq!(player.stored("rows"), ["rows/data", "rows/errs-first"]);
+    wait_gone(&berth, "rows");
+
+    let archive = folder.join("rows.tar.gz");
+    let object = |path: &str| -> Value {
+        serde_json::from_slice(&entries(&archive)[&format!("resources/{path}.json")]).unwrap()
+    };
+    let claim = object("persistentvolumeclaims/namespaces/rows/data");
+    let name = claim["metadata"]["annotations"]["velero.io/volume-snapshot-name"].as_str().unwrap();
+    assert_eq!(claim["metadata"]["labels"]["velero.io/volume-snapshot-name"], name);
+    assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "2Gi", "as large as the snapshot");
+    let snapshot = object(&format!("volumesnapshots.snapshot.storage.k8s.io/namespaces/rows/{name}"));
+    let content = snapshot["status"]["boundVolumeSnapshotContentName"].as_str().unwrap();
+    let content = object(&format!("volumesnapshotcontents.snapshot.storage.k8s.io/cluster/{content}"));
+    let handle = &content["status"]["snapshotHandle"];
+    let annotations = &snapshot["metadata"]["annotations"];
+    assert_eq!(annotations["velero.io/csi-volumesnapshot-handle"], *handle);
+    assert_eq!(annotations["velero.io/csi-volumesnapshot-restore-size"], "2Gi");
+    assert_eq!(annotations["velero.io/csi-driver-name"], DRIVER);
+    assert_eq!(annotations["velero.io/csi-vsc-deletion-policy"], "Delete");
+    assert_eq!(snapshot["metadata"]["labels"]["app"], "db", "as Velero makes them");
+    let found = items(&archive);
+    assert!(
+        found.contains(&format!("volumesnapshotclasses.snapshot.storage.k8s.io/cluster/{CLASS}")),
+        "{found:?}"
+    );
+
+    let infos = side(&folder, "rows-volumeinfo.json.gz");
+    let info = |claim: &str| infos.as_array().unwrap().iter().find(|info| info["pvcName"] == claim).unwrap();
+    assert_eq!(infos.as_array().unwrap().len(), 4);
+    assert_eq!(info("data")["backupMethod"], "CSISnapshot");
+    assert_eq!(
+        (&info("data")["pvName"], &info("data")["result"]),
+        (&json!("pv-rows-data"), &json!("succeeded"))
+    );
+    assert_eq!(info("data")["csiSnapshotInfo"]["snapshotHandle"], *handle);
+    for (claim, why) in [("foreign", "VolumeSnapshotClass"), ("path", "CSI driver")] {
+        let info = info(claim);
+        assert_eq!(
+            (&info["skipped"], &info["pvInfo"]["reclaimPolicy"]),
+            (&json!(true), &json!("Delete")),
+            "{info}"
+        );
+        assert!(
+            info["skippedReason"].as_str().unwrap().contains(why) && info["backupMethod"].is_null(),
+            "{info}"
+        );
+    }
+}
+
+/// In time, and nothing of them stays.
+#[test]
+fn snapshots_that_never_become_ready_are_errors_of_their_claims() {
+    let (berth, player) = start("vol-never", &[]);
+    create(&berth, &[namespace("never")]);
+    for name in ["good", "never", "unready"] {
+        make(&berth, "never", name, &csi(DRIVER), &json!({}));
+    }
+    let spec = json!({"includedNamespaces": ["never"], "csiSnapshotTimeout": "3s"});
+    let done = run(&berth, "late", spec);
+    let folder = stored(&berth, "late");
+    let log = side_text(&folder, "late-logs.gz");
+    let status = done.status.unwrap();
+    assert_eq!((status.phase, status.errors), (Some(BackupPhase::PartiallyFailed), Some(2)), "{log}");
+    assert_eq!(
+        (status.csi_volume_snapshots_attempted, status.csi_volume_snapshots_completed),
+        (Some(3), Some(1))
+    );
+    for words in [
+        "claim never is stored without the data of its volume: its snapshot was not cut within 3 s",
+        "the disk is on fire",
+        "claim unready is stored without the data of its volume: its snapshot was not ready within 3 s",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    wait_gone(&berth, "never");
+    wait_for("the storage to be free of them", PATIENCE, || {
+        Ok((player.stored("never") == ["never/good"]).then_some(()))
+    })
+    .unwrap();
+    let found = items(&folder.join("late.tar.gz"));
+    for name in ["good", "never", "unready"] {
+        assert!(found.contains(&format!("persistentvolumeclaims/namespaces/never/{name}")), "{found:?}");
+    }
+    assert_eq!(found.iter().filter(|item| item.starts_with("volumesnapshots.")).count(), 1, "{found:?}");
+}
+
+#[test]
+fn a_driver_that_errs_on_every_third_costs_a_backup_nothing() {
+    let (berth, player) = start("vol-third", &[]);
+    create(&berth, &[namespace("third")]);
+    for i in 0..9 {
+        let name = if i % 3 == 0 { format!("errs-{i}") } else { format!("data-{i}") };
+        make(&berth, "third", &name, &csi(DRIVER), &json!({}));
+    }
+    let done = run(&berth, "third", json!({"includedNamespaces": ["third"], "snapshotVolumes": true}));
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+    assert_eq!(done.status.unwrap().csi_volume_snapshots_completed, Some(9));
+    assert_eq!(player.stored("third").len(), 9);
+    wait_gone(&berth, "third");
+}
+
+fn wait_asked(player: &Player, claim: &str, times: usize) {
+    wait_for(
+        &format!("a snapshot of {claim}"),
+        PATIENCE,
+        || Ok((player.asked(claim) >= times).then_some(())),
+    )
+    .unwrap();
+}
+
+/// The next one takes it anew, and removes what the dead one has begun.
+#[test]
+fn a_killed_leader_leaves_no_snapshot_that_no_backup_has() {
+    let (mut berth, player) = start("vol-killed", &[SHORT_LEASE]);
+    create(&berth, &[namespace("killed")]);
+    for name in ["a", "held"] {
+        make(&berth, "killed", name, &csi(DRIVER), &json!({}));
+    }
+    player.hold("killed/held");
+    begin(&berth, "cut", json!({"includedNamespaces": ["killed"]}));
+    wait_asked(player, "killed/held", 1);
+    wait_asked(player, "killed/a", 1);
+    berth.controller.process.kill().unwrap();
+    berth.controller.process.restart().unwrap();
+    wait_asked(player, "killed/held", 2);
+    player.let_go("killed/held");
+    let done = ended(&berth, &["cut"]).remove("cut").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+    wait_gone(&berth, "killed");
+    wait_for("one snapshot of each claim", PATIENCE, || {
+        Ok((player.stored("killed") == ["killed/a", "killed/held"]).then_some(()))
+    })
+    .unwrap();
+    let infos = side(&stored(&berth, "cut"), "cut-volumeinfo.json.gz");
+    assert_eq!(infos.as_array().unwrap().len(), 2, "{infos:#}");
+}
+
+#[test]
+fn a_backup_that_is_canceled_or_not_run_again_leaves_no_snapshot() {
+    let (mut berth, player) = start("vol-ended", &[SHORT_LEASE, "--after-interruption=fail"]);
+    create(&berth, &[namespace("ended")]);
+    for name in ["a", "held"] {
+        make(&berth, "ended", name, &csi(DRIVER), &json!({}));
+    }
+    player.hold("ended/held");
+    begin(&berth, "canceled", json!({"includedNamespaces": ["ended"]}));
+    wait_asked(player, "ended/held", 1);
+    berth
+        .kubectl()
+        .run(&["annotate", "backups.velero.io", "canceled", "-n", berth.namespace(), "berth.dev/cancel=true"])
+        .unwrap();
+    assert_eq!(ended(&berth, &["canceled"])["canceled"].phase(), BackupPhase::Failed);
+    begin(&berth, "dead", json!({"includedNamespaces": ["ended"]}));
+    wait_asked(player, "ended/held", 2);
+    berth.controller.process.kill().unwrap();
+    berth.controller.process.restart().unwrap();
+    assert_eq!(ended(&berth, &["dead"])["dead"].phase(), BackupPhase::Failed);
+    player.let_go("ended/held");
+    wait_gone(&berth, "ended");
+    wait_for("the storage to be free of them", PATIENCE, || {
+        Ok(player.stored("ended").is_empty().then_some(()))
+    })
+    .unwrap();
+}
+
+/// A pod that a kubelet would say runs.
+fn run_pod(berth: &Berth, pod: &Value) {
+    create(berth, std::slice::from_ref(pod));
+    let (space, name) =
+        (pod["metadata"]["namespace"].as_str().unwrap(), pod["metadata"]["name"].as_str().unwrap());
+    let running = json!({"status": {"phase": "Running"}}).to_string();
+    let args = ["patch", "pod", name, "-n", space, "--subresource=status", "--type=merge", "-p", &running];
+    berth.kubectl().run(&args).unwrap();
+}
+
+#[test]
+fn without_any_one_rule_of_its_roles_a_volume_is_not_backed_up_and_the_backup_says_so() {
+    let (plane, _) = site();
+    for need in needs().filter(|need| need.symptom == Symptom::NoData) {
+        let space = format!("vol-rule-{}-{}", need.kind.to_lowercase(), need.rule);
+        let mut options = Options::new(program(), &space);
+        options.without_rule = Some((need.kind, need.role, need.rule));
+        let berth = Berth::start(plane, options).unwrap();
+        let app = format!("{space}-app");
+        create(&berth, &[namespace(&app)]);
+        make(&berth, &app, "data", &csi(DRIVER), &json!({}));
+        if need.kind == "Role" {
+            let pod = |namespace: &str, name: &str, more: &Value| {
+                json!({
+                    "apiVersion": "v1", "kind": "Pod",
+                    "metadata": {
+                        "name": name, "namespace": namespace, "labels": {"role": name},
+                        "annotations": {"backup.velero.io/backup-volumes": "files"},
+                    },
+                    "spec": {
+                        "nodeName": "somewhere", "volumes": [{"name": "files", "emptyDir": more}],
+                        "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "files", "mountPath": "/f"}]}],
+                    },
+                })
+            };
+            run_pod(&berth, &pod(&space, "node-agent", &json!({})));
+            run_pod(&berth, &pod(&app, "db", &json!({})));
+            if need.rule == 0 {
+                let labels = json!({
+                    "velero.io/volume-namespace": app, "velero.io/storage-location": "default",
+                    "velero.io/repository-type": "kopia",
+                });
+                create(
+                    &berth,
+                    &[json!({
+                        "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+                        "metadata": {"name": format!("{app}-default-kopia"), "namespace": space, "labels": labels},
+                        "spec": {
+                            "volumeNamespace": app, "backupStorageLocation": "default", "repositoryType": "kopia",
+                            "maintenanceFrequency": "1h",
+                        },
+                        "status": {"phase": "Ready"},
+                    })],
+                );
+            }
+        }
+        let done = run(&berth, "lacks", json!({"includedNamespaces": [app], "csiSnapshotTimeout": "3s"}));
+        let folder = stored(&berth, "lacks");
+        let log = side_text(&folder, "lacks-logs.gz");
+        assert_eq!(done.phase(), BackupPhase::PartiallyFailed, "{}: {log}", need.needed_for);
+        let own = std::fs::read_to_string(berth.controller.process.log()).unwrap_or_default();
+        assert!(format!("{log}{own}").contains("is forbidden"), "{}: {log}", need.needed_for);
+    }
+}

@@ -1,0 +1,182 @@
+//! The whole way: a CSI driver, stock node-agents and their data movers, an S3 server, and a stock Velero that restores.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{NAMESPACE, images, run};
+use crate::support::PATIENCE;
+use crate::support::csi::{self, Csi, IMMEDIATE};
+use crate::support::kwok::Kwok;
+use crate::support::peers::{self, S3, Velero};
+use crate::support::pods::{Cluster, Node};
+use crate::support::{backup, node_agent, wait_for};
+
+const BASH: &str = "bash:test";
+const FLAGS: [&str; 1] = ["--features=EnableCSI"];
+const CONTROLLERS: [&str; 2] = ["backup-queue", "backup"];
+
+struct Site {
+    cluster: Cluster,
+    _csi: Csi,
+    kwok: Kwok,
+    s3: S3,
+}
+
+/// berth runs the backups, and a stock Velero with node-agents does everything else.
+fn site() -> &'static Site {
+    static SITE: OnceLock<Site> = OnceLock::new();
+    SITE.get_or_init(|| {
+        let mut programs: BTreeMap<String, PathBuf> = images();
+        programs.insert(BASH.to_owned(), PathBuf::from("/bin/bash"));
+        let nodes = vec![Node::new("node-a", "zone-a"), Node::new("node-b", "zone-b")];
+        let cluster = Cluster::start_with_nodes(programs, nodes).unwrap();
+        let plane = cluster.plane();
+        peers::install_definitions(plane).unwrap();
+        let csi = Csi::start(&cluster).unwrap();
+        let kwok = Kwok::start(plane, "hooked").unwrap();
+        let s3 = S3::start(plane, "volumes").unwrap();
+        peers::prepare(plane, NAMESPACE, &s3, "").unwrap();
+        run(&cluster, "berth install --adjust-velero");
+        Site { cluster, _csi: csi, kwok, s3 }
+    })
+}
+
+fn wait_phase(cluster: &Cluster, kind: &str, name: &str, wanted: &str) -> Value {
+    let args = ["get", kind, name, "--namespace", NAMESPACE, "-o", "json"];
+    wait_for(&format!("{kind} {name} to be {wanted}"), PATIENCE, || {
+        let object: Value = serde_json::from_str(&cluster.kubectl().run(&args)?)?;
+        let phase = object["status"]["phase"].as_str().unwrap_or_default();
+        assert!(!phase.contains("Failed"), "{:#}", object["status"]);
+        Ok((phase == wanted).then_some(object))
+    })
+    .unwrap()
+}
+
+fn text(cluster: &Cluster, app: &str, claim: &str, file: &str) -> String {
+    let volume = csi::bound(cluster.plane(), app, claim).unwrap();
+    std::fs::read_to_string(csi::folder(&volume).unwrap().join(file)).unwrap()
+}
+
+fn create(cluster: &Cluster, objects: &[Value]) {
+    let made = cluster.kubectl().create(NAMESPACE, objects).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+}
+
+fn restore(name: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Restore",
+        "metadata": {"name": name}, "spec": {"backupName": name},
+    })
+}
+
+#[test]
+fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
+    const APP: &str = "bank";
+    let Site { cluster, kwok, s3, .. } = site();
+    let plane = cluster.plane();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
+    let claims = ["accounts", "journal"];
+    plane
+        .apply(vec![namespace, csi::claim(APP, claims[0], IMMEDIATE), csi::claim(APP, claims[1], IMMEDIATE)])
+        .unwrap();
+    let folders = claims.map(|claim| csi::folder(&csi::bound(plane, APP, claim).unwrap()).unwrap());
+    let write = |word: &str| {
+        let each = folders.iter().map(|folder| format!("echo {word} >> {}/file", folder.display()));
+        let script = each.collect::<Vec<_>>().join(" && ");
+        json!(["/bin/sh", "-c", script]).to_string()
+    };
+    let annotations = json!({
+        "pre.hook.backup.velero.io/command": write("frozen"),
+        "post.hook.backup.velero.io/command": write("thawed"),
+    });
+    let mut pod = kwok.pod(APP, "db", &annotations);
+    let volume = |claim: &str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+    pod["spec"]["volumes"] = json!([volume(claims[0]), volume(claims[1])]);
+    plane.apply(vec![pod]).unwrap();
+
+    create(cluster, &[backup("bank", json!({"includedNamespaces": [APP]}))]);
+    let done = wait_phase(cluster, "backup.velero.io", "bank", "Completed");
+    let status = &done["status"];
+    assert_eq!(status["csiVolumeSnapshotsCompleted"], 2, "{status:#}");
+    assert_eq!(status["hookStatus"], json!({"hooksAttempted": 2}), "{status:#}");
+    for claim in claims {
+        assert_eq!(text(cluster, APP, claim, "file"), "frozen\nthawed\n");
+    }
+    let left = |kind: &str| cluster.kubectl().run(&["get", kind, "-A", "-o", "name"]).unwrap();
+    wait_for("the snapshots' objects to be gone", PATIENCE, || {
+        Ok((left("volumesnapshots").trim().is_empty()).then_some(()))
+    })
+    .unwrap();
+
+    cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
+    let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
+    let described = velero.run(&["backup", "describe", "bank", "--details", "--colorized=false"]).unwrap();
+    assert!(
+        described.contains("CSI Snapshots:") && described.contains(&format!("{APP}/accounts")),
+        "{described}"
+    );
+    create(cluster, &[restore("bank")]);
+    wait_phase(cluster, "restore.velero.io", "bank", "Completed");
+    for claim in claims {
+        assert_eq!(text(cluster, APP, claim, "file"), "frozen\n", "{claim} as it was between the hooks");
+    }
+    drop(velero);
+}
+
+#[test]
+fn the_files_of_a_pod_come_back_through_stock_node_agents() {
+    const APP: &str = "kept";
+    let Site { cluster, s3, .. } = site();
+    let plane = cluster.plane();
+    node_agent::start(cluster, NAMESPACE, &json!({}), &[]).unwrap();
+    let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "keeper", "namespace": APP,
+            "annotations": {"backup.velero.io/backup-volumes": "kept,claimed"},
+        },
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "node-a"},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "bash", "image": BASH,
+                "args": ["-c", "echo kept >/kept/file; echo claimed >/claimed/file; coproc read; wait"],
+                "volumeMounts": [
+                    {"name": "kept", "mountPath": "/kept"}, {"name": "claimed", "mountPath": "/claimed"},
+                ],
+            }],
+            "volumes": [
+                {"name": "kept", "emptyDir": {}},
+                {"name": "claimed", "persistentVolumeClaim": {"claimName": "data"}},
+            ],
+        },
+    });
+    plane.apply(vec![namespace, csi::claim(APP, "data", IMMEDIATE), pod]).unwrap();
+    let wait = ["wait", "--for=condition=Ready", "pod/keeper", "--namespace", APP, "--timeout=600s"];
+    cluster.kubectl().run(&wait).unwrap();
+    wait_for("the pod to have written", PATIENCE, || {
+        let volume = csi::bound(plane, APP, "data")?;
+        Ok(csi::folder(&volume)?.join("file").exists().then_some(()))
+    })
+    .unwrap();
+
+    create(cluster, &[backup("kept", json!({"includedNamespaces": [APP]}))]);
+    let done = wait_phase(cluster, "backup.velero.io", "kept", "Completed");
+    assert!(done["status"]["csiVolumeSnapshotsAttempted"].is_null(), "{:#}", done["status"]);
+    let uid = done["metadata"]["uid"].as_str().unwrap();
+    let label = format!("velero.io/backup-uid={uid}");
+    let args =
+        ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", "jsonpath={.items[*].status.phase}"];
+    assert_eq!(cluster.kubectl().run(&args).unwrap(), "Completed Completed");
+
+    cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
+    create(cluster, &[restore("kept")]);
+    wait_phase(cluster, "restore.velero.io", "kept", "Completed");
+    assert_eq!(text(cluster, APP, "data", "file"), "claimed\n");
+    drop(velero);
+}

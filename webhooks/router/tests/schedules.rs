@@ -1,0 +1,107 @@
+//! Schedules at admission.
+
+use super::*;
+
+fn schedule(expression: &str, template: Value) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule", "metadata": {"name": "daily", "namespace": "velero"},
+        "spec": {"schedule": expression, "template": template},
+    })
+}
+
+async fn judge(router: &Router, object: Value, old: Option<Value>) -> (Option<String>, Vec<String>) {
+    let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+    let mut answers = Vec::new();
+    for dry_run in [false, true] {
+        let asked = review(operation, object.clone(), old.clone(), dry_run);
+        let answer = ask(router, SCHEDULE_PATH, asked).await;
+        let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
+        let warnings = warnings.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect();
+        let message = answer["status"]["message"].as_str().map(str::to_owned);
+        assert_eq!(answer["allowed"], message.is_none());
+        answers.push((message, warnings));
+    }
+    assert_eq!(answers[0], answers[1], "a dry run gets the same answer");
+    answers.swap_remove(0)
+}
+
+#[tokio::test]
+async fn who_creates_one_is_told_its_next_five_times_in_utc_and_in_its_zone() {
+    let (_, router) = state();
+    let (refused, told) = judge(&router, schedule("0 2 * * *", json!({})), None).await;
+    assert_eq!(refused, None);
+    assert_eq!(
+        told,
+        [
+            "berth: runs at 2026-09-22 02:00:00, 2026-09-23 02:00:00, 2026-09-24 02:00:00, 2026-09-25 02:00:00, 2026-09-26 02:00:00 UTC"
+        ]
+    );
+    let zoned = schedule("CRON_TZ=Europe/Berlin 30 2 * * SUN", json!({}));
+    let (_, told) = judge(&router, zoned, None).await;
+    assert!(told[0].starts_with("berth: runs at 2026-09-27 00:30:00, "), "{told:?}");
+    assert!(told[0].ends_with("2026-10-18 00:30:00, 2026-10-25 00:30:00 UTC"), "{told:?}");
+    assert!(
+        told[1].starts_with("berth: that is Sun 2026-09-27 02:30:00, ")
+            && told[1].ends_with(" in Europe/Berlin"),
+        "{told:?}"
+    );
+    let (_, told) = judge(&router, schedule("0 0 31 2 *", json!({})), None).await;
+    assert_eq!(told, ["berth: spec.schedule names no time within the next five years"]);
+}
+
+#[tokio::test]
+async fn every_fault_of_expression_and_template_is_refused_at_once() {
+    let (_, router) = state();
+    let template = json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere", "snapshotVolumes": true});
+    let mut bad = schedule("0 25 * * *", template);
+    bad["metadata"]["annotations"] =
+        json!({"berth.dev/concurrency-policy": "Replace", "berth.dev/jitter": "x"});
+    let (refused, told) = judge(&router, bad, None).await;
+    let refused = refused.unwrap_or_default();
+    for fault in [
+        "spec.schedule: hour \"25\" (characters 3 to 4) is above 23; allowed: 0-23",
+        "metadata.annotations[berth.dev/concurrency-policy]: \"Replace\" is not a policy",
+        "metadata.annotations[berth.dev/jitter]: ",
+        "spec.template.includedNamespaces[0]: ",
+        "spec.template.ttl: ",
+        "spec.template.snapshotVolumes: ",
+        "spec.template.storageLocation: BackupStorageLocation \"nowhere\" does not exist",
+    ] {
+        assert!(refused.contains(fault), "{fault}: {refused}");
+    }
+    assert!(told.is_empty(), "{told:?}");
+    let mut long = schedule("@daily", json!({}));
+    long["metadata"]["name"] = json!("n".repeat(64));
+    let (refused, _) = judge(&router, long, None).await;
+    assert!(refused.is_some_and(|why| why.starts_with("metadata.name: has more than 63 characters")));
+}
+
+#[tokio::test]
+async fn what_was_accepted_once_may_be_paused_labelled_and_written_by_controllers() {
+    let (_, router) = state();
+    let bad = schedule("0 25 * * *", json!({"storageLocation": "nowhere"}));
+    let mut changed = bad.clone();
+    changed["metadata"]["labels"] = json!({"a": "b"});
+    changed["spec"]["paused"] = json!(true);
+    changed["spec"]["skipImmediately"] = json!(false);
+    changed["status"] = json!({"phase": "FailedValidation", "lastBackup": "2026-01-01T00:00:00Z"});
+    assert_eq!(judge(&router, changed.clone(), Some(bad.clone())).await, (None, Vec::new()));
+    changed["spec"]["template"] = json!({});
+    assert!(judge(&router, changed, Some(bad)).await.0.is_some());
+
+    let good = schedule("@daily", json!({}));
+    let mut paused = good.clone();
+    paused["spec"]["paused"] = json!(true);
+    let (_, told) = judge(&router, paused, Some(good.clone())).await;
+    assert!(told[0].starts_with("berth: runs once it is not paused, at 2026-09-22 00:00:00"), "{told:?}");
+    assert_eq!(judge(&router, good.clone(), Some(good)).await, (None, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_template_for_velero_may_ask_for_what_berths_engine_does_not_do() {
+    let (cluster, router) = state();
+    let asks = || schedule("@daily", json!({"snapshotVolumes": true}));
+    assert!(judge(&router, asks(), None).await.0.is_some());
+    cluster.beside_velero.store(true, Ordering::Relaxed);
+    assert_eq!(judge(&router, asks(), None).await.0, None);
+}

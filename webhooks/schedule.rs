@@ -1,0 +1,146 @@
+//! Schedules at admission: every fault of the expression and of the template in one answer, before a
+//! night without a backup shows it. Who creates one is told its next few times.
+
+use std::collections::BTreeMap;
+
+use berth_api::keys;
+use berth_api::place::Source;
+use berth_api::velero::BackupSpec;
+use berth_api::velero::schedule::{Steering, check_expression, check_name};
+use berth_core::cron::Cron;
+use berth_core::limits;
+use berth_core::violation::{Field, Violations};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::backup::check;
+use crate::listers::Listers;
+use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::state::AdmissionState;
+
+/// How many of the next times are told.
+const TOLD: usize = 5;
+
+static NONE: BTreeMap<String, String> = BTreeMap::new();
+
+/// The parts of a Schedule that are judged.
+#[derive(Default, Deserialize)]
+struct Incoming {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    schedule: String,
+    #[serde(default)]
+    template: BackupSpec,
+    #[serde(default)]
+    paused: Option<bool>,
+}
+
+impl Incoming {
+    fn parse(object: &RawValue) -> Result<Self, ReviewError> {
+        Ok(serde_json::from_str(object.get())?)
+    }
+
+    /// What its Backups have.
+    fn source(&self) -> Source<'_> {
+        let template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
+        Source {
+            labels: template.or(self.metadata.labels.as_ref()).unwrap_or(&NONE),
+            annotations: self.annotations(),
+            spec: &self.spec.template,
+        }
+    }
+
+    fn annotations(&self) -> &BTreeMap<String, String> {
+        self.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+
+    /// What is judged. Everything else of an admitted Schedule may change freely.
+    fn judged(&self) -> impl PartialEq + '_ {
+        let steering = [keys::CONCURRENCY_POLICY, keys::STARTING_DEADLINE, keys::JITTER];
+        let steering = steering.map(|key| self.annotations().get(key));
+        let class = self.source().class().map(str::to_owned);
+        (&self.spec.schedule, &self.spec.template, class, steering)
+    }
+
+    /// Faults that lie in the Schedule alone.
+    fn check(&self, size: usize) -> Violations {
+        let mut found = Violations::default();
+        check_expression(&self.spec.schedule, &mut found);
+        check_name(self.metadata.name.as_deref().unwrap_or_default(), &mut found);
+        Steering::of(self.annotations(), &mut found);
+        let most = limits::OBJECT;
+        let message = format!(
+            "the Schedule has {size} bytes and at most {most} are taken, because its Backups have its template: use several Schedules"
+        );
+        found.require(size <= most, &Field::root("spec"), message);
+        found
+    }
+}
+
+/// Judges a write to a Schedule. What a controller writes to it, and what was there before, is not
+/// judged again.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn validate<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<Verdict, ReviewError> {
+    if !matches!(request.operation, Operation::Create | Operation::Update) {
+        return Ok(Verdict::allow());
+    }
+    let object = request.object.ok_or(ReviewError::NoObject)?;
+    let incoming = Incoming::parse(object)?;
+    let old = request.old_object.map(Incoming::parse).transpose()?;
+    let mut verdict = Verdict::allow();
+    if old.as_ref().is_none_or(|old| old.judged() != incoming.judged()) {
+        let mut found = incoming.check(object.get().len());
+        let of_template = check(state, incoming.source()).await;
+        found.append(of_template.found.moved("spec", "spec.template"));
+        if !found.is_empty() {
+            verdict = Verdict::refuse(RefusalReason::Invalid, found);
+        }
+        verdict.warnings = of_template.warnings;
+    }
+    let times = |incoming: &Incoming| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
+    let (text, is_paused) = times(&incoming);
+    let is_told = verdict.refused.is_none() && old.is_none_or(|old| times(&old) != times(&incoming));
+    if let Some(cron) = Cron::parse(&text).ok().filter(|_| is_told) {
+        verdict.warnings.extend(tell(&cron, is_paused, state.now()));
+    }
+    Ok(verdict)
+}
+
+/// The next few times, in UTC and in the zone of the expression.
+fn tell(cron: &Cron, is_paused: bool, now: Timestamp) -> Vec<String> {
+    let times = cron.upcoming(now, TOLD);
+    if times.is_empty() {
+        return vec!["berth: spec.schedule names no time within the next five years".to_owned()];
+    }
+    let when = if is_paused { "once it is not paused, at" } else { "at" };
+    let in_utc: Vec<String> = times.iter().map(|time| time.strftime("%F %T").to_string()).collect();
+    let mut told = vec![format!("berth: runs {when} {} UTC", in_utc.join(", "))];
+    if let Some((name, zone)) = cron.zone().filter(|(name, _)| !matches!(*name, "" | "UTC" | "Local")) {
+        let local = times.iter().map(|time| time.to_zoned(zone.clone()).strftime("%a %F %T").to_string());
+        told.push(format!("berth: that is {} in {name}", local.collect::<Vec<_>>().join(", ")));
+    }
+    told
+}
