@@ -55,8 +55,8 @@ pub struct AgeMetrics {
 impl AgeMetrics {
     pub fn new(registry: &mut Registry) -> Self {
         let all = Self::default();
-        let velero = registry.sub_registry_with_prefix("velero_backup");
-        velero.register("total", "Backups in the cluster", all.total.clone());
+        let velero = registry.sub_registry_with_prefix("velero");
+        velero.register("backup_total", "Backups in the cluster", all.total.clone());
         let age = registry.sub_registry_with_prefix("berth_last_good_backup");
         age.register(
             "timestamp_seconds",

@@ -193,6 +193,12 @@ impl Known {
         self.locations.read().iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
+    #[cfg(test)]
+    pub fn observe_location(&self, location: BackupStorageLocation) {
+        let event = WatchEvent::Applied((location.name_any(), location));
+        self.locations.write(|known| event.apply_to(known.get_or_insert_default()));
+    }
+
     pub fn location(&self, name: &str) -> Option<BackupStorageLocation> {
         self.locations.read().as_ref()?.get(name).cloned()
     }

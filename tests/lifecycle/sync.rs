@@ -242,6 +242,6 @@ fn what_a_stock_velero_stored_comes_too() {
         Ok((!backup.annotations().contains_key("berth.dev/volumes-missing")).then_some(()))
     })
     .unwrap();
-    let described = velero(&berth, &["backup", "describe", "voyage"]);
+    let described = velero(&berth, &["backup", "describe", "voyage", "--colorized=false"]);
     assert!(described.contains("Phase:  Completed"), "{described}");
 }

@@ -1,1 +1,183 @@
+//! Rounds against a scripted API server, with a folder as the store.
 
+use std::path::Path;
+
+use berth_api::keys;
+use berth_test_scripted::{Scripted, delete, get, patch, post};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::storage::Opener;
+
+const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
+
+struct Place {
+    root: tempfile::TempDir,
+    lifecycle: Lifecycle,
+    past: Past,
+}
+
+fn location(root: &Path) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": "here", "namespace": "velero", "uid": "l", "resourceVersion": "1"},
+        "spec": {
+            "provider": "berth.dev/filesystem", "config": {"path": root},
+            "objectStorage": {"bucket": "b", "prefix": "p"},
+        },
+        "status": {"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"},
+    })
+}
+
+fn backup(name: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {
+            "name": name, "namespace": "velero", "uid": format!("uid-{name}"), "resourceVersion": "7",
+            "labels": {keys::STORAGE_LOCATION: "here"},
+        },
+        "spec": {"storageLocation": "here"},
+        "status": {"phase": "Completed", "formatVersion": "1.1.0"},
+    })
+}
+
+fn requests(items: &[Value]) -> Value {
+    json!({"apiVersion": "velero.io/v1", "kind": "DeleteBackupRequestList", "metadata": {}, "items": items})
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let lifecycle = crate::lifecycle::fake(&Scripted::new().client("velero"));
+        Self { root, lifecycle, past: Past::default() }
+    }
+
+    fn store(&self, name: &str, file: &str, content: impl AsRef<[u8]>) {
+        let folder = self.root.path().join("b/p/backups").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(file), content).unwrap();
+    }
+
+    fn stored(&self, name: &str) {
+        self.store(name, "velero-backup.json", backup(name).to_string());
+    }
+
+    fn known(&self, name: &str) {
+        self.lifecycle.known.assume(&serde_json::from_value(backup(name)).unwrap());
+    }
+
+    /// One round, in which the API server answers by this script and is told when it was.
+    async fn round(&mut self, api: &Scripted) {
+        let read: BackupStorageLocation = serde_json::from_value(location(self.root.path())).unwrap();
+        let path = format!("{VELERO}/backupstoragelocations/here");
+        let api = api.once(patch(&path).answers(location(self.root.path())));
+        let client = api.client("velero");
+        self.lifecycle.clients = crate::client::Clients { watch: client.clone(), call: client.clone() };
+        let roots = vec![self.root.path().to_owned()].into();
+        self.lifecycle.opener = Opener::new(client, "velero", roots);
+        self.lifecycle.known.observe_location(read.clone());
+        let sync = Sync { lifecycle: &self.lifecycle, cluster: Arc::default() };
+        sync.round(&read, &mut self.past).await;
+        api.finish();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_new_is_created_and_the_next_round_only_notes_its_time() {
+    let mut place = Place::new();
+    place.stored("known");
+    place.known("known");
+    place.stored("new");
+    place.stored("going");
+    let going = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest", "metadata": {"name": "g"},
+        "spec": {"backupName": "going"}, "status": {"phase": "InProgress"},
+    });
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[going])))
+        .once(post(&format!("{VELERO}/backups")).answers(backup("new")));
+    place.round(&api).await;
+    let writes = api.writes();
+    assert_eq!(writes.len(), 2, "{writes:?}");
+    let created = &writes[0].body;
+    assert_eq!(created["metadata"]["name"], "new");
+    assert!(created["metadata"]["uid"].is_null() && created["metadata"]["resourceVersion"].is_null());
+    assert_eq!(created["status"]["phase"], "Completed");
+    assert!(!writes[1].body["status"]["lastSyncedTime"].is_null(), "{writes:?}");
+
+    let idle = Scripted::new();
+    place.round(&idle).await;
+    assert_eq!(idle.asked().len(), 1, "{:?}", idle.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_refuses_is_not_tried_again_at_once() {
+    let mut place = Place::new();
+    place.stored("bad");
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/deletebackuprequests")).refuses(404))
+        .once(post(&format!("{VELERO}/backups")).refuses(422));
+    place.round(&api).await;
+    assert_eq!(place.past.memory.skipped().get(&berth_core::sync::Skip::Refused), Some(&1));
+    place.round(&Scripted::new()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_whose_files_are_gone_goes_in_the_second_round_as_it_was_seen() {
+    let mut place = Place::new();
+    place.stored("stays");
+    for name in ["stays", "gone"] {
+        place.known(name);
+    }
+    place.round(&Scripted::new()).await;
+    // An empty folder in between, as of a volume that is not mounted, begins the count anew.
+    let (backups, aside) = (place.root.path().join("b/p/backups"), place.root.path().join("aside"));
+    std::fs::rename(&backups, &aside).unwrap();
+    place.round(&Scripted::new()).await;
+    std::fs::rename(&aside, &backups).unwrap();
+    place.round(&Scripted::new()).await;
+    let gone = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let api = Scripted::new().once(delete(&format!("{VELERO}/backups/gone")).answers(gone));
+    place.round(&api).await;
+    let conditions = json!({"uid": "uid-gone", "resourceVersion": "7"});
+    assert_eq!(api.writes()[0].body["preconditions"], conditions);
+    assert!(place.lifecycle.known.get("gone").is_none() && place.lifecycle.known.get("stays").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
+    use std::io::Write as _;
+    let mut place = Place::new();
+    place.stored("new");
+    let volume = json!([{
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
+        "spec": {"node": "n"}, "status": {"phase": "Completed"},
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(volume.to_string().as_bytes()).unwrap();
+    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
+    let mut lacking = backup("new");
+    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    let (backups, volumes) = (format!("{VELERO}/backups"), format!("{VELERO}/podvolumebackups"));
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+        .once(post(&backups).answers(lacking.clone()))
+        .once(post(&volumes).refuses(500))
+        // In the same round once more.
+        .once(get(&format!("{backups}/new")).answers(lacking.clone()))
+        .once(post(&volumes).refuses(500));
+    place.round(&api).await;
+    assert_eq!(api.writes()[0].body["metadata"]["annotations"][keys::VOLUMES_MISSING], "true");
+
+    let mut whole = backup("new");
+    whole["metadata"]["resourceVersion"] = json!("8");
+    let api = Scripted::new()
+        .once(get(&format!("{backups}/new")).answers(lacking))
+        .once(post(&volumes).answers(volume[0].clone()))
+        .once(patch(&format!("{backups}/new")).answers(whole));
+    place.round(&api).await;
+    let writes = api.writes();
+    assert_eq!(writes[0].body["metadata"]["ownerReferences"][0]["uid"], "uid-new");
+    assert!(writes[1].body["metadata"]["annotations"][keys::VOLUMES_MISSING].is_null());
+    place.round(&Scripted::new()).await;
+}
