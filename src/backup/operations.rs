@@ -18,6 +18,10 @@ pub struct Moved {
 /// Moves the data of snapshots.
 pub trait MoveData: Send + Sync {
     fn move_data(&self, moved: Moved) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// The value of the annotation `velero.io/data-upload-name` of a claim in the archive. `None`:
+    /// its data is not moved.
+    fn upload_of(&self, claim_uid: &str) -> Option<String>;
 }
 
 /// STUB: replaced when operations are merged.
@@ -26,5 +30,9 @@ pub struct NotYet;
 impl MoveData for NotYet {
     async fn move_data(&self, _moved: Moved) -> Result<(), String> {
         Err("moved data is not stored yet".to_owned())
+    }
+
+    fn upload_of(&self, _claim_uid: &str) -> Option<String> {
+        None
     }
 }

@@ -95,8 +95,7 @@ impl Engine {
         let (volumes, jobs) = self.volumes(
             record,
             &spec,
-            cluster,
-            prepared,
+            (cluster, prepared),
             (layout.backup(), &site.claim.run),
             log,
             &outcomes,
