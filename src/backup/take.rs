@@ -118,8 +118,14 @@ impl Engine {
             }
             Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, false)).await;
         }
-        let (volumes, jobs) =
-            self.volumes(record, spec, cluster, prepared, (layout.backup(), &site.claim.run), log, &outcomes);
+        let (volumes, jobs) = self.volumes(
+            record,
+            &spec,
+            (cluster, prepared),
+            (layout.backup(), &site.claim.run),
+            log,
+            &outcomes,
+        );
         let mover = Mover::new(&self.client, &self.namespace, &backup, &movements, log);
         let volumes = volumes.moved_by(&mover);
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys::CLAIM_SNAPSHOT_CLASS;
+use berth_api::keys::{BACKUP_NAME, CLAIM_SNAPSHOT_CLASS, DATA_UPLOAD_NAME, VOLUME_SNAPSHOT_NAME};
 use berth_api::quantity::Quantity;
 use berth_core::policy::volume::{Csi, KINDS, Nfs, Volume};
 use berth_core::selection::ResourceType;
@@ -151,22 +151,28 @@ impl FoundPod {
     }
 }
 
-/// Adds to a claim what its restore from a snapshot needs. `backup`: the value of the label.
-/// Returns the claim as it was if it is no object.
-pub fn with_snapshot(json: &[u8], snapshot: &str, size: Option<u64>, backup: &str) -> Option<Vec<u8>> {
-    use berth_api::keys::{BACKUP_NAME, VOLUME_SNAPSHOT_NAME};
+/// Adds to a claim what its restore from a snapshot needs, or, if its data was moved, from an
+/// `upload`. `backup`: the value of the label. `None`: it is no object.
+pub fn with_snapshot(
+    json: &[u8],
+    snapshot: &str,
+    size: Option<u64>,
+    backup: &str,
+    upload: Option<&str>,
+) -> Option<Vec<u8>> {
     let mut claim: Value = serde_json::from_slice(json).ok()?;
     let metadata = claim.get_mut("metadata")?.as_object_mut()?;
     for (list, entries) in [
-        ("labels", &[(VOLUME_SNAPSHOT_NAME, snapshot), (BACKUP_NAME, backup)][..]),
-        ("annotations", &[(VOLUME_SNAPSHOT_NAME, snapshot)]),
+        ("labels", [(VOLUME_SNAPSHOT_NAME, snapshot), (BACKUP_NAME, backup)]),
+        ("annotations", [(VOLUME_SNAPSHOT_NAME, snapshot), (DATA_UPLOAD_NAME, upload.unwrap_or_default())]),
     ] {
         let list = metadata.entry(list).or_insert(Value::Null);
         if list.is_null() {
             *list = json!({});
         }
         let list = list.as_object_mut()?;
-        list.extend(entries.iter().map(|(key, value)| ((*key).to_owned(), json!(value))));
+        let entries = entries.into_iter().filter(|(_, value)| !value.is_empty());
+        list.extend(entries.map(|(key, value)| (key.to_owned(), json!(value))));
     }
     // A volume that is smaller than the snapshot cannot be made from it.
     if let Some(size) = size {
@@ -175,13 +181,6 @@ pub fn with_snapshot(json: &[u8], snapshot: &str, size: Option<u64>, backup: &st
             set(&mut claim, &["spec", "resources", "requests", "storage"], json!(binary(size)));
         }
     }
-    serde_json::to_vec(&claim).ok()
-}
-
-/// The claim with the annotation that names the DataUpload (namespace, slash, name) of its data.
-pub fn with_upload(json: &[u8], upload: &str) -> Option<Vec<u8>> {
-    let mut claim: Value = serde_json::from_slice(json).ok()?;
-    set(&mut claim, &["metadata", "annotations", berth_api::keys::DATA_UPLOAD_NAME], json!(upload))?;
     serde_json::to_vec(&claim).ok()
 }
 
@@ -253,7 +252,8 @@ mod tests {
     use super::*;
 
     fn annotated(claim: &Value, size: Option<u64>) -> Value {
-        let json = with_snapshot(claim.to_string().as_bytes(), "velero-data-1", size, "nightly").unwrap();
+        let json =
+            with_snapshot(claim.to_string().as_bytes(), "velero-data-1", size, "nightly", None).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
 
@@ -288,9 +288,13 @@ mod tests {
         }
         // Odd objects do no harm.
         for odd in [json!({"metadata": {"labels": 1}}), json!({"metadata": []}), json!([])] {
-            assert!(with_snapshot(odd.to_string().as_bytes(), "s", Some(1), "b").is_none(), "{odd}");
+            assert!(with_snapshot(odd.to_string().as_bytes(), "s", Some(1), "b", None).is_none(), "{odd}");
         }
-        assert!(with_snapshot(b"{", "s", None, "b").is_none());
+        assert!(with_snapshot(b"{", "s", None, "b", None).is_none());
+        let moved = with_snapshot(b"{\"metadata\": {}}", "", None, "b", Some("velero/b-1")).unwrap();
+        let moved: Value = serde_json::from_slice(&moved).unwrap();
+        assert_eq!(moved["metadata"]["annotations"], json!({"velero.io/data-upload-name": "velero/b-1"}));
+        assert_eq!(moved["metadata"]["labels"], json!({"velero.io/backup-name": "b"}));
         annotated(&json!({"metadata": {}, "spec": []}), Some(1));
     }
 

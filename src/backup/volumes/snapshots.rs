@@ -86,8 +86,11 @@ impl Volumes<'_> {
         let Some(access) = &self.access else {
             return Err(Uncut { why: "nothing can take it".to_owned(), attempted: false });
         };
-        let shown = self.shown(access).await;
         let until = Instant::now() + access.snapshot_timeout;
+        if self.upload_of(ask).is_some() {
+            return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), until });
+        }
+        let shown = self.shown(access).await;
         let made = self.make(access, ask).await;
         let snapshot = made.map_err(|why| Uncut { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
@@ -149,6 +152,10 @@ impl Volumes<'_> {
     /// stays.
     pub(super) async fn ready(&self, ask: &Ask, cut: &Cut) -> Result<Taken, String> {
         let Some(access) = &self.access else { return Err("nothing can take it".to_owned()) };
+        // An earlier run has taken one, and handed it over.
+        if cut.name.is_empty() {
+            return Ok(Taken::default());
+        }
         let shown = self.shown(access).await;
         let key = (ask.namespace.clone(), cut.name.clone());
         let mut fault = None;
@@ -178,6 +185,18 @@ impl Volumes<'_> {
             self.discard(access, &ask.namespace, &cut.name, &cut.uid).await;
         }
         kept
+    }
+
+    /// Leaves a snapshot to what moves its data: without the label no run of the backup touches it.
+    pub(super) async fn part_with(&self, ask: &Ask, name: &str) -> Result<(), String> {
+        let Some(access) = &self.access else { return Ok(()) };
+        let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
+        let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null}}});
+        match insist(|| patch(&api, Write::to(name), unlabelled.clone())).await {
+            // What moves its data may have removed it already.
+            Err(error) if !crate::client::is_not_found(&error) => Err(chain(&error)),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a snapshot the backup's own.

@@ -1,0 +1,110 @@
+//! With what the data of volumes is taken, by the settings of the controller and the effective spec
+//! of a Backup.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::GoDuration;
+use berth_api::keys::POD_VOLUME_TIMEOUT;
+use berth_api::velero::BackupSpec;
+use berth_core::selection::Fate;
+use berth_core::volume::Wish;
+use kube::{Client, ResourceExt as _};
+use tokio::sync::mpsc;
+
+use super::outcomes::Outcomes;
+use super::{Job, Volumes};
+use crate::backup::engine::Engine;
+use crate::backup::inputs::Cluster;
+use crate::backup::list::Lister;
+use crate::backup::log::BackupLog;
+use crate::backup::prepare::Prepared;
+use crate::backup::related::Related;
+use crate::backup::status::BackupWriter;
+
+/// `spec.csiSnapshotTimeout` of a Backup that has none.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Nothing is waited for longer, whatever a Backup says.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How the data of volumes is taken where a Backup does not say it.
+#[derive(Clone)]
+pub struct Defaults {
+    /// For watches, which may be silent for long.
+    pub watches: Client,
+    /// `defaultVolumesToFsBackup`.
+    pub files: bool,
+    /// `snapshotMoveData`.
+    pub moves: bool,
+    /// How long a PodVolumeBackup may take.
+    pub files_timeout: Duration,
+}
+
+/// What is needed to take the data of volumes.
+pub struct Access {
+    pub client: Client,
+    /// For watches, which may be silent for long.
+    pub watches: Client,
+    pub lister: Lister,
+    /// Of the Backup.
+    pub namespace: String,
+    pub backup: String,
+    pub uid: String,
+    pub annotations: BTreeMap<String, String>,
+    pub location: String,
+    /// The run that has the Backup.
+    pub run: String,
+    /// The cluster has the kinds of snapshots.
+    pub serves_snapshots: bool,
+    pub snapshot_timeout: Duration,
+    pub files_timeout: Duration,
+    /// `uploaderConfig.parallelFilesUpload`.
+    pub parallel_files: Option<i64>,
+}
+
+impl Engine {
+    /// The data of a run's volumes, by its effective spec.
+    pub(in crate::backup) fn volumes<'a>(
+        &self,
+        record: &BackupWriter,
+        spec: &BackupSpec,
+        (cluster, prepared): (&Cluster, &Prepared),
+        (backup, run): (&str, &str),
+        log: &'a BackupLog,
+        outcomes: &'a Outcomes,
+    ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+        let served = |related: Related| cluster.types.iter().any(|kind| related.is(kind));
+        let claims = cluster.types.iter().find(|kind| Related::Claim.is(kind));
+        let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
+        let length = |duration: GoDuration| duration.get().ok().flatten().map(|length| length.min(LONGEST));
+        let annotations = record.object().annotations().clone();
+        let files_timeout = annotations.get(POD_VOLUME_TIMEOUT);
+        let files_timeout = files_timeout.and_then(|text| length(GoDuration(text.clone())));
+        let parallel = spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
+        let access = Access {
+            client: self.client.clone(),
+            watches: self.volumes.watches.clone(),
+            lister: self.lister(),
+            namespace: self.namespace.clone(),
+            backup: backup.to_owned(),
+            uid: record.uid().to_owned(),
+            location: prepared.location.name_any(),
+            run: run.to_owned(),
+            serves_snapshots: [Related::Snapshot, Related::SnapshotContent, Related::SnapshotClass]
+                .into_iter()
+                .all(served),
+            snapshot_timeout: spec.csi_snapshot_timeout.clone().and_then(length).unwrap_or(SNAPSHOT_TIMEOUT),
+            files_timeout: files_timeout.unwrap_or(self.volumes.files_timeout).min(LONGEST),
+            parallel_files: parallel.filter(|files| *files > 0),
+            annotations,
+        };
+        let wish = Wish {
+            snapshots: spec.snapshot_volumes,
+            files: spec.default_volumes_to_fs_backup == Some(true),
+            moves: spec.snapshot_move_data == Some(true),
+        };
+        let policies = prepared.policies.volumes.clone();
+        let groups = (prepared.wanted.group_key.clone(), takes_claims);
+        Volumes::new(wish, policies, groups, log, outcomes, Some(access))
+    }
+}

@@ -1,0 +1,355 @@
+//! What is to be taken of a pod's volumes and of a claim, with what must be read to decide it.
+
+use std::sync::Arc;
+
+use berth_api::keys::{BACKUP_VOLUMES, CLAIM_SNAPSHOT_CLASS, DEFAULT_SNAPSHOT_CLASS, EXCLUDE_VOLUMES};
+use berth_core::policy::volume::action;
+use berth_core::selection::ResourceType;
+use berth_core::violation::tellable;
+use berth_core::volume::class::{Class, choose};
+use berth_core::volume::{
+    Claim, Decision, Obstacle, OfPod, PodVolume, is_asked_for, names, of_claim, of_pod,
+};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Client, ResourceExt as _};
+use memchr::memmem;
+use serde_json::Value;
+
+use super::clean::insist;
+use super::files::{FileClaim, FilePod, FileVolume};
+use super::outcomes::{Fate, Outcome};
+use super::read::{FoundClaim, FoundPod, FoundVolume};
+use super::snapshots::Ask;
+use super::{Planned, Volumes, read};
+use crate::backup::archive::Item;
+use crate::backup::ledger::PageId;
+use crate::backup::list::{ListError, ListedObject};
+use crate::backup::log::About;
+use crate::backup::related::{is_name, key};
+use crate::text::chain;
+use crate::write::Answer;
+
+/// Parts of a VolumeSnapshotClass's group, version and kind.
+const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
+
+impl Volumes<'_> {
+    /// Decides on the volumes of a pod, in the order in which pods come: the first pod that wants
+    /// the files of a claim has them backed up.
+    ///
+    /// # Errors
+    /// When the API server is gone.
+    pub async fn plan_pod(&self, found: &ListedObject) -> Result<Option<FilePod>, ListError> {
+        let may_ask = self.wish.files
+            || !self.policies.is_empty()
+            || memmem::find(&found.json, BACKUP_VOLUMES.as_bytes()).is_some();
+        if !may_ask {
+            return Ok(None);
+        }
+        // An unreadable pod asks for nothing that could be served.
+        let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return Ok(None) };
+        let pod = FoundPod::read(&object, BACKUP_VOLUMES, EXCLUDE_VOLUMES);
+        let namespace = found.namespace.clone().unwrap_or_default();
+        for name in names(&pod.named).filter(|name| !pod.volumes.iter().any(|volume| volume.name == *name)) {
+            let message = format!(
+                "pod {} has no volume {}, which its annotation {BACKUP_VOLUMES} names",
+                found.name,
+                tellable(name)
+            );
+            self.log.warning(&About::Namespace(&namespace), "pods", &message);
+        }
+        let mut taken = Vec::new();
+        for volume in &pod.volumes {
+            if let Some(volume) = self.plan_volume(found, &pod, volume).await? {
+                taken.push(volume);
+            }
+        }
+        Ok((!taken.is_empty()).then(|| FilePod {
+            namespace,
+            name: found.name.clone(),
+            uid: pod.uid,
+            node: pod.node,
+            volumes: taken,
+        }))
+    }
+
+    async fn plan_volume(
+        &self,
+        found: &ListedObject,
+        pod: &FoundPod,
+        volume: &read::PodVolume,
+    ) -> Result<Option<FileVolume>, ListError> {
+        let namespace = found.namespace.as_deref();
+        let mut about = PodVolume {
+            name: &volume.name,
+            kind: &volume.source.kind,
+            policy: None,
+            is_named: names(&pod.named).any(|name| name == volume.name),
+            is_excluded: names(&pod.excluded).any(|name| name == volume.name),
+            is_of_untaken_claim: volume.claim.is_some() && !self.takes_claims,
+            is_stored: false,
+            is_host_path: false,
+            is_device: volume.is_device,
+            is_mounted: volume.is_mounted,
+            pod: pod.phase,
+        };
+        let Some(claim) = &volume.claim else {
+            about.policy = action(&self.policies, &volume.source);
+            return Ok(match of_pod(&self.wish, &about) {
+                OfPod::Files => Some(FileVolume { name: volume.name.clone(), claim: None }),
+                OfPod::Skip(obstacle) => {
+                    self.tell_obstacle(found, &about, obstacle);
+                    None
+                }
+                OfPod::No => None,
+            });
+        };
+        if self.policies.is_empty() && of_pod(&self.wish, &about) == OfPod::No {
+            return Ok(None);
+        }
+        let claim_key = key(namespace, claim);
+        let Some(read) = self.read_claim(namespace, claim).await? else { return Ok(None) };
+        let bound = match &read.bound {
+            Some(name) => self.read_volume(name).await?,
+            None => None,
+        };
+        let of_policy = read.with(bound.as_ref());
+        about.policy = action(&self.policies, &of_policy);
+        about.is_host_path = of_policy.kind == "hostPath";
+        {
+            let pod = key(namespace, &found.name);
+            let mut seen = self.seen.lock();
+            about.is_stored = self.outcomes.has_snapshot(&claim_key)
+                || seen.cut.contains(&claim_key)
+                || seen.filed.get(&claim_key).is_some_and(|by| *by != pod);
+            match of_pod(&self.wish, &about) {
+                OfPod::Files => {
+                    seen.filed.insert(claim_key.clone(), pod);
+                }
+                OfPod::Skip(obstacle) => {
+                    drop(seen);
+                    self.tell_obstacle(found, &about, obstacle);
+                    return Ok(None);
+                }
+                OfPod::No => return Ok(None),
+            }
+        }
+        let traits = bound.map(|bound| bound.traits);
+        let volume_name = read.bound.unwrap_or_default();
+        self.settle(&claim_key, Outcome { volume: volume_name, traits, fate: Fate::Files });
+        let claim = FileClaim { key: claim_key, name: claim.clone(), uid: read.uid };
+        Ok(Some(FileVolume { name: volume.name.clone(), claim: Some(claim) }))
+    }
+
+    fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolume<'_>, obstacle: Obstacle) {
+        let message =
+            format!("volume {} of pod {} is not backed up by files: {obstacle}", volume.name, found.name);
+        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        if !obstacle.is_loss() {
+            self.log.info(&message);
+        } else if volume.is_named || volume.policy.is_some() {
+            self.log.error(&about, "pods", &message);
+        } else {
+            self.log.warning(&about, "pods", &message);
+        }
+    }
+
+    /// Decides on a claim. `None`: it is stored as it is, at once.
+    ///
+    /// # Errors
+    /// When the API server is gone.
+    pub async fn plan_claim(
+        &self,
+        kind: &Arc<ResourceType>,
+        page: PageId,
+        found: &ListedObject,
+    ) -> Result<Option<Planned>, ListError> {
+        // An unreadable claim is reported where it is read for its references.
+        let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return Ok(None) };
+        let claim = FoundClaim::read(&object);
+        let (namespace, claim_key) =
+            (found.namespace.clone().unwrap_or_default(), key(found.namespace.as_deref(), &found.name));
+        let volume_name = claim.bound.clone().unwrap_or_default();
+        let by_files = self.seen.lock().filed.contains_key(&claim_key);
+        let mut about = Claim {
+            policy: None,
+            by_files,
+            is_bound: claim.bound.is_some(),
+            // As if everything were there: is there anything to look at?
+            is_csi: true,
+            has_class: true,
+        };
+        let mut decision = of_claim(&self.wish, &about);
+        let (mut bound, mut class) = (None, None);
+        let may_take = matches!(decision, Decision::Snapshot | Decision::Move);
+        let classes = if may_take || !self.policies.is_empty() { self.classes().await } else { &[] };
+        if let Some(name) = &claim.bound
+            && (!self.policies.is_empty() || (may_take && !classes.is_empty()))
+        {
+            bound = self.read_volume(name).await?;
+        }
+        let volume = claim.with(bound.as_ref());
+        if may_take || !self.policies.is_empty() {
+            about.policy = action(&self.policies, &volume);
+            let driver = volume.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
+            about.is_csi = bound.is_none() || !driver.is_empty();
+            class = self.class_for(&claim_key, driver, &claim, classes);
+            about.has_class = class.is_some();
+            decision = of_claim(&self.wish, &about);
+        }
+        let outcome = |fate| Outcome {
+            volume: volume_name.clone(),
+            traits: bound.as_ref().map(|bound| bound.traits.clone()),
+            fate,
+        };
+        let moves = match decision {
+            Decision::Skip(why) => {
+                self.settle(&claim_key, outcome(Fate::Skipped { reason: why.to_string() }));
+                return Ok(None);
+            }
+            // Its pod has told of it.
+            Decision::Files => return Ok(None),
+            Decision::Nothing(lack) => {
+                let is_asked = is_asked_for(&self.wish, about.policy);
+                let fate = Fate::Missing { reason: lack.to_string(), attempted: false };
+                self.settle(&claim_key, outcome(fate));
+                let mut seen = self.seen.lock();
+                let all = if is_asked { &mut seen.asked } else { &mut seen.unasked };
+                all.entry(lack).or_default().push(claim_key);
+                return Ok(None);
+            }
+            Decision::Snapshot => false,
+            Decision::Move => true,
+        };
+        if let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty()) {
+            let group = key(found.namespace.as_deref(), group);
+            self.seen.lock().grouped.entry(group).or_default().push(claim_key.clone());
+        }
+        self.seen.lock().cut.insert(claim_key.clone());
+        let ask = Ask {
+            claim: claim_key,
+            namespace,
+            name: found.name.clone(),
+            uid: claim.uid,
+            labels: claim.labels,
+            volume: volume_name,
+            traits: bound.map(|bound| bound.traits).unwrap_or_default(),
+            storage_class: claim.storage_class,
+            driver: volume.csi.map(|csi| csi.driver).unwrap_or_default(),
+            class: class.map(|class| class.name.clone()).unwrap_or_default(),
+            moves,
+        };
+        let ListedObject { json, namespace, name, lacks_type, .. } = found;
+        // Copied, so that the page that it came in can be freed.
+        let json = bytes::Bytes::copy_from_slice(json);
+        let item = Item { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
+        let under_way = self.under_way.token();
+        Ok(Some(Planned { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
+    }
+
+    fn class_for<'c>(
+        &self,
+        claim_key: &str,
+        driver: &str,
+        claim: &FoundClaim,
+        classes: &'c [Class],
+    ) -> Option<&'c Class> {
+        let annotation = format!("{CLAIM_SNAPSHOT_CLASS}_{}", driver.to_lowercase());
+        let by_backup = self.access.as_ref().and_then(|access| access.annotations.get(&annotation));
+        let by_backup = by_backup.map(String::as_str);
+        let choice = choose(classes, driver, claim.snapshot_class.as_deref(), by_backup);
+        if let (Some(ignored), Some(class)) = (choice.ignored, choice.class) {
+            let message = format!(
+                "the annotation {CLAIM_SNAPSHOT_CLASS} leads to no VolumeSnapshotClass {ignored} of driver {driver}: {} is used for claim {claim_key}",
+                class.name
+            );
+            self.log.warning(&About::Cluster, "persistentvolumeclaims", &message);
+        }
+        choice.class
+    }
+
+    async fn classes(&self) -> &[Class] {
+        let read = || async {
+            let Some(access) = self.access.as_ref().filter(|access| access.serves_snapshots) else {
+                return Vec::new();
+            };
+            match list_classes(&access.client).await {
+                Ok(classes) => classes,
+                Err(error) => {
+                    let message = format!(
+                        "the VolumeSnapshotClasses cannot be listed, so no snapshots are taken: {}",
+                        chain(&error)
+                    );
+                    self.log.error(
+                        &About::Cluster,
+                        "volumesnapshotclasses.snapshot.storage.k8s.io",
+                        &message,
+                    );
+                    Vec::new()
+                }
+            }
+        };
+        self.classes.get_or_init(read).await
+    }
+
+    async fn read_claim(&self, namespace: Option<&str>, name: &str) -> Result<Option<FoundClaim>, ListError> {
+        let found = self.read(&read::claims(), namespace, name).await?;
+        Ok(found.map(|object| FoundClaim::read(&object)))
+    }
+
+    async fn read_volume(&self, name: &str) -> Result<Option<FoundVolume>, ListError> {
+        let found = self.read(&read::volumes(), None, name).await?;
+        Ok(found.map(|object| FoundVolume::read(&object)))
+    }
+
+    /// Reads an object that another one names. What cannot be read is an error of the backup.
+    async fn read(
+        &self,
+        kind: &ResourceType,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<Value>, ListError> {
+        // Users choose these names, and they become part of a URL.
+        let is_plain = |name: &str| {
+            is_name(name) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
+        };
+        let Some(access) = &self.access else { return Ok(None) };
+        if !(is_plain(name) && namespace.is_none_or(is_plain)) {
+            return Ok(None);
+        }
+        match access.lister.get(kind, namespace, name).await {
+            Ok(found) => Ok(found.and_then(|found| serde_json::from_slice(&found.json).ok())),
+            Err(error) if error.is_about_type() => {
+                let message = format!(
+                    "failed to get {name}, and its data is taken by what else is known: {}; {}",
+                    chain(&error),
+                    error.way_out(kind)
+                );
+                self.log.error(&About::Cluster, &kind.qualified(), &message);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn list_classes(client: &Client) -> Result<Vec<Class>, kube::Error> {
+    let [group, version, kind] = CLASSES;
+    let kind = ApiResource {
+        plural: "volumesnapshotclasses".to_owned(),
+        ..ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
+    };
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let read = || async { Answer::from(api.list(&ListParams::default()).await) };
+    let found = match insist(read).await {
+        Ok(found) => found,
+        Err(error) if crate::client::is_not_found(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let class = |class: DynamicObject| Class {
+        name: class.name_any(),
+        driver: class.data["driver"].as_str().unwrap_or_default().to_owned(),
+        is_labelled: class.labels().contains_key(CLAIM_SNAPSHOT_CLASS),
+        is_default: class.annotations().contains_key(DEFAULT_SNAPSHOT_CLASS),
+    };
+    Ok(found.items.into_iter().map(class).collect())
+}

@@ -1,0 +1,48 @@
+//! What a backup says of claims whose data is missing.
+
+use crate::backup::log::About;
+use crate::text::few;
+
+use super::Volumes;
+
+impl Volumes<'_> {
+    /// Logs what is stored without its data: an error where the backup asks for it, a warning where
+    /// it takes what can be taken.
+    pub fn tell(&self) {
+        let mut seen = self.seen.lock();
+        for (lack, claims) in std::mem::take(&mut seen.asked) {
+            let message = format!(
+                "{} claims are stored without the data of their volumes, which the backup asks for ({}): {lack}",
+                claims.len(),
+                few(&claims)
+            );
+            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+        }
+        for (lack, claims) in std::mem::take(&mut seen.unasked) {
+            let message = format!(
+                "{} claims are stored without the data of their volumes ({}): {lack} (snapshotVolumes: false says that this is meant)",
+                claims.len(),
+                few(&claims)
+            );
+            self.log.warning(&About::Velero, "persistentvolumeclaims", &message);
+        }
+        let grouped = std::mem::take(&mut seen.grouped).into_values().filter(|claims| claims.len() > 1);
+        let grouped: Vec<String> = grouped.flatten().collect();
+        if !grouped.is_empty() {
+            let message = format!(
+                "{} claims have the label {} ({}): berth takes no group snapshots, so the snapshots of a group are not of one moment; use hooks, or let Velero run the backups (berth install --executor=velero)",
+                grouped.len(),
+                self.group_key,
+                few(&grouped)
+            );
+            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+        }
+        if seen.lost > 0 {
+            let message = format!(
+                "the file of volume infos lacks {} claims, for which there was no room; use several Backups",
+                seen.lost
+            );
+            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+        }
+    }
+}
