@@ -40,7 +40,7 @@ async fn moves(api: &Scripted) -> (Result<(), String>, Movements) {
 
 #[tokio::test(start_paused = true)]
 async fn a_data_upload_is_asked_for_as_velero_does() {
-    let api = Scripted::new().next(post(UPLOADS).answers_with(Clone::clone));
+    let api = Scripted::new().next(post(UPLOADS).answers_with(Value::clone));
     let (done, movements) = moves(&api).await;
     assert_eq!((done, movements.len()), (Ok(()), 1));
     let sent = api.writes()[0].body.clone();
@@ -80,7 +80,10 @@ fn found(name: &str, change: impl FnOnce(&mut Value)) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_run_has_begun_is_found_and_what_was_given_up_is_begun_again() {
-    let exists = || post(UPLOADS).refuses_because(409, "AlreadyExists");
+    let exists = || {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "it is there"});
+        post(UPLOADS).refuses_with(409, status)
+    };
     let api = Scripted::new()
         .next(exists())
         .next(get(&format!("{UPLOADS}/{}", first())).answers(found(&first(), |_| {})));
@@ -96,7 +99,7 @@ async fn what_an_earlier_run_has_begun_is_found_and_what_was_given_up_is_begun_a
         let api = Scripted::new()
             .next(exists())
             .next(get(&format!("{UPLOADS}/{}", first())).answers(found(&first(), change)))
-            .next(post(UPLOADS).answers_with(Clone::clone));
+            .next(post(UPLOADS).answers_with(Value::clone));
         let (done, movements) = moves(&api).await;
         assert_eq!((done, movements.all()[0].upload.clone()), (Ok(()), name_of("nightly", "u", "c", 1)));
     }
