@@ -52,7 +52,8 @@ async fn who_creates_one_is_told_its_next_five_times_in_utc_and_in_its_zone() {
 #[tokio::test]
 async fn every_fault_of_expression_and_template_is_refused_at_once() {
     let (_, router) = state();
-    let template = json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere", "snapshotVolumes": true});
+    let template =
+        json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere", "datamover": "other"});
     let mut bad = schedule("0 25 * * *", template);
     bad["metadata"]["annotations"] =
         json!({"berth.dev/concurrency-policy": "Replace", "berth.dev/jitter": "x"});
@@ -64,7 +65,7 @@ async fn every_fault_of_expression_and_template_is_refused_at_once() {
         "metadata.annotations[berth.dev/jitter]: ",
         "spec.template.includedNamespaces[0]: ",
         "spec.template.ttl: ",
-        "spec.template.snapshotVolumes: ",
+        "spec.template.datamover: ",
         "spec.template.storageLocation: BackupStorageLocation \"nowhere\" does not exist",
     ] {
         assert!(refused.contains(fault), "{fault}: {refused}");
@@ -100,7 +101,7 @@ async fn what_was_accepted_once_may_be_paused_labelled_and_written_by_controller
 #[tokio::test]
 async fn a_template_for_velero_may_ask_for_what_berths_engine_does_not_do() {
     let (cluster, router) = state();
-    let asks = || schedule("@daily", json!({"snapshotVolumes": true}));
+    let asks = || schedule("@daily", json!({"datamover": "other"}));
     assert!(judge(&router, asks(), None).await.0.is_some());
     cluster.beside_velero.store(true, Ordering::Relaxed);
     assert_eq!(judge(&router, asks(), None).await.0, None);
