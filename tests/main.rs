@@ -21,7 +21,6 @@ mod install;
 mod lifecycle;
 mod manifests;
 mod movers;
-mod operations;
 mod pods;
 mod pressure;
 mod queue;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_core::operation::Stage;
 use berth_core::queue::Order;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
@@ -144,6 +145,18 @@ impl Here {
     async fn wish(&self, situation: &Situation, name: &str, wish: Wish, value: Value) -> anyhow::Result<()> {
         let api = self.backups();
         let found = api.get(name).await.with_context(|| format!("failed to get Backup {name}"))?;
+        if Stage::of(found.phase().as_str()).is_some() {
+            ensure!(
+                wish == Wish::Cancel,
+                "Backup {name} has stored its objects, and its data is still moved: let it end, or cancel it"
+            );
+            let is_berths = found.metadata.annotations.iter().any(|all| all.contains_key(keys::RUN));
+            ensure!(
+                is_berths && !situation.velero_runs,
+                "no berth completes Backup {name}, and Velero cannot be told to stop: delete it when it has ended"
+            );
+            return annotate(&api, name, wish.key(), &value).await;
+        }
         let Some(entry) = entry(&found, &Order::default()) else {
             bail!("Backup {name} has ended already ({})", found.phase().as_str());
         };
