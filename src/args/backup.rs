@@ -178,14 +178,14 @@ pub enum DryRun {
 
 /// Which objects a command acts on: exactly one of names, --all and --selector.
 #[derive(ClapArgs, Clone)]
+#[group(required = true, multiple = false)]
 pub struct SelectArgs {
-    #[arg(required_unless_present_any = ["all", "selector"])]
     pub names: Vec<String>,
     /// All of them.
-    #[arg(long, conflicts_with_all = ["names", "selector"])]
+    #[arg(long)]
     pub all: bool,
     /// Those that match this label selector.
-    #[arg(long, short = 'l', conflicts_with = "names", value_parser = selector)]
+    #[arg(long, short = 'l', value_parser = selector)]
     pub selector: Option<LabelSelector>,
 }
 

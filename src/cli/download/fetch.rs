@@ -39,6 +39,8 @@ impl Fetcher {
     pub fn new(authorities: &[(String, Vec<u8>)], is_insecure: bool) -> anyhow::Result<Self> {
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)
+            // One file is fetched over one connection, which every server can do.
+            .http1_only()
             // A signed URL leads to where it says.
             .redirect(reqwest::redirect::Policy::limited(3));
         let mut certificates = Vec::new();
