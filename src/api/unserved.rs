@@ -38,9 +38,8 @@ mod tests {
 
     #[test]
     fn each_request_that_is_not_served_is_named_with_its_field() {
-        for (field, value) in [("volumeSnapshotLocations", serde_json::json!(["default"]))] {
-            assert_eq!(fields(serde_json::json!({field: value})), [format!("spec.{field}")]);
-        }
+        let asked = serde_json::json!({"volumeSnapshotLocations": ["default"]});
+        assert_eq!(fields(asked), ["spec.volumeSnapshotLocations"]);
     }
 
     /// Values that Velero's command line and server write by default, and fields that the engine

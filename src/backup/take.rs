@@ -120,7 +120,7 @@ impl Engine {
         }
         let (volumes, jobs) = self.volumes(
             record,
-            &spec,
+            spec,
             (cluster, prepared),
             (layout.backup(), &site.claim.run),
             log,

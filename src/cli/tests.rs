@@ -47,7 +47,7 @@ fn made(args: &[String]) -> Result<Value, String> {
             let LocationCommand::Create(args) = location.command else { return Err("no create".to_owned()) };
             let authority = match args.cacert.as_deref() {
                 None => None,
-                Some(path) if path == PathBuf::from("/CACERT") => Some(AUTHORITY),
+                Some(path) if path == std::path::Path::new("/CACERT") => Some(AUTHORITY),
                 Some(path) => return Err(format!("--cacert {} cannot be read", path.display())),
             };
             object::location(&location.target.namespace, &args, authority).map_err(|faults| faults.join("\n"))

@@ -46,10 +46,10 @@ pub fn arranged(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let is = |index: usize, wanted: &str| args.get(index).is_some_and(|arg| arg == wanted);
     let verb = VERBS.iter().find(|verb| is(0, verb)).copied();
     let noun = NOUNS.iter().find(|(typed, _)| is(1, typed)).map(|(_, noun)| *noun);
-    if let (Some(verb), Some(noun)) = (verb, noun) {
-        if let Some(slots) = args.get_mut(..2) {
-            slots.clone_from_slice(&[noun.into(), verb.into()]);
-        }
+    if let (Some(verb), Some(noun)) = (verb, noun)
+        && let Some(slots) = args.get_mut(..2)
+    {
+        slots.clone_from_slice(&[noun.into(), verb.into()]);
     }
     let takes = args.first().is_some_and(|command| TAKERS.iter().any(|taker| command == taker));
     let at = if takes { 1 } else { 0 };

@@ -221,7 +221,7 @@ impl Engine {
             |name: &str| place.and_then(|place| stored.get(&place)).is_some_and(|names| names.contains(name));
         let kind = Arc::new(place.and_then(|place| types.get(place)).cloned().unwrap_or(ours));
         let (mut fresh, mut again, mut names) = (Vec::new(), Vec::new(), Vec::new());
-        for upload in found.iter().filter(|upload| !upload.object.metadata.deletion_timestamp.is_some()) {
+        for upload in found.iter().filter(|upload| upload.object.metadata.deletion_timestamp.is_none()) {
             let json =
                 serde_json::to_vec(&upload.object).map_err(|error| Failure::Operations(error.into()))?;
             let item = Item {

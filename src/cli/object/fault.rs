@@ -26,10 +26,8 @@ const FLAGS: [(&str, &str); 15] = [
 pub fn check(spec: &BackupSpec) -> Vec<String> {
     let mut spec = spec.clone();
     // An empty entry stands for no namespace, and Velero takes it.
-    for list in [&mut spec.included_namespaces, &mut spec.excluded_namespaces] {
-        if let Some(list) = list {
-            list.retain(|entry| !entry.is_empty());
-        }
+    for list in [&mut spec.included_namespaces, &mut spec.excluded_namespaces].into_iter().flatten() {
+        list.retain(|entry| !entry.is_empty());
     }
     let found = parse::check(&spec);
     let told = found

@@ -175,7 +175,7 @@ impl<'a> Carrying<'a> {
         K: Clone + DeserializeOwned + std::fmt::Debug,
     {
         let found = timeout(CALL, api.get_opt(name)).await;
-        Ok(found.context("the API server did not answer in time")?.map_err(told)?)
+        found.context("the API server did not answer in time")?.map_err(told)
     }
 
     /// The request as it stands now. `None`: it is gone, or done.
