@@ -37,7 +37,8 @@ impl Engine {
                 site.staged = Some(begun.staged.clone());
                 self.put_together(record, &site, begun, log).await
             }
-            None => self.take(record, &mut site, cluster, prepared, log, signals).await,
+            // On the heap, because it is large.
+            None => Box::pin(self.take(record, &mut site, cluster, prepared, log, signals)).await,
         };
         let stored = match taken {
             Ok(stored) => self.publish(record, &site.layout, &site.claim, log, &stored, signals).await,

@@ -132,7 +132,7 @@ impl Engine {
             let status = match next {
                 Ok(Next::Nothing) => return Ok(None),
                 Ok(Next::Run(scene)) => {
-                    self.run_again(&mut record, *scene, thawed, &signals, tell).await?;
+                    Box::pin(self.run_again(&mut record, *scene, thawed, &signals, tell)).await?;
                     break;
                 }
                 Ok(Next::End(status)) => status,
@@ -339,7 +339,7 @@ impl Engine {
         info!(%name, runs = runs.all, is_resumed = site.begun.is_some(), "running again");
         log.info(&note);
         tell(&note);
-        self.conduct(record, site, &cluster, &prepared, &log, signals).await
+        Box::pin(self.conduct(record, site, &cluster, &prepared, &log, signals)).await
     }
 
     /// Records the scope of a backup that restarts, for its checkpoints. If that is refused the run
