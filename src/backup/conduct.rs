@@ -44,7 +44,8 @@ impl Engine {
                     self.keep_resting(&site, &begun, log).await
                 }
             }
-            None => self.take(record, &mut site, cluster, prepared, log, signals).await,
+            // On the heap, because it is large.
+            None => Box::pin(self.take(record, &mut site, cluster, prepared, log, signals)).await,
         };
         let stored = match taken {
             Ok(Taken::Whole(stored)) => Ok(stored),

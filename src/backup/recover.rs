@@ -138,7 +138,7 @@ impl Engine {
                     break;
                 }
                 Ok(Next::Run(scene)) => {
-                    self.run_again(&mut record, *scene, thawed, &signals, tell).await?;
+                    Box::pin(self.run_again(&mut record, *scene, thawed, &signals, tell)).await?;
                     break;
                 }
                 Ok(Next::End(status)) => status,
@@ -360,7 +360,7 @@ impl Engine {
         info!(%name, runs = runs.all, is_resumed = site.begun.is_some(), "running again");
         log.info(&note);
         tell(&note);
-        self.conduct(record, site, &cluster, &prepared, &log, signals).await
+        Box::pin(self.conduct(record, site, &cluster, &prepared, &log, signals)).await
     }
 
     /// Records the scope of a backup that restarts, for its checkpoints. If that is refused the run

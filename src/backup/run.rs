@@ -109,7 +109,7 @@ impl Engine {
             // The files in the folder are not of this run: neither remove them nor add to them.
             Err(failure) => return self.fail(record, &failure).await,
         };
-        self.conduct(record, site, &cluster, &prepared, &log, signals).await
+        Box::pin(self.conduct(record, site, &cluster, &prepared, &log, signals)).await
     }
 }
 

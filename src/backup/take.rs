@@ -190,7 +190,7 @@ impl Engine {
                 holder,
             };
             let collected = tokio::select! {
-                collected = collector.run() => collected,
+                collected = Box::pin(collector.run()) => collected,
                 () = Box::pin(volumes.run(jobs, batches)) => Err(ListError::NobodyTakes),
             };
             if collected.is_err() {
