@@ -27,8 +27,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub const ALL: [Self; 3] = [Self::NotFound, Self::ReadOnly, Self::Unavailable];
-
     /// The value of the label.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -3,6 +3,7 @@
 //! continues where this one stopped.
 
 mod carry;
+mod folder;
 mod restores;
 mod snapshots;
 mod volumes;

@@ -8,10 +8,10 @@ use flate2::read::MultiGzDecoder;
 use serde_json::{Value, json};
 
 use crate::admission::program;
-use crate::queue::ended;
+use crate::queue::{PATIENCE, ended};
 use crate::support::backup::backup_of;
 use crate::support::peers::{S3, velero};
-use crate::support::{Berth, ControlPlane, Options, backup, port};
+use crate::support::{Berth, ControlPlane, Options, backup, port, wait_for};
 
 fn start(namespace: &str, args: &[String]) -> Berth {
     let mut options = Options::new(program(), namespace);
@@ -61,6 +61,11 @@ fn stock_velero_fetches_from_a_folder_over_https_with_berths_own_authority() {
     let file = berth.plane().folder().join("download-folder-ca.crt");
     std::fs::write(&file, authority).unwrap();
     let trust = format!("--cacert={}", file.display());
+    let is_served = || {
+        let log = berth.controller.process.log_text()?;
+        Ok(log.contains("swapped the certificate of downloads").then_some(()))
+    };
+    wait_for("the certificate to be served", PATIENCE, is_served).unwrap();
     everything_can_be_fetched(&berth, "one", &[&trust]);
     // Nobody who does not trust the authority gets anything.
     let args = ["backup", "logs", "one", "--timeout=20s"];

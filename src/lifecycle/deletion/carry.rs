@@ -11,14 +11,10 @@ use berth_api::velero::{
     Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
     DeleteBackupRequestPhase as Phase,
 };
-use berth_core::claim::Claim;
 use berth_core::deletion::{
-    Backup as SeenBackup, DELETION, Inherited, Known, Location, Owner, Request, Restores, Seen, Step,
-    Stranger, Volumes, next, owner,
+    Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -30,12 +26,12 @@ use super::{Requests, others};
 use crate::events::What;
 use crate::lifecycle::Lifecycle;
 use crate::patch::{digest, known_location};
-use crate::storage::{ClaimError, Layout, Survey};
+use crate::storage::{Layout, Survey};
 use crate::write::{Answer, Pauses, Write, delete, patch, patch_to_fit};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
-const CALL: Duration = Duration::from_secs(10);
+pub(super) const CALL: Duration = Duration::from_secs(10);
 /// Time-out of one step. Removing many files takes a while.
 const STEP: Duration = Duration::from_secs(300);
 /// Steps of one deletion that follow each other without a pause.
@@ -45,8 +41,6 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Errors of a request, and characters of each.
 const ERRORS: usize = 20;
 const LENGTH: usize = 1000;
-/// Namespace by whose UID a cluster is known.
-const OF_CLUSTER: &str = "kube-system";
 
 /// Is there nothing left to do for the request?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +61,7 @@ pub(super) struct Carrying<'a> {
     pub(super) lifecycle: &'a Lifecycle,
     requests: &'a Requests,
     request: Arc<DeleteBackupRequest>,
-    cluster: Option<String>,
+    pub(super) cluster: Option<String>,
     /// UIDs of requests that this deletion has removed, which the watch may still show.
     removed: HashSet<String>,
     /// The snapshots were removed, though the files that name them are still there.
@@ -78,14 +72,14 @@ pub(super) struct Carrying<'a> {
 }
 
 /// What one look has found besides what [`next`] decides on.
-struct Found {
-    request: DeleteBackupRequest,
-    backup: Option<DynamicObject>,
-    location: Option<BackupStorageLocation>,
-    layout: Option<Layout>,
-    survey: Option<Survey>,
-    volumes: super::volumes::Found,
-    restores: Vec<DynamicObject>,
+pub(super) struct Found {
+    pub(super) request: DeleteBackupRequest,
+    pub(super) backup: Option<DynamicObject>,
+    pub(super) location: Option<BackupStorageLocation>,
+    pub(super) layout: Option<Layout>,
+    pub(super) survey: Option<Survey>,
+    pub(super) volumes: super::volumes::Found,
+    pub(super) restores: Vec<DynamicObject>,
 }
 
 impl<'a> Carrying<'a> {
@@ -393,94 +387,6 @@ impl<'a> Carrying<'a> {
         let chosen = choose(&known, wanted).map_or(DEFAULT_LOCATION, |location| location.name.as_str());
         let position = all.iter().position(|location| location.name_any() == chosen);
         Ok(position.map(|position| all.swap_remove(position)))
-    }
-
-    async fn cluster(&mut self) -> anyhow::Result<String> {
-        if let Some(cluster) = &self.cluster {
-            return Ok(cluster.clone());
-        }
-        let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
-        let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await;
-        let found = found.context("the API server did not answer in time")?.map_err(told)?;
-        let uid = found.metadata.uid.context("namespace kube-system has no UID")?;
-        self.cluster = Some(uid.clone());
-        Ok(uid)
-    }
-
-    /// `asked`: the UID that the request records, for the time after the Backup.
-    async fn look_at_folder(&mut self, found: &mut Found, asked: Option<&str>) -> anyhow::Result<Owner> {
-        let location = found.location.as_ref().context("the location is gone")?;
-        let opened = self.lifecycle.opener.open_existing(location).await;
-        let store = opened.map_err(|error| anyhow!(crate::text::chain(&error)))?;
-        let prefix = location.spec.object_storage.prefix.as_deref();
-        let layout = Layout::new(store, prefix, self.backup_name());
-        let survey = match layout.survey().await {
-            Ok(survey) => survey,
-            Err(ClaimError::Unreadable(_)) => return Ok(Owner::Stranger(Stranger::Unknown)),
-            Err(error) => return Err(anyhow!(crate::text::chain(&error))),
-        };
-        let uid = found.backup.as_ref().and_then(|backup| backup.uid());
-        let uid = uid.or_else(|| asked.map(str::to_owned)).unwrap_or_default();
-        let time = |key: &str| {
-            let text = found.backup.as_ref()?.data.pointer(&format!("/status/{key}"))?.as_str()?;
-            text.parse::<Timestamp>().ok()
-        };
-        let known = Known {
-            cluster: self.cluster().await?,
-            uid,
-            started: time("startTimestamp"),
-            completed: time("completionTimestamp"),
-        };
-        let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
-        let whose = owner(&known, &survey.stored, Inherited(inherits));
-        (found.layout, found.survey) = (Some(layout), Some(survey));
-        Ok(whose)
-    }
-
-    /// Writes the claim of this deletion in place of what was looked at.
-    async fn claim(&mut self, found: &Found) -> anyhow::Result<()> {
-        let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
-            return Ok(());
-        };
-        let ours = Claim {
-            cluster: self.cluster().await?,
-            namespace: self.lifecycle.namespace.clone(),
-            backup: backup.uid().unwrap_or_default(),
-            run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
-            before: None,
-        };
-        let claimed = layout.claim(&ours, survey.version.clone()).await;
-        claimed.map_err(|error| anyhow!(crate::text::chain(&error))).context("failed to claim the folder")
-    }
-
-    async fn remove_files(&self, found: &Found) -> anyhow::Result<()> {
-        let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
-        let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
-            return Ok(());
-        };
-        // What a dead run has begun is in no list, and costs money.
-        let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
-        let aborted = match unfinished {
-            Ok(unfinished) => unfinished.abort().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = aborted {
-            warn!(
-                backup = self.backup_name(),
-                error = format!("{error:#}"),
-                "could not abort unfinished uploads of a backup that is deleted"
-            );
-        }
-        let removed = layout.remove_folder(claim).await;
-        match removed.map_err(|error| anyhow!(crate::text::chain(&error))) {
-            Ok(true) => {
-                info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
-            }
-            // The next step continues.
-            Ok(false) => {}
-            Err(error) => return Err(error.context("failed to remove the files of the backup")),
-        }
-        Ok(())
     }
 }
 

@@ -43,7 +43,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const CALL: Duration = Duration::from_secs(10);
 /// How often the certificate is read again, and how often while there is none.
 const RELOAD: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(100);
 
 struct Server {
     links: Links,

@@ -1,0 +1,113 @@
+//! The folder of a backup that is deleted: whose it is, its claim, and the removal of its files.
+
+use anyhow::{Context as _, anyhow};
+use berth_api::keys;
+use berth_core::claim::Claim;
+use berth_core::deletion::{DELETION, Inherited, Known, Owner, Stranger, owner};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt as _;
+use kube::api::Api;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::carry::{CALL, Carrying, Found, told};
+use crate::storage::{ClaimError, Layout};
+use crate::text::chain;
+
+/// Namespace by whose UID a cluster is known.
+const OF_CLUSTER: &str = "kube-system";
+
+impl Carrying<'_> {
+    async fn cluster(&mut self) -> anyhow::Result<String> {
+        if let Some(cluster) = &self.cluster {
+            return Ok(cluster.clone());
+        }
+        let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
+        let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await;
+        let found = found.context("the API server did not answer in time")?.map_err(told)?;
+        let uid = found.metadata.uid.context("namespace kube-system has no UID")?;
+        self.cluster = Some(uid.clone());
+        Ok(uid)
+    }
+
+    /// `asked`: the UID that the request records, for the time after the Backup.
+    pub(super) async fn look_at_folder(
+        &mut self,
+        found: &mut Found,
+        asked: Option<&str>,
+    ) -> anyhow::Result<Owner> {
+        let location = found.location.as_ref().context("the location is gone")?;
+        let opened = self.lifecycle.opener.open_existing(location).await;
+        let store = opened.map_err(|error| anyhow!(chain(&error)))?;
+        let prefix = location.spec.object_storage.prefix.as_deref();
+        let layout = Layout::new(store, prefix, self.backup_name());
+        let survey = match layout.survey().await {
+            Ok(survey) => survey,
+            Err(ClaimError::Unreadable(_)) => return Ok(Owner::Stranger(Stranger::Unknown)),
+            Err(error) => return Err(anyhow!(chain(&error))),
+        };
+        let uid = found.backup.as_ref().and_then(|backup| backup.uid());
+        let uid = uid.or_else(|| asked.map(str::to_owned)).unwrap_or_default();
+        let time = |key: &str| {
+            let text = found.backup.as_ref()?.data.pointer(&format!("/status/{key}"))?.as_str()?;
+            text.parse::<Timestamp>().ok()
+        };
+        let known = Known {
+            cluster: self.cluster().await?,
+            uid,
+            started: time("startTimestamp"),
+            completed: time("completionTimestamp"),
+        };
+        let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
+        let whose = owner(&known, &survey.stored, Inherited(inherits));
+        (found.layout, found.survey) = (Some(layout), Some(survey));
+        Ok(whose)
+    }
+
+    /// Writes the claim of this deletion in place of what was looked at.
+    pub(super) async fn claim(&mut self, found: &Found) -> anyhow::Result<()> {
+        let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
+            return Ok(());
+        };
+        let ours = Claim {
+            cluster: self.cluster().await?,
+            namespace: self.lifecycle.namespace.clone(),
+            backup: backup.uid().unwrap_or_default(),
+            run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
+            before: None,
+        };
+        let claimed = layout.claim(&ours, survey.version.clone()).await;
+        claimed.map_err(|error| anyhow!(chain(&error))).context("failed to claim the folder")
+    }
+
+    pub(super) async fn remove_files(&self, found: &Found) -> anyhow::Result<()> {
+        let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
+        let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
+            return Ok(());
+        };
+        // What a dead run has begun is in no list, and costs money.
+        let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
+        let aborted = match unfinished {
+            Ok(unfinished) => unfinished.abort().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = aborted {
+            warn!(
+                backup = self.backup_name(),
+                error = format!("{error:#}"),
+                "could not abort unfinished uploads of a backup that is deleted"
+            );
+        }
+        let removed = layout.remove_folder(claim).await;
+        match removed.map_err(|error| anyhow!(chain(&error))) {
+            Ok(true) => {
+                info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
+            }
+            // The next step continues.
+            Ok(false) => {}
+            Err(error) => return Err(error.context("failed to remove the files of the backup")),
+        }
+        Ok(())
+    }
+}
