@@ -2,7 +2,6 @@
 //! record (`src/cli/tests/velero.json`).
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::Parser as _;
 use serde::Deserialize;
