@@ -260,7 +260,6 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
 }
 
 #[test]
-#[ignore = "the server of downloads offers HTTP/2 and speaks HTTP/1.1 only, so stock Velero is cut off"]
 fn what_is_stored_is_read_as_with_velero() {
     let port = port::free().unwrap();
     let mut options = Options::new(program(), "cli-stored");

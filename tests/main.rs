@@ -21,6 +21,7 @@ mod install;
 mod lifecycle;
 mod manifests;
 mod movers;
+mod operations;
 mod pods;
 mod pressure;
 mod queue;

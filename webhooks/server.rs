@@ -147,7 +147,11 @@ pub async fn serve_files(
     let server = axum_server::from_tcp(listener)?.handle(handle);
     let served = match tls {
         Some(tls) => {
-            let tls = RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(HANDSHAKE);
+            // A client that is offered HTTP/2 speaks it, and is not answered here.
+            let mut tls = ServerConfig::clone(&tls);
+            tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+            let tls = RustlsConfig::from_config(Arc::new(tls));
+            let tls = RustlsAcceptor::new(tls).handshake_timeout(HANDSHAKE);
             one_request_each(server.acceptor(tls.acceptor(acceptor))).serve(router.into_make_service()).await
         }
         None => one_request_each(server.acceptor(acceptor)).serve(router.into_make_service()).await,

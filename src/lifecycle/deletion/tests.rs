@@ -228,6 +228,58 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     api.finish();
 }
 
+#[tokio::test(start_paused = true)]
+async fn restores_go_with_their_files_and_what_was_refused_has_none() {
+    use kube::api::DynamicObject;
+    use object_store::memory::InMemory;
+    use object_store::{ObjectStoreExt as _, path::Path as StorePath};
+
+    use crate::storage::Layout;
+    let root = tempfile::tempdir().unwrap();
+    let restore = |name: &str, backup: &str, phase: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "Restore",
+            "metadata": {
+                "name": name, "namespace": "velero", "uid": name, "resourceVersion": "1",
+                "finalizers": ["restores.velero.io/external-resources-finalizer", "example.com/own"],
+            },
+            "spec": {"backupName": backup}, "status": {"phase": phase},
+        })
+    };
+    let all = [
+        restore("good", "b", "Completed"),
+        restore("refused", "b", "FailedValidation"),
+        restore("running", "b", "InProgress"),
+        restore("other", "c", "Completed"),
+    ];
+    let kind = format!("{VELERO}/restores");
+    let api = Scripted::new().next(get(&kind).answers(list("1", &all)));
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = Requests::default();
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let carrying = Carrying::new(&lifecycle, &requests, request);
+    let (ended, running) = carrying.look_at_restores().await.unwrap();
+    let names = |found: &[DynamicObject]| -> Vec<String> {
+        found.iter().filter_map(|restore| restore.metadata.name.clone()).collect()
+    };
+    assert_eq!(names(&ended), ["good", "refused"]);
+    assert_eq!(names(&running), ["running"]);
+
+    let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+    let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
+    for restore in ["good", "refused"] {
+        layout.store().put(&file(restore), "x".into()).await.unwrap();
+        let one = format!("{kind}/{restore}");
+        api.next(patching(&one).answers(all[0].clone()))
+            .next(deleting(&one).answers(json!({"kind": "Status", "status": "Success"})));
+    }
+    carrying.remove_restores(Some(&layout), &ended).await.unwrap();
+    assert_eq!(api.writes()[0].body["metadata"]["finalizers"], json!(["example.com/own"]));
+    assert!(layout.store().head(&file("good")).await.is_err());
+    assert!(layout.store().head(&file("refused")).await.is_ok(), "it is somebody else's");
+    api.finish();
+}
+
 #[test]
 fn requests_for_another_backup_of_the_same_name_are_left() {
     let requests = Requests::default();
