@@ -306,12 +306,12 @@ async fn a_location_that_cannot_be_written_is_told() {
 #[tokio::test]
 async fn what_the_engine_does_not_serve_is_refused_where_it_runs_the_backups_and_only_there() {
     let (cluster, router) = state();
-    let spec = json!({"volumeSnapshotLocations": ["default"], "datamover": "other"});
+    let spec = json!({"volumeSnapshotLocations": ["default"]});
     let wanted = review("CREATE", backup("b", spec), None, false);
     let refused = ask(&router, VALIDATE_PATH, wanted.clone()).await;
     assert_eq!(refused["allowed"], false);
     let said = refused["status"]["message"].as_str().unwrap_or_default();
-    for words in ["spec.volumeSnapshotLocations: ", "spec.datamover: ", "--executor=velero"] {
+    for words in ["spec.volumeSnapshotLocations: ", "--executor=velero"] {
         assert!(said.contains(words), "{words}: {said}");
     }
     cluster.beside_velero.store(true, Ordering::Relaxed);

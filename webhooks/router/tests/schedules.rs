@@ -65,7 +65,7 @@ async fn every_fault_of_expression_and_template_is_refused_at_once() {
         "metadata.annotations[berth.dev/jitter]: ",
         "spec.template.includedNamespaces[0]: ",
         "spec.template.ttl: ",
-        "spec.template.datamover: ",
+        "spec.template.volumeSnapshotLocations: ",
         "spec.template.storageLocation: BackupStorageLocation \"nowhere\" does not exist",
     ] {
         assert!(refused.contains(fault), "{fault}: {refused}");
@@ -101,7 +101,7 @@ async fn what_was_accepted_once_may_be_paused_labelled_and_written_by_controller
 #[tokio::test]
 async fn a_template_for_velero_may_ask_for_what_berths_engine_does_not_do() {
     let (cluster, router) = state();
-    let asks = || schedule("@daily", json!({"datamover": "other"}));
+    let asks = || schedule("@daily", json!({"volumeSnapshotLocations": ["default"]}));
     assert!(judge(&router, asks(), None).await.0.is_some());
     cluster.beside_velero.store(true, Ordering::Relaxed);
     assert_eq!(judge(&router, asks(), None).await.0, None);
