@@ -52,8 +52,7 @@ async fn who_creates_one_is_told_its_next_five_times_in_utc_and_in_its_zone() {
 #[tokio::test]
 async fn every_fault_of_expression_and_template_is_refused_at_once() {
     let (_, router) = state();
-    let template =
-        json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere", "datamover": "other"});
+    let template = json!({"includedNamespaces": ["A"], "ttl": "1d", "storageLocation": "nowhere", "volumeSnapshotLocations": ["default"]});
     let mut bad = schedule("0 25 * * *", template);
     bad["metadata"]["annotations"] =
         json!({"berth.dev/concurrency-policy": "Replace", "berth.dev/jitter": "x"});
