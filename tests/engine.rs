@@ -308,9 +308,9 @@ fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
             annotated("web", "no-such-volume"),
         ],
     );
-    let moved = json!({"includedNamespaces": ["asking"], "datamover": "another"});
-    let refused = berth.kubectl().create(berth.namespace(), &[backup("refused", moved)]).unwrap();
-    let field = "spec.datamover: ";
+    let native = json!({"includedNamespaces": ["asking"], "volumeSnapshotLocations": ["default"]});
+    let refused = berth.kubectl().create(berth.namespace(), &[backup("refused", native)]).unwrap();
+    let field = "spec.volumeSnapshotLocations: ";
     assert!(!refused.status.success() && refused.stderr.contains(field), "{}", refused.stderr);
     let (done, folder) = run(&berth, "partly", json!({"includedNamespaces": ["asking", "not-there"]}));
     let status = done.status.unwrap();
