@@ -175,6 +175,7 @@ fn the_webhooks_are_asked_about_backups_of_one_namespace_and_shared_buckets_and_
         ("queues.guard.berth.dev", vec!["backups.v1.velero.io UPDATE".to_owned()]),
         ("pods.mutate.berth.dev", vec!["pods.v1. CREATE".to_owned()]),
         ("backups.validate.berth.dev", vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()]),
+        ("schedules.validate.berth.dev", vec!["schedules.v1.velero.io CREATE,UPDATE".to_owned()]),
         ("movers.validate.berth.dev", movers()),
         ("configmaps.validate.berth.dev", vec!["configmaps.v1. CREATE,UPDATE".to_owned()]),
         ("garden.guard.berth.dev", hub("CREATE,UPDATE", &HUB)),
@@ -218,6 +219,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
     let backups = vec!["backups.v1.velero.io CREATE,UPDATE".to_owned()];
     let expected = [
         ("berth-guard", backups),
+        ("berth-schedules", vec!["schedules.v1.velero.io CREATE,UPDATE".to_owned()]),
         ("berth-grants", movers()),
         ("berth-locations", vec!["backupstoragelocations.v1.velero.io CREATE,UPDATE".to_owned()]),
         (
@@ -255,7 +257,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
         let selector = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
         let expected = match binding["metadata"]["name"].as_str().unwrap() {
-            "berth-guard" | "berth-grants" | "berth-locations" => only("elsewhere"),
+            "berth-guard" | "berth-schedules" | "berth-grants" | "berth-locations" => only("elsewhere"),
             "berth-credentials" => only("garden"),
             _ => Value::Null,
         };

@@ -71,6 +71,9 @@ keys! {
     /// the checkpoints of its run say it. It is written before the first checkpoint, because
     /// whoever can write to the store could otherwise choose what is read.
     pub const SCOPE: &str = "berth.dev/scope";
+    /// Annotation of a Backup: UID of the Schedule that made it. A Backup of another cluster, or one
+    /// that somebody else made, is not taken for the Schedule's own because of its name and label.
+    pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
@@ -348,10 +351,10 @@ keys! {
 }
 
 /// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
-/// them run together, which commands run in pods, which objects are read, and which process runs a
-/// Backup and how often.
-pub const MARKS: [&str; 8] =
-    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING];
+/// them run together, which commands run in pods, which objects are read, which process runs a
+/// Backup and how often, and which Schedule it counts for.
+pub const MARKS: [&str; 9] =
+    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING, SCHEDULE_UID];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";

@@ -92,7 +92,9 @@ impl Collector<'_> {
         let chosen: Vec<Arc<ResourceType>> = self
             .types
             .iter()
-            .filter(|kind| !kind.is_namespaces() && self.selection.fate(kind) == Fate::Listed)
+            .filter(|kind| {
+                !kind.is_namespaces() && !is_movement(kind) && self.selection.fate(kind) == Fate::Listed
+            })
             .map(|kind| Arc::new(kind.clone()))
             .collect();
         let loans = Loan::of(&chosen);
@@ -327,6 +329,13 @@ pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceLi
         }
     }
     list
+}
+
+/// Whether these are movements of data. A backup's own enter its archive when they have ended
+/// (`operations::finalize`); a restore refuses a claim of which an archive has those of other
+/// backups as well.
+fn is_movement(kind: &ResourceType) -> bool {
+    kind.group == "velero.io" && kind.resource == "datauploads"
 }
 
 /// The name of a type in the resource list.

@@ -129,7 +129,7 @@ impl Engine {
         self.metrics.stored(schedule(record), bytes);
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
-        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
         Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
     }
 

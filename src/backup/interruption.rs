@@ -109,11 +109,14 @@ impl Engine {
             self.leave(record, &failure).await;
             return Ok(());
         }
-        if !is_taken && (record.is_after() || !site.operations.is_empty() || record.moves_data()) {
+        // Other failures, too, may mean that another run has the backup by now.
+        let may_move = record.is_after() || !site.operations.is_empty() || record.moves_data();
+        if !is_taken && may_move && record.is_still_ours().await {
             cancel_all(&self.client, &self.namespace, record.uid(), false).await;
         }
         if site.has_data && !is_taken {
-            Box::pin(self.remove_snapshots(site.layout.backup(), record.uid(), &BTreeSet::new(), true)).await;
+            let (name, ending) = (site.layout.backup(), Some(&*record));
+            Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), ending)).await;
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {

@@ -215,6 +215,12 @@ impl Engine {
             status["hookStatus"] = hooks.clone();
         }
         merge_into(&mut status, counted(&stored.counts));
+        // What was counted while the backup waited must not stay beside them.
+        for key in OPERATIONS {
+            if status.get(key).is_none() && !record.object().data["status"][key].is_null() {
+                status[key] = Value::Null;
+            }
+        }
         merge_into(&mut status, snapshots_counted(stored.volumes.snapshots));
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
@@ -428,14 +434,14 @@ pub(super) fn snapshots_counted((attempted, completed): (u64, u64)) -> Value {
     status
 }
 
+/// The fields of the status that count operations.
+const OPERATIONS: [&str; 3] =
+    ["backupItemOperationsAttempted", "backupItemOperationsCompleted", "backupItemOperationsFailed"];
+
 /// The fields of the status that count operations; those that are 0 are absent.
 pub(super) fn counted(counts: &Counts) -> Value {
     let mut status = json!({});
-    for (key, count) in [
-        ("backupItemOperationsAttempted", counts.attempted),
-        ("backupItemOperationsCompleted", counts.completed),
-        ("backupItemOperationsFailed", counts.failed),
-    ] {
+    for (key, count) in OPERATIONS.into_iter().zip([counts.attempted, counts.completed, counts.failed]) {
         if count > 0 {
             status[key] = json!(count);
         }

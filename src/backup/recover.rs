@@ -33,7 +33,7 @@ use super::scene::Scene;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{Layout, Opened};
+use crate::storage::{Layout, Opened, is_refused};
 use crate::text::chain;
 
 /// How long a location that cannot be read is tried again, because what is stored there may be
@@ -173,10 +173,11 @@ impl Engine {
                 }
             };
             if is_unread && !is_publishing {
-                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), true)).await;
+                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(&record))).await;
             }
             warn!(%name, phase = %status["phase"], "no controller was running the backup: ended");
-            if status["phase"] == BackupPhase::Failed.as_str() && (record.moves_data() || record.is_after()) {
+            let has_failed = status["phase"] == BackupPhase::Failed.as_str();
+            if has_failed && (record.moves_data() || record.is_after()) && record.is_still_ours().await {
                 cancel_all(&self.client, &self.namespace, uid, false).await;
             }
             record.end(&json!({"status": status}), record.held_in(), OPENING).await?;
@@ -219,11 +220,11 @@ impl Engine {
                         self.keep_log(&scene.layout, &log, &reason).await?;
                     }
                 }
-                if record.moves_data() || record.is_after() {
+                if (record.moves_data() || record.is_after()) && record.is_still_ours().await {
                     cancel_all(&self.client, &self.namespace, record.uid(), false).await;
                 }
-                Box::pin(self.remove_snapshots(scene.layout.backup(), record.uid(), &BTreeSet::new(), true))
-                    .await;
+                let name = scene.layout.backup();
+                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(record))).await;
                 Next::End(failed(&reason, Timestamp::now()))
             }
             Recovery::NotOurs => Next::Nothing,
@@ -410,6 +411,13 @@ impl Engine {
                     site.staged = Some(begun.staged.clone());
                     (site.begun, log, before) = (Some(begun), Some(known), Some(run));
                 }
+                // What is stored stays, and is tried again.
+                Err(error) if record.is_after() && may_pass(&error) => {
+                    return Err(Failure::Store(object_store::Error::Generic {
+                        store: "checkpoint",
+                        source: error.into(),
+                    }));
+                }
                 Err(error) => {
                     let name = site.layout.backup();
                     warn!(%name, error = format!("{error:#}"), "could not continue from the checkpoint of a dead run: restarting the backup");
@@ -431,6 +439,17 @@ impl Engine {
         }
         Ok(log)
     }
+}
+
+/// Whether a checkpoint that could not be continued from may be continued from later: its store
+/// failed, and does not say that the upload is gone.
+fn may_pass(error: &anyhow::Error) -> bool {
+    let failure = error.chain().find_map(|cause| cause.downcast_ref::<object_store::Error>());
+    failure.is_some_and(|failure| match failure {
+        // Anything else is about what the checkpoint says.
+        object_store::Error::Generic { source, .. } => source.is::<std::io::Error>() && !is_refused(failure),
+        _ => false,
+    })
 }
 
 /// Limits a backup that continues to its scope, as the Backup records it, and a backup that

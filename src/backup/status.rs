@@ -30,6 +30,8 @@ use crate::write::{Answer, Pauses, Write, patch_to_fit, patch_where};
 const CALL: Duration = Duration::from_secs(10);
 /// After so many conflicts of one write the version is not a condition of it any more.
 const CONFLICTS: u32 = 3;
+/// How often the Backup is read before what it has made is cleaned up.
+const READS: u32 = 3;
 /// How often an object may refuse the conditions of a write although they hold when it is read.
 const UNPROCESSABLE: u32 = 2;
 
@@ -430,6 +432,29 @@ impl BackupWriter {
             "status": {"phase": status["phase"], "queuePosition": null, "progress": null},
         });
         self.merge(&patch, from, patience).await
+    }
+
+    /// Whether what the backup has made in the cluster still is this run's to clean up, as the API
+    /// server has the Backup now. One that is gone has nobody else; one that cannot be read may be
+    /// another run's.
+    pub async fn is_still_ours(&self) -> bool {
+        let name = self.object.name_any();
+        let mut pauses = Pauses::default();
+        for _ in 0..READS {
+            match timeout(CALL, self.api.get_opt(&name)).await {
+                Ok(Ok(Some(found))) if found.meta().uid.as_ref() == Some(&self.uid) => {
+                    let run = found.annotations().get(keys::RUN).map(String::as_str);
+                    // A run whose Backup has no room for its ID knows that of the run before it.
+                    let ours = self.run.as_deref().or_else(|| self.annotation(keys::RUN));
+                    let phase = found.data.pointer("/status/phase").and_then(Value::as_str);
+                    return run == ours && phase == Some(self.held_in.as_str());
+                }
+                Ok(Ok(_)) => return true,
+                Ok(Err(_)) | Err(_) => pauses.wait().await,
+            }
+        }
+        warn!(%name, "the Backup cannot be read: what it has made in the cluster is left to whoever takes it up");
+        false
     }
 
     async fn read_again(&mut self) -> Result<(), WriteError> {

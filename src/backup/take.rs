@@ -116,7 +116,7 @@ impl Engine {
                 movements.adopt(&self.uploads_of(&uid).await?);
                 kept.extend(movements.snapshots());
             }
-            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, false)).await;
+            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, None)).await;
         }
         let (volumes, jobs) = self.volumes(
             record,
@@ -283,7 +283,7 @@ impl Engine {
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
                 site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
-                let data = Box::pin(self.data(record, &outcomes, &traits)).await;
+                let data = Box::pin(self.data(record, &outcomes, &traits, log)).await;
                 let hooks = tally.status();
                 site.outcomes = Outcomes::of(outcomes.all());
                 return Ok(Taken::Whole(Stored { list, bytes, hooks, volumes: data?, ..Stored::default() }));

@@ -298,7 +298,7 @@ impl<'a> Volumes<'a> {
         let fate = kept.unwrap_or_else(|Uncut { why, attempted }| {
             let message = format!("claim {} is stored without the data of its volume: {why}", ask.name);
             self.log.lasting_error(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
-            Fate::Missing { reason: why, attempted }
+            Fate::Missing { reason: why, attempted, asked: None }
         });
         // Before the claim is stored, so that a checkpoint with the claim has it.
         self.settle(&ask.claim, outcome(fate));
@@ -335,10 +335,16 @@ impl<'a> Volumes<'a> {
             Some(mover) => mover.move_later(moved).await,
             None => Err("nothing moves data".to_owned()),
         };
-        let done = match done {
-            Ok(()) => self.part_with(ask, &taken.name).await,
-            failed => failed,
-        };
+        if done.is_ok()
+            && let Err(why) = self.part_with(ask, &taken.name).await
+        {
+            // Its data is moved nonetheless.
+            let message = format!(
+                "snapshot {} of claim {} keeps the label of the backup, though its data is being moved: {why}",
+                taken.name, ask.name
+            );
+            self.log.warning(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
+        }
         done.map_err(|why| Uncut { why: format!("its snapshot cannot be moved: {why}"), attempted: true })
     }
 

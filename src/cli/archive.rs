@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
+use crate::commands::print::printable;
+
 const BLOCK: usize = 512;
 /// Of a name that does not fit a header.
 const LONGEST_NAME: u64 = 64 << 10;
@@ -136,14 +138,16 @@ fn damaged(error: io::Error) -> anyhow::Error {
 /// # Errors
 /// When it is too large, or is no JSON.
 pub fn object(stored: &Stored, size: u64, body: &mut dyn Read) -> anyhow::Result<Value> {
+    let name = stored.to_string();
+    let name = printable(&name);
     ensure!(
         size <= LARGEST_OBJECT,
-        "{stored} has {size} bytes, which is more than this command reads: use `berth backup download`"
+        "{name} has {size} bytes, which is more than this command reads: use `berth backup download`"
     );
     let mut text = Vec::new();
     body.read_to_end(&mut text).map_err(damaged)?;
-    ensure!(text.len() as u64 == size, "the archive is cut off within {stored}");
-    serde_json::from_slice(&text).with_context(|| format!("{stored} is no JSON"))
+    ensure!(text.len() as u64 == size, "the archive is cut off within {name}");
+    serde_json::from_slice(&text).with_context(|| format!("{name} is no JSON"))
 }
 
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {

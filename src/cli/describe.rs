@@ -10,7 +10,6 @@ pub use backup_json::json as backup_json;
 pub use schedule::{json as schedule_json, text as schedule};
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest, DeleteBackupRequestPhase};
@@ -21,6 +20,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::table::{phase, time};
+use crate::commands::print::printable;
 use align::align;
 
 /// An artifact, as far as it could be had.
@@ -66,13 +66,19 @@ pub(super) struct Text(String);
 
 impl Text {
     fn line(&mut self, line: &str) {
+        // Tabs part the cells.
+        let cells: Vec<_> = line.split('\t').map(printable).collect();
+        self.coloured(&cells.join("\t"));
+    }
+
+    /// A line that is printable already, and may have colours.
+    fn coloured(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');
     }
 
     fn row(&mut self, name: &str, value: &str) {
-        // Infallible: a String takes everything.
-        let _ = writeln!(self.0, "{name}:\t{}", one_line(value));
+        self.line(&format!("{name}:\t{}", one_line(value)));
     }
 
     fn blank(&mut self) {
@@ -82,9 +88,9 @@ impl Text {
     }
 }
 
-/// A value stays on its line and in its column.
+/// A value stays on its line and in its column, and controls no terminal.
 fn one_line(value: &str) -> String {
-    value.replace(['\t', '\n', '\r'], " ")
+    printable(&value.replace(['\t', '\n', '\r'], " ")).into_owned()
 }
 
 const NONE: &str = "<none>";
@@ -115,7 +121,7 @@ fn metadata(text: &mut Text, metadata: &ObjectMeta) {
 fn pairs(text: &mut Text, name: &str, map: Option<&BTreeMap<String, String>>) {
     let mut name = format!("{name}:");
     for (key, value) in map.into_iter().flatten() {
-        text.line(&format!("{name}\t{key}={}", one_line(value)));
+        text.line(&format!("{name}\t{}={}", one_line(key), one_line(value)));
         name.clear();
     }
     if !name.is_empty() {
@@ -146,7 +152,7 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
         text.blank();
         let mut name = "Validation errors:";
         for fault in faults {
-            text.line(&format!("{name}\t{}", red(&one_line(fault), described.colour)));
+            text.coloured(&format!("{name}\t{}", red(&one_line(fault), described.colour)));
             name = "";
         }
     }
@@ -184,8 +190,8 @@ fn phase_and_queue(text: &mut Text, backup: &Backup, described: &Described<'_>) 
         _ => shown.to_owned(),
     };
     let has_log = matches!(backup.phase(), BackupPhase::Failed | BackupPhase::PartiallyFailed);
-    let note = format!(" (run `berth backup logs {}` for more information)", backup.name_any());
-    text.row("Phase", &format!("{coloured}{}", if has_log { &note } else { "" }));
+    let note = format!(" (run `berth backup logs {}` for more information)", one_line(&backup.name_any()));
+    text.coloured(&format!("Phase:\t{coloured}{}", if has_log { &note } else { "" }));
     let status = backup.status.as_ref();
     if let Some(why) = status.and_then(|status| status.failure_reason.as_deref()) {
         text.row("Failed because", why);
@@ -264,7 +270,7 @@ fn result(text: &mut Text, name: &str, result: &Value) {
         Some(namespaces) => {
             text.line("\tNamespaces:");
             for (namespace, messages) in namespaces {
-                let mut name = format!("\t\t{namespace}:");
+                let mut name = format!("\t\t{}:", one_line(namespace));
                 for message in strings(messages) {
                     text.line(&format!("{name}\t{}", one_line(message)));
                     name = "\t\t".to_owned();
@@ -332,7 +338,7 @@ fn resources(text: &mut Text, fetched: &Fetched) {
         Fetched::Got(Value::Object(types)) => {
             text.line(&format!("{NAME}:"));
             for (kind, names) in types {
-                text.line(&format!("\t{kind}:"));
+                text.line(&format!("\t{}:", one_line(kind)));
                 for name in strings(names) {
                     text.line(&format!("\t\t- {}", one_line(name)));
                 }

@@ -1,6 +1,7 @@
-//! Output of commands: tables, ages, JSON and YAML.
+//! Output of commands: tables, ages, logs, JSON and YAML.
 
-use std::io::Write;
+use std::borrow::Cow;
+use std::io::{self, Read, Write};
 
 use jiff::SignedDuration;
 use serde::Serialize;
@@ -26,23 +27,80 @@ impl Head {
     }
 }
 
+/// Text of others for a terminal: of a control character its escape is told, so that no text moves
+/// the cursor, changes colours, or hides what stands beside it.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, &[])
+}
+
+fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let is_escaped = |c: char| c.is_control() && !kept.contains(&c);
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut told = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_escaped(c) { told.extend(c.escape_default()) } else { told.push(c) }
+    }
+    Cow::Owned(told)
+}
+
+/// Bytes of a log that are escaped at one time.
+const PIECE: u64 = 16 << 10;
+
+/// Copies a log to a terminal. Its lines and tabs stay.
+///
+/// # Errors
+/// When it cannot be read or written.
+pub fn log(mut from: impl Read, out: &mut impl Write) -> io::Result<()> {
+    let mut text = Vec::new();
+    loop {
+        let read = from.by_ref().take(PIECE).read_to_end(&mut text);
+        let is_last = !matches!(read, Ok(1..));
+        // What was read before an error is told, too.
+        text = piece(&text, is_last, out)?;
+        if read? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Writes a piece of a log, and returns the character at its end that the next piece completes.
+fn piece(text: &[u8], is_last: bool, out: &mut impl Write) -> io::Result<Vec<u8>> {
+    let mut chunks = text.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
+        out.write_all(escaped(chunk.valid(), &['\n', '\t']).as_bytes())?;
+        match chunk.invalid() {
+            [] => {}
+            cut if !is_last && chunks.peek().is_none() => return Ok(cut.to_vec()),
+            _ => out.write_all("\u{fffd}".as_bytes())?,
+        }
+    }
+    Ok(Vec::new())
+}
+
 /// Prints a table. Each column is as wide as its longest cell; every row has a cell for each head.
 pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std::io::Result<()> {
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+    let heads_told: Vec<Cow<'_, str>> = heads.iter().map(|head| printable(head.text())).collect();
     let column = |i: usize| rows.iter().filter_map(move |row| row.get(i));
     let is_shown =
         |i: &usize, head: &Head| !matches!(head, Head::IfAny(_)) || column(*i).any(|cell| !cell.is_empty());
-    let width =
-        |i, head: &Head| column(i).map(|cell| cell.chars().count()).max().max(Some(head.text().len()));
+    let width = |i: usize| {
+        let cells = column(i).chain(heads_told.get(i));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
     let shown: Vec<(usize, usize)> = (heads.iter().enumerate())
         .filter(|(i, head)| is_shown(i, head))
-        .map(|(i, head)| (i, width(i, head).unwrap_or_default()))
+        .map(|(i, _)| (i, width(i)))
         .collect();
-    let mut write = |row: &[String]| {
+    let mut write = |row: &[Cow<'_, str>]| {
         let cells =
-            shown.iter().map(|(i, width)| format!("{:width$}", row.get(*i).map_or("", String::as_str)));
+            shown.iter().map(|(i, width)| format!("{:width$}", row.get(*i).map_or("", |cell| &**cell)));
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
-    write(&heads.iter().map(|head| head.text().to_owned()).collect::<Vec<_>>())?;
+    write(&heads_told)?;
     rows.iter().try_for_each(|row| write(row))
 }
 
@@ -68,6 +126,54 @@ pub fn age(age: SignedDuration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BAD: &str = "a\x1b[2J\u{9b}1m\r\n\x07\tz\u{e4}";
+    const TOLD: &str = "a\\u{1b}[2J\\u{9b}1m\\r\\n\\u{7}\\tz\u{e4}";
+
+    #[test]
+    fn no_cell_controls_the_terminal() {
+        let rows = [vec![BAD.to_owned(), "x".to_owned()], vec!["b".to_owned(), "\x1b]0;t\x07".to_owned()]];
+        let mut out = Vec::new();
+        table(&mut out, &[Head::Always("NAME"), Head::Named("L\x1b[1m".to_owned())], &rows).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        let width = TOLD.chars().count();
+        let expected = [
+            format!("{:width$}  L\\u{{1b}}[1m\n", "NAME"),
+            format!("{TOLD}  x\n"),
+            format!("{:width$}  \\u{{1b}}]0;t\\u{{7}}\n", "b"),
+        ];
+        assert_eq!(said, expected.concat());
+    }
+
+    /// Gives one byte at a time, and an error at the end.
+    struct Dripping<'a>(&'a [u8], bool);
+
+    impl Read for Dripping<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() && self.1 {
+                return Err(io::Error::other("cut off"));
+            }
+            let length = buffer.len().min(1);
+            self.0.read(buffer.get_mut(..length).unwrap_or_default())
+        }
+    }
+
+    #[test]
+    fn a_log_keeps_its_lines_and_controls_no_terminal() {
+        let told = |bytes: &[u8], is_cut: bool| {
+            let mut out = Vec::new();
+            let done = log(Dripping(bytes, is_cut), &mut out);
+            assert_eq!(done.is_err(), is_cut);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(told(b"one\n\ttwo\r\n\x1b[2J", false), "one\n\ttwo\\r\n\\u{1b}[2J");
+        assert_eq!(told(b"x\x9b1m\xc3", false), "x\u{fffd}1m\u{fffd}");
+        assert_eq!(told(b"half", true), "half");
+        // A character lies across two pieces.
+        let long = format!("{}\u{20ac}end", "a".repeat(PIECE as usize - 1));
+        assert_eq!(told(long.as_bytes(), false), long);
+        assert_eq!(told(b"", false), "");
+    }
 
     #[test]
     fn columns_are_as_wide_as_they_have_to_be_and_empty_ones_may_go() {

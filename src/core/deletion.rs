@@ -17,6 +17,8 @@
 mod owner;
 mod requests;
 
+use jiff::Timestamp;
+
 pub use owner::{DELETION, Inherited, Known, Metadata, Owner, Stored, Stranger, owner};
 pub use requests::{AGE, Task, Waiting, plan};
 
@@ -27,6 +29,8 @@ pub struct Request<'a> {
     pub backup: &'a str,
     /// UID of the Backup that is meant, if the request says so. One that has begun does.
     pub uid: Option<&'a str>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// Is it InProgress?
     pub has_begun: bool,
     /// Are there other requests for this Backup?
@@ -37,6 +41,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backup<'a> {
     pub uid: &'a str,
+    pub created: Option<Timestamp>,
     pub phase: &'a str,
     /// The value of the annotation `berth.dev/keep`, if it is set.
     pub kept: Option<&'a str>,
@@ -135,7 +140,7 @@ fn end(why: impl Into<String>) -> Step {
 
 /// Decides what to do next.
 pub fn next(seen: &Seen<'_>) -> Step {
-    let Request { backup: name, uid: asked, has_begun, has_others } = seen.request;
+    let Request { backup: name, uid: asked, created, has_begun, has_others } = seen.request;
     if name.is_empty() {
         return end("spec.backupName: required");
     }
@@ -153,6 +158,12 @@ pub fn next(seen: &Seen<'_>) -> Step {
         }
         return end(format!(
             "this request is for an earlier Backup {name}, and that one is gone: create another request for the present one"
+        ));
+    }
+    // A request that names no UID means the Backup that was there when it was created.
+    if asked.is_none() && backup.created.zip(created).is_some_and(|(backup, request)| backup > request) {
+        return end(format!(
+            "this request is older than Backup {name}, so it is for an earlier one: create another request for the present one"
         ));
     }
     let is_marked = backup.phase == "Deleting";

@@ -51,6 +51,9 @@ pub struct Candidate<'a> {
     /// Somebody has asked for its deletion, and that is not done.
     pub is_asked_for: bool,
     pub schedule: Option<&'a str>,
+    /// Name of its location. Backups of a schedule of the same name in another location are another
+    /// cluster's.
+    pub at: &'a str,
     /// How many good backups of its schedule are kept whatever their age
     /// (`berth.dev/keep-last`).
     pub keep_last: usize,
@@ -83,20 +86,23 @@ fn has_expired(candidate: &Candidate<'_>, now: Timestamp) -> bool {
         && !candidate.is_asked_for
 }
 
-/// Names of the backups that their schedules keep. The newest Backup of a schedule says how many,
-/// because Schedules hand their annotations on. Completed ones count first, then PartiallyFailed
-/// ones, the newest of each first.
-fn last_ones<'a>(all: &[Candidate<'a>]) -> HashSet<&'a str> {
-    let mut schedules: BTreeMap<&str, Vec<&Candidate<'a>>> = BTreeMap::new();
+/// Names of the backups that their schedules keep. Schedules hand their annotations on to their
+/// Backups, and the largest number among these counts, so that no Backup that lacks the annotation
+/// has others deleted. Completed ones count first, then PartiallyFailed ones, the newest of each
+/// first; one that ended in the future is the oldest, because nobody knows when it ended.
+fn last_ones<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str> {
+    let mut schedules: BTreeMap<(&str, &str), Vec<&Candidate<'a>>> = BTreeMap::new();
     for candidate in all {
         if let Some(schedule) = candidate.schedule {
-            schedules.entry(schedule).or_default().push(candidate);
+            schedules.entry((schedule, candidate.at)).or_default().push(candidate);
         }
     }
     let mut kept = HashSet::new();
     for mut of_schedule in schedules.into_values() {
-        of_schedule.sort_by_key(|candidate| std::cmp::Reverse((candidate.ended, candidate.name)));
-        let Some(most) = of_schedule.first().map(|newest| newest.keep_last) else { continue };
+        of_schedule.sort_by_key(|candidate| {
+            std::cmp::Reverse((candidate.ended.filter(|ended| *ended <= now), candidate.name))
+        });
+        let most = of_schedule.iter().map(|candidate| candidate.keep_last).max().unwrap_or(0);
         let of_phase = |phase: &'static str| {
             of_schedule
                 .iter()
@@ -110,7 +116,7 @@ fn last_ones<'a>(all: &[Candidate<'a>]) -> HashSet<&'a str> {
 
 /// What is to be done about each Backup, in the order in which they are given.
 pub fn judge(all: &[Candidate<'_>], now: Timestamp) -> Vec<Verdict> {
-    let kept = last_ones(all);
+    let kept = last_ones(all, now);
     let verdict = |candidate: &Candidate<'_>| match candidate.location {
         _ if !has_expired(candidate, now) => Verdict::Leave,
         _ if kept.contains(candidate.name) => Verdict::Last,
@@ -161,6 +167,7 @@ mod tests {
             is_kept: false,
             is_asked_for: false,
             schedule: None,
+            at: "default",
             keep_last: 0,
             failure: None,
         }
@@ -238,6 +245,13 @@ mod tests {
         assert_eq!(verdicts, [last, last, delete, delete, delete, delete]);
         let more = [all[0].clone(), all[2].clone(), of("d", "Failed", 4, 2)];
         assert_eq!(judge(&more, at(101)), [last, last, delete], "PartiallyFailed is better than nothing");
+        let forged = of("z", "Completed", 9, 0);
+        let newer = [of("a", "Completed", 1, 1), forged.clone()];
+        assert_eq!(judge(&newer, at(101)), [delete, last], "one without the annotation lowers no number");
+        let future = Candidate { ended: Some(at(999)), ..forged.clone() };
+        assert_eq!(judge(&[of("a", "Completed", 1, 1), future], at(101)), [last, delete]);
+        let elsewhere = Candidate { at: "another", ..forged };
+        assert_eq!(judge(&[of("a", "Completed", 1, 1), elsewhere], at(101)), [last, delete]);
     }
 
     #[test]

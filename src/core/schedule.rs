@@ -135,7 +135,8 @@ impl Schedule {
             return Step::Wait(next);
         };
         let name = backup_name(&self.name, tick);
-        if unfinished.iter().any(|(other, _)| *other == name) {
+        let is_of_tick = |rest: &str| rest.is_empty() || rest.starts_with('-');
+        if unfinished.iter().any(|(other, _)| other.strip_prefix(name.as_str()).is_some_and(is_of_tick)) {
             return Step::Record(tick);
         }
         let missed = now.duration_since(tick) - self.offset();
@@ -185,6 +186,12 @@ impl Schedule {
 /// The name of the backup for this time, in Velero's form.
 pub fn backup_name(schedule: &str, tick: Timestamp) -> String {
     format!("{schedule}-{}", tick.strftime("%Y%m%d%H%M%S"))
+}
+
+/// The name of the backup for a time where a backup of [`backup_name`] is there that is not of the
+/// Schedule. It is always the same, too. `digest`: of the Schedule's UID, in hexadecimal.
+pub fn second_name(name: &str, digest: &str) -> String {
+    format!("{name}-{}", digest.get(..5).unwrap_or(digest))
 }
 
 /// FNV-1a: the same in every version of berth, and spread well enough.

@@ -42,7 +42,7 @@ const REMOVALS: usize = 8;
 const PERIOD: Duration = Duration::from_secs(60);
 /// Changes that come together are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long a request rests that could neither be carried out nor be ended.
+/// How long a request rests that waits for its store, or that could not be ended.
 const REST: Duration = Duration::from_secs(60);
 
 /// The requests of the namespace, from a watch.
@@ -70,11 +70,17 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
     let (mut backups, mut removing) = (HashSet::new(), HashSet::new());
-    // Requests that are not carried out again now: those that have ended, until the watch shows it.
+    // Requests that are not carried out again now: those that wait, and those that have ended, until
+    // the watch shows it.
     let mut resting: HashMap<String, Instant> = HashMap::new();
+    // When those that have not ended were taken up first.
+    let mut begun: HashMap<String, Instant> = HashMap::new();
     loop {
         let all: Vec<Arc<DeleteBackupRequest>> = requests.read().values().cloned().collect();
         resting.retain(|_, until| *until > Instant::now());
+        let present: HashSet<&str> =
+            all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
+        begun.retain(|uid, _| present.contains(uid.as_str()));
         let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
         for task in plan(&waiting, Timestamp::now()) {
             let of = |name: &str| all.iter().find(|request| request.metadata.name.as_deref() == Some(name));
@@ -93,8 +99,9 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                         continue;
                     }
                     let request = Arc::clone(request);
+                    let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
                     let carried = async move {
-                        let ended = Carrying::new(lifecycle, requests, request).run().await;
+                        let ended = Carrying::new(lifecycle, requests, request).run(since).await;
                         Done::Carried { backup, uid, ended }
                     };
                     under_way.push(carried.boxed());
@@ -107,7 +114,13 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             Some(done) = under_way.next(), if !under_way.is_empty() => match done {
                 Done::Carried { backup, uid, ended } => {
                     backups.remove(&backup);
-                    let rest = match ended { Ended::Yes => REST * 10, Ended::Not => REST };
+                    let rest = match ended {
+                        Ended::Yes => {
+                            begun.remove(&uid);
+                            REST * 10
+                        }
+                        Ended::Not => REST,
+                    };
                     resting.insert(uid, Instant::now() + rest);
                 }
                 Done::Removed { name } => drop(removing.remove(&name)),

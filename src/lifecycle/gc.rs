@@ -14,7 +14,7 @@ use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::core::DeserializeGuard;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_secs(300);
 /// From a request that has failed to the next one, as with Velero.
 const RETRY: SignedDuration = SignedDuration::from_hours(1);
 const PAGE: u32 = 500;
+/// Name in a request that is never stored.
+const CLOCK: &str = "berth-clock";
+const ANSWER: Duration = Duration::from_secs(10);
 /// Writes at the same time.
 const AT_ONCE: usize = 8;
 /// Deletions of expired Backups that wait or are under way at the same time. More expire later.
@@ -103,7 +106,14 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     let kept = backups(lifecycle).await?;
     let candidates: Vec<Candidate<'_>> =
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for)).collect();
-    let verdicts = judge(&candidates, now);
+    let mut verdicts = judge(&candidates, now);
+    if verdicts.contains(&Verdict::Delete) {
+        // The clock of this node may be ahead, and what is deleted is gone.
+        let told = api_server_time(lifecycle).await?;
+        if told < now {
+            verdicts = judge(&candidates, told);
+        }
+    }
     let room = UNDER_WAY.saturating_sub(under_way.len());
     let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == Verdict::Delete).collect();
     let labels = (0..kept.len()).filter_map(|i| Some((i, relabel(&candidates[i], verdicts[i])?)));
@@ -173,6 +183,7 @@ fn candidate<'a>(backup: &'a Kept, locations: &[Known], asked_for: &HashSet<&str
         is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
         is_asked_for: asked_for.contains(name),
         schedule: label(keys::SCHEDULE),
+        at: &backup.location,
         keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
         failure: label(keys::GC_FAILURE),
     }
@@ -201,6 +212,18 @@ async fn label(lifecycle: &Lifecycle, backup: &Kept, value: Option<&'static str>
         }
         Answer::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
     }
+}
+
+/// The time by the clock of the API server, from what it would create.
+async fn api_server_time(lifecycle: &Lifecycle) -> anyhow::Result<Timestamp> {
+    let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
+    let mut request = DeleteBackupRequest::new("", DeleteBackupRequestSpec { backup_name: CLOCK.to_owned() });
+    request.metadata.generate_name = Some(format!("{CLOCK}-"));
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let told = timeout(ANSWER, api.create(&params, &request)).await.map_err(|_| anyhow!("it took too long"));
+    let told = told.and_then(|told| told.map_err(|error| anyhow!(chain(&error))));
+    let told = told.context("failed to ask the API server what time it is")?;
+    told.metadata.creation_timestamp.map(|time| time.0).context("the API server told no time")
 }
 
 /// Creates a DeleteBackupRequest. `false`: the API server did not take it.

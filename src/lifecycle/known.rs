@@ -40,6 +40,8 @@ pub struct KnownBackup {
     pub good_at: Option<Timestamp>,
     /// The namespaces that it took as a whole. Only of a good one.
     pub namespaces: Option<Arc<NamespaceSet>>,
+    /// The annotation `berth.dev/keep` keeps it.
+    is_kept: bool,
     /// Its PodVolumeBackups are not all there.
     pub lacks_volumes: bool,
 }
@@ -72,6 +74,7 @@ impl KnownBackup {
             namespaces: (is_good && is_of_whole_namespaces(&backup.spec))
                 .then(|| backup_namespaces(&backup.spec).ok().map(Arc::new))
                 .flatten(),
+            is_kept: is_set(backup.annotations(), keys::KEEP),
             lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
         }
     }
@@ -85,7 +88,8 @@ impl KnownBackup {
         Standing {
             uid: self.uid.clone(),
             is_here: self.location == location && self.label == label,
-            is_stored: is_stored && !self.is_leaving,
+            // One that somebody keeps stays, because its copy from the store would lack the hold.
+            is_stored: is_stored && !self.is_leaving && !self.is_kept,
         }
     }
 }

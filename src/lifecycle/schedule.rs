@@ -25,6 +25,7 @@ use super::Lifecycle;
 use crate::cache::{Cache, Shared, Versioned};
 use crate::client::is_not_found;
 use crate::events::{Events, What};
+use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
@@ -74,7 +75,7 @@ impl Versioned for Item {
     }
 }
 
-/// Name and phase of the Backups that have not ended, by schedule.
+/// Name and phase of the Backups that have not ended, by the UID of the Schedule that made them.
 type Unfinished = HashMap<String, Vec<(String, Phase)>>;
 
 /// What is left after all Schedules have been looked at.
@@ -93,6 +94,16 @@ enum Done {
     Write(Box<Schedule>, Value),
     /// It is tried again later.
     Failed,
+}
+
+/// What became of a Backup that was to be created.
+enum Made {
+    /// It is there.
+    Ours,
+    /// One of that name is there that does not belong to the Schedule.
+    Strangers,
+    /// It could not be created, and why.
+    Not(String),
 }
 
 struct Scheduler {
@@ -211,7 +222,7 @@ impl Scheduler {
     }
 
     fn decide(&self, schedule: &core::Schedule, unfinished: &Unfinished, now: Timestamp) -> Step {
-        let own = unfinished.get(&schedule.name).map(Vec::as_slice).unwrap_or_default();
+        let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
         let own: Vec<(&str, Phase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
         schedule.decide(self.settings, &own, now)
     }
@@ -221,8 +232,9 @@ impl Scheduler {
         let mut all = Unfinished::new();
         for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
             let entry = &item.entry;
-            if let Some(schedule) = &entry.schedule {
-                all.entry(schedule.clone()).or_default().push((entry.name.clone(), entry.phase));
+            // Whoever takes the label off takes the Backup out of its schedule.
+            if let (Some(_), Some(uid)) = (&entry.schedule, item.schedule_uid) {
+                all.entry(uid).or_default().push((entry.name.clone(), entry.phase));
             }
         }
         all
@@ -298,37 +310,38 @@ impl Scheduler {
         tick: Timestamp,
         is_first_try: bool,
     ) -> Option<Value> {
-        let backup = found.backup(tick);
-        let (name, recorded) = (backup.name_any(), json!({"status": {"lastBackup": Time(tick)}}));
-        let why = match write::create(&self.backups, &backup).await {
-            Answer::Written(_) => {
-                let late = (self.clock)().duration_since(tick) - schedule.offset();
-                if late > LATE {
-                    warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
-                } else {
-                    info!(schedule = %schedule.name, %name, "created a Backup");
-                }
-                self.metrics.created(late);
-                return Some(recorded);
+        let mut backup = found.backup(tick);
+        let first = backup.name_any();
+        let mut made = self.make(&backup, schedule, tick).await;
+        if matches!(made, Made::Strangers) {
+            // For example a copy of another cluster's Backup, from a location that both use.
+            let second = core::second_name(&first, &digest(&schedule.uid));
+            warn!(
+                schedule = %schedule.name, name = %first, %second,
+                "a Backup of that name does not belong to the Schedule: its own gets another name"
+            );
+            if is_first_try {
+                let note = format!(
+                    "Backup {first} is there and does not belong to this schedule: the backup of {tick} is to be {second}"
+                );
+                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
             }
-            Answer::Conflict(_) => match self.is_ours(&name, &schedule.name).await {
-                Ok(true) => {
-                    debug!(schedule = %schedule.name, %name, "the Backup is there already");
-                    return Some(recorded);
-                }
-                Ok(false) => {
-                    let note = format!(
-                        "no backup of {tick}: Backup {name} is there and does not belong to this schedule"
-                    );
-                    warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
-                    self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
-                    self.metrics.failed();
-                    return Some(json!({"status": {"lastSkipped": Time(tick)}}));
-                }
-                Err(why) => why,
-            },
-            Answer::Gone(error) | Answer::Refused(error) => chain(&error),
-            Answer::TimedOut => "the API server takes too long".to_owned(),
+            backup.metadata.name = Some(second);
+            made = self.make(&backup, schedule, tick).await;
+        }
+        let name = backup.name_any();
+        let why = match made {
+            Made::Ours => return Some(json!({"status": {"lastBackup": Time(tick)}})),
+            Made::Strangers => {
+                let note = format!(
+                    "no backup of {tick}: Backups {first} and {name} are there and do not belong to this schedule"
+                );
+                warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
+                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                self.metrics.failed();
+                return Some(json!({"status": {"lastSkipped": Time(tick)}}));
+            }
+            Made::Not(why) => why,
         };
         warn!(schedule = %schedule.name, %name, %why, "failed to create a Backup");
         if is_first_try {
@@ -339,19 +352,53 @@ impl Scheduler {
         None
     }
 
-    /// Does the Backup of this name belong to the schedule?
-    async fn is_ours(&self, name: &str, schedule: &str) -> Result<bool, String> {
-        match timeout(limits::WRITE, self.backups.get_metadata(name)).await {
-            Ok(Ok(found)) => Ok(found
-                .metadata
-                .labels
-                .unwrap_or_default()
-                .get(keys::SCHEDULE)
-                .is_some_and(|one| one == schedule)),
-            Ok(Err(error)) if is_not_found(&error) => Err("it was there a moment ago".to_owned()),
-            Ok(Err(error)) => Err(chain(&error)),
-            Err(_) => Err("the API server takes too long".to_owned()),
+    /// Creates this Backup, unless it is there.
+    async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> Made {
+        let name = backup.name_any();
+        match write::create(&self.backups, backup).await {
+            Answer::Written(_) => {
+                let late = (self.clock)().duration_since(tick) - schedule.offset();
+                if late > LATE {
+                    warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
+                } else {
+                    info!(schedule = %schedule.name, %name, "created a Backup");
+                }
+                self.metrics.created(late);
+                Made::Ours
+            }
+            Answer::Conflict(_) => match self.is_ours(backup, schedule).await {
+                Ok(true) => {
+                    debug!(schedule = %schedule.name, %name, "the Backup is there already");
+                    Made::Ours
+                }
+                Ok(false) => Made::Strangers,
+                Err(why) => Made::Not(why),
+            },
+            Answer::Gone(error) | Answer::Refused(error) => Made::Not(chain(&error)),
+            Answer::TimedOut => Made::Not("the API server takes too long".to_owned()),
         }
+    }
+
+    /// Does the Backup that is there in place of this one belong to the schedule?
+    async fn is_ours(&self, backup: &Backup, schedule: &core::Schedule) -> Result<bool, String> {
+        let name = backup.name_any();
+        let there = asked(self.backups.get_metadata(&name)).await?;
+        if there.labels().get(keys::SCHEDULE) != Some(&schedule.name) {
+            return Ok(false);
+        }
+        if let Some(uid) = there.annotations().get(keys::SCHEDULE_UID) {
+            return Ok(*uid == schedule.uid);
+        }
+        // An older berth or a Velero made it, or somebody else. Its owner tells them apart.
+        if !there.owner_references().iter().any(|owner| owner.uid == schedule.uid) {
+            return Ok(false);
+        }
+        // Where the template has no location, the Backup got the default one later.
+        let Some(location) = backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) else {
+            return Ok(true);
+        };
+        let there = asked(self.backups.get(&name)).await?;
+        Ok(there.spec.storage_location.as_deref() == Some(location))
     }
 
     /// Writes to a Schedule, on the version that was decided on.
@@ -384,6 +431,16 @@ impl Scheduler {
     fn seen(&self, schedule: &Schedule) -> bool {
         let name = schedule.name_any();
         self.cache.write_silently(|cache| cache.assume_known(name, Item::of(schedule)))
+    }
+}
+
+/// The answer about a Backup that was there a moment ago.
+async fn asked<T>(answer: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
+    match timeout(limits::WRITE, answer).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) if is_not_found(&error) => Err("it was there a moment ago".to_owned()),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err("the API server takes too long".to_owned()),
     }
 }
 

@@ -21,6 +21,8 @@ use crate::cache::{Observed, Versioned};
 pub struct Item {
     pub entry: Arc<Entry>,
     pub resource_version: String,
+    /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
+    pub schedule_uid: Option<String>,
 }
 
 impl Versioned for Item {
@@ -92,8 +94,9 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(backup: &Backup, order: &Order) -> Self {
         let resource_version = backup.resource_version().unwrap_or_default();
+        let schedule_uid = backup.annotations().get(keys::SCHEDULE_UID).cloned();
         let observed = match entry(backup, order) {
-            Some(entry) => Observed::Kept(Item { entry: Arc::new(entry), resource_version }),
+            Some(entry) => Observed::Kept(Item { entry: Arc::new(entry), resource_version, schedule_uid }),
             None => Observed::Passed { uid: backup.uid().unwrap_or_default(), resource_version },
         };
         let after = match After::of(backup) {

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use super::layout::{Artifact, Layout, METADATA, place};
 
-/// In bytes. The API server stores objects of half that size.
-const LARGEST_METADATA: u64 = 3 << 20;
+/// In bytes. A Backup has a few thousand.
+const LARGEST_METADATA: u64 = 512 << 10;
 /// In bytes, as stored. The same of all PodVolumeBackups of a backup.
 const LARGEST_ARTIFACT: u64 = 8 << 20;
 /// A gzip of `null` or `[]` is smaller, and one of an object is larger.
@@ -56,6 +56,13 @@ impl StoredBackups {
     /// `prefix`: `spec.objectStorage.prefix`.
     pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {
         Self { store, prefix: prefix.map(str::to_owned) }
+    }
+
+    /// Whether a JSON text has about this many values at most, told without parsing it: each of these
+    /// bytes begins two of them at most. In memory, a value can be a hundred times as large as its text.
+    pub fn is_light(json: &[u8], most: usize) -> bool {
+        let begins = json.iter().filter(|byte| matches!(byte, b'{' | b'[' | b',' | b':'));
+        begins.take(most.saturating_add(1)).count() <= most
     }
 
     pub fn layout(&self, backup: &str) -> Layout {
@@ -219,6 +226,15 @@ mod tests {
             let found = stored.pod_volume_backups(name, files).await.unwrap();
             assert_eq!(found.is_some(), is_some, "{name}");
         }
+    }
+
+    #[test]
+    fn a_text_is_as_light_as_it_has_values() {
+        for (text, values) in [("", 0), ("null", 0), ("[]", 1), (r#"[{"a": 1}, {"b": [2]}]"#, 7)] {
+            assert!(StoredBackups::is_light(text.as_bytes(), values), "{text}");
+            assert!(values == 0 || !StoredBackups::is_light(text.as_bytes(), values - 1), "{text}");
+        }
+        assert!(StoredBackups::is_light(b"[]", usize::MAX));
     }
 
     #[tokio::test]

@@ -144,7 +144,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     assert!(text.contains("+--disable-controllers=") && text.contains("waiting:"), "{text}");
     well(&admin);
     completes(&cluster, "by-berth");
-    let velero_runs = || !args(&cluster).iter().any(|arg| arg.contains("backup,backup-queue"));
+    let velero_runs = || !args(&cluster).iter().any(|arg| arg.contains("=backup,backup-"));
     assert!(!velero_runs(), "{:?}", args(&cluster));
     run(&cluster, "berth install --executor=velero --adjust-velero");
     rolled_out(&cluster);

@@ -178,7 +178,7 @@ impl Schedule {
         (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
     }
 
-    /// The Backup for this time, as Velero would create it.
+    /// The Backup for this time, as Velero would create it, and with the Schedule's UID.
     pub fn backup(&self, tick: Timestamp) -> Backup {
         let name = self.name_any();
         let of_template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
@@ -186,8 +186,9 @@ impl Schedule {
         labels.insert(keys::SCHEDULE.to_owned(), name.clone());
         let is_kept_back = |key: &str| KEPT_BACK.contains(&key) || keys::MARKS.contains(&key);
         let annotations = self.annotations().iter().filter(|(key, _)| !is_kept_back(key));
-        let annotations: BTreeMap<String, String> =
+        let mut annotations: BTreeMap<String, String> =
             annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+        annotations.extend(self.uid().map(|uid| (keys::SCHEDULE_UID.to_owned(), uid)));
         let owner = OwnerReference {
             api_version: Self::api_version(&()).into_owned(),
             kind: Self::kind(&()).into_owned(),
@@ -258,6 +259,7 @@ mod tests {
             "labels": {"app": "web"},
             "annotations": {
                 "team": "a", keys::SUPERSEDE: "true", keys::ENQUEUED_AT: "x", keys::RUN: "y", keys::JITTER: "1h",
+                keys::SCHEDULE_UID: "u0",
                 "kubectl.kubernetes.io/last-applied-configuration": "{}",
             },
         });
@@ -270,7 +272,7 @@ mod tests {
             "metadata": {
                 "name": "daily-20260102020000", "namespace": "velero",
                 "labels": {"app": "web", "velero.io/schedule-name": "daily"},
-                "annotations": {"team": "a", "berth.dev/supersede": "true"},
+                "annotations": {"team": "a", "berth.dev/supersede": "true", "berth.dev/schedule-uid": "u1"},
                 "ownerReferences": [{
                     "apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "u1", "controller": true,
                 }],
@@ -293,7 +295,8 @@ mod tests {
             let made = schedule(json!({"labels": {"app": "web"}}), json!({"template": template}));
             let backup = made.backup(tick());
             assert_eq!(json!(backup.labels()), expected);
-            assert!(backup.owner_references().is_empty() && backup.metadata.annotations.is_none());
+            assert!(backup.owner_references().is_empty());
+            assert_eq!(json!(backup.annotations()), json!({"berth.dev/schedule-uid": "u1"}));
         }
     }
 

@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::Movements;
 use super::files::Ended;
 use super::uploads::{Upload, of_backup, operation_timeout};
+use super::{Movement, Movements};
 use crate::backup::archive::{self, Batch, Item};
 use crate::backup::begun::{Begun, Site};
 use crate::backup::collect::resource_list;
@@ -141,7 +141,14 @@ impl Engine {
         };
         site.operations.adopt(&found);
         let (limit, now) = (operation_timeout(&backup), Timestamp::now());
-        let movements = site.operations.all();
+        let known = site.outcomes.all().claims;
+        let mut movements = site.operations.all();
+        // An adopted one does not say of which volume it is.
+        for movement in movements.iter_mut().filter(|movement| movement.volume.is_empty()) {
+            if let Some(one) = known.get(&key(Some(&movement.namespace), &movement.claim)) {
+                movement.volume.clone_from(&one.volume);
+            }
+        }
         let ended: Vec<Ended> = movements
             .into_iter()
             .map(|movement| {
@@ -175,7 +182,6 @@ impl Engine {
         let datamover = backup.spec.datamover.clone().unwrap_or_default();
         let (namespace, name, uid) = (&self.namespace, site.layout.backup(), record.uid());
         stored.operations = ended.iter().map(|one| one.operation(namespace, name, uid)).collect();
-        let known = site.outcomes.all().claims;
         stored.volumes.infos.extend(ended.iter().filter_map(|one| {
             let mut info = one.volume_info(uid, &datamover)?;
             let claim = key(Some(&one.movement.namespace), &one.movement.claim);
@@ -221,7 +227,7 @@ impl Engine {
             |name: &str| place.and_then(|place| stored.get(&place)).is_some_and(|names| names.contains(name));
         let kind = Arc::new(place.and_then(|place| types.get(place)).cloned().unwrap_or(ours));
         let (mut fresh, mut again, mut names) = (Vec::new(), Vec::new(), Vec::new());
-        for upload in found.iter().filter(|upload| upload.object.metadata.deletion_timestamp.is_none()) {
+        for upload in archived(&site.operations.all(), found) {
             let json =
                 serde_json::to_vec(&upload.object).map_err(|error| Failure::Operations(error.into()))?;
             let item = Item {
@@ -297,7 +303,7 @@ impl Engine {
                 listed.insert(name);
             }
         }
-        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new())).await?;
+        let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
         Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
     }
 
@@ -310,6 +316,32 @@ impl Engine {
             warn!(%name, error = format!("{error:#}"), "could not remove what a deleted Backup has stored");
         }
     }
+}
+
+/// The DataUploads that belong into the archive, in the order of names: one of each claim that the
+/// backup moves the data of, because a restore refuses a claim that has two.
+fn archived<'a>(movements: &[Movement], found: &'a [Upload]) -> Vec<&'a Upload> {
+    let rank = |upload: &Upload| (upload.phase == "Completed", !upload.is_given_up(), upload.created);
+    let movements: BTreeMap<&str, &Movement> =
+        movements.iter().map(|movement| (movement.upload.as_str(), movement)).collect();
+    let mut by_claim: BTreeMap<String, &'a Upload> = BTreeMap::new();
+    for upload in found.iter().filter(|upload| upload.object.metadata.deletion_timestamp.is_none()) {
+        let Some(movement) = movements.get(upload.name.as_str()) else { continue };
+        let claim = if movement.claim.is_empty() {
+            upload.name.clone()
+        } else {
+            key(Some(&movement.namespace), &movement.claim)
+        };
+        match by_claim.get(&claim) {
+            Some(&other) if rank(other) >= rank(upload) => {}
+            _ => {
+                by_claim.insert(claim, upload);
+            }
+        }
+    }
+    let mut archived: Vec<&'a Upload> = by_claim.into_values().collect();
+    archived.sort_by(|one, other| one.name.cmp(&other.name));
+    archived
 }
 
 /// DataUploads, as the cluster serves them.

@@ -21,6 +21,7 @@ use super::watched::Files;
 use super::{Access, Volumes};
 use crate::backup::engine::{Engine, Failure};
 use crate::backup::list::ListError;
+use crate::backup::log::{About, BackupLog};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::client::is_not_found;
@@ -102,17 +103,29 @@ impl Engine {
     }
 
     /// Removes the snapshots that were made for a backup, except `kept` (namespace, slash, name),
-    /// and cancels its PodVolumeBackups if it ends (`is_over`).
+    /// and cancels its PodVolumeBackups if it ends (`ending`). Nothing is done for a backup that ends
+    /// and that another run has by now.
     pub(in crate::backup) async fn remove_snapshots(
         &self,
         name: &str,
         uid: &str,
         kept: &BTreeSet<String>,
-        is_over: bool,
+        ending: Option<&BackupWriter>,
     ) {
         let work = async {
             let mut made = self.made_snapshots(uid).await?;
             made.retain(|found| !kept.contains(&key(found.namespace().as_deref(), &found.name_any())));
+            let files = match ending {
+                Some(_) => self.files_under_way(uid).await,
+                None => Ok(Vec::new()),
+            };
+            let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
+            if let Some(record) = ending.filter(|_| !is_idle)
+                && !record.is_still_ours().await
+            {
+                info!(%name, "another run has the backup: leaving its snapshots and PodVolumeBackups to it");
+                return Ok(());
+            }
             if !made.is_empty() {
                 info!(%name, snapshots = made.len(), "removing snapshots of a run that has not stored them");
             }
@@ -121,7 +134,7 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
-            if is_over { self.cancel_files(uid).await } else { Ok(()) }
+            self.cancel_files(files?).await
         };
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
@@ -134,12 +147,14 @@ impl Engine {
         list_all(&Api::all(self.client.clone()), uid).await
     }
 
-    /// What a backup says of the data of its volumes when all is taken.
+    /// What a backup says of the data of its volumes when all is taken. What is missing, and was not
+    /// told of, is an error of the backup.
     pub(in crate::backup) async fn data(
         &self,
         record: &BackupWriter,
         outcomes: &Outcomes,
         traits: &BTreeMap<String, VolumeTraits>,
+        log: &BackupLog,
     ) -> Result<Data, Failure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
@@ -153,13 +168,22 @@ impl Engine {
             })?;
             files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
         }
+        for (namespace, message) in outcomes.unfinished(&files) {
+            log.error(&About::Namespace(&namespace), "persistentvolumeclaims", &message);
+        }
         Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }
 
-    async fn cancel_files(&self, uid: &str) -> Result<(), String> {
+    /// The PodVolumeBackups of a Backup that go on.
+    async fn files_under_way(&self, uid: &str) -> Result<Vec<PodVolumeBackup>, String> {
         let api: Api<PodVolumeBackup> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut all: Vec<PodVolumeBackup> = if is_uid(uid) { list_all(&api, uid).await? } else { Vec::new() };
         all.retain(|one| one.spec.cancel != Some(true) && !Files::read(one.clone()).has_ended());
+        Ok(all)
+    }
+
+    async fn cancel_files(&self, all: Vec<PodVolumeBackup>) -> Result<(), String> {
+        let api: Api<PodVolumeBackup> = Api::namespaced(self.client.clone(), &self.namespace);
         for_each(all, |files| {
             let api = api.clone();
             async move {

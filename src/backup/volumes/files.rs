@@ -23,6 +23,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::clean::insist;
+use super::outcomes::volume_of;
 use super::watched::{Files, Shown, Watched};
 use super::{Access, Volumes};
 use crate::backup::log::About;
@@ -96,6 +97,8 @@ impl Volumes<'_> {
     fn tell_files(&self, pod: &FilePod, volume: &FileVolume, why: &str) {
         let message = format!("volume {} of pod {} is not backed up: {why}", volume.name, pod.name);
         self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        let claim = volume.claim.as_ref().map(|claim| claim.key.as_str());
+        self.outcomes.note_told(volume_of(&pod.namespace, &pod.name, &volume.name), claim);
     }
 
     async fn take_file_volume(

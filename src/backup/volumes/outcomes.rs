@@ -28,10 +28,14 @@ pub enum Fate {
     Snapshot(Taken),
     /// Its snapshot was handed to a data mover.
     Moved,
-    /// It was asked for, or tried, and is missing. `attempted`: a snapshot was begun.
+    /// It was asked for, or tried, and is missing. `attempted`: a snapshot was begun. `asked`:
+    /// whether the backup asks for it, if that is told at the end and for all such claims at one
+    /// time.
     Missing {
         reason: String,
         attempted: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<bool>,
     },
 }
 
@@ -86,6 +90,10 @@ pub struct Kept {
     /// There may be PodVolumeBackups.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_files: bool,
+    /// Volumes (namespace, slash, pod, slash, volume) and claims whose files are missing and were
+    /// told of.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub told: BTreeSet<String>,
 }
 
 /// What became of the data of a backup's volumes, over all of its runs.
@@ -102,14 +110,79 @@ impl Outcomes {
         self.0.lock().has_files = true;
     }
 
+    /// Whether there may be PodVolumeBackups, or should be.
     pub fn has_files(&self) -> bool {
-        self.0.lock().has_files
+        let kept = self.0.lock();
+        kept.has_files || kept.claims.values().any(|one| matches!(one.fate, Fate::Files))
+    }
+
+    /// Notes that the log says that the files of a volume, which may be that of a claim, are missing.
+    pub fn note_told(&self, volume: String, claim: Option<&str>) {
+        let told = &mut self.0.lock().told;
+        if told.len() < MOST {
+            told.insert(volume);
+            told.extend(claim.map(str::to_owned));
+        }
+    }
+
+    /// What is missing at the end of the backup though nobody has told of it, because the run that
+    /// waited for it is gone: sentences for the log, each with its namespace. Claims of which no
+    /// PodVolumeBackup tells become missing. `files`: the backup's PodVolumeBackups.
+    pub fn unfinished(&self, files: &[Value]) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (mut complete, mut asked) = (BTreeSet::new(), BTreeSet::new());
+        // A volume of which one failed may have another one that a later run asked for.
+        let mut failed = BTreeMap::new();
+        for file in files {
+            let (pod, volume) = (&file["spec"]["pod"], text(&file["spec"]["volume"]));
+            let (namespace, phase) = (text(&pod["namespace"]), text(&file["status"]["phase"]));
+            let claim = file["metadata"]["annotations"][berth_api::keys::PVC_NAME].as_str();
+            let claim = claim.map(|claim| key(Some(&namespace), claim));
+            let place = volume_of(&namespace, &text(&pod["name"]), &volume);
+            asked.extend(claim.clone());
+            if phase == "Completed" {
+                complete.insert(place);
+                complete.extend(claim);
+            } else {
+                failed.insert(place, (namespace, claim, text(&file["metadata"]["name"]), phase));
+            }
+        }
+        let Kept { claims, told, .. } = &mut *self.0.lock();
+        let mut found = Vec::new();
+        for (place, (namespace, claim, name, phase)) in failed {
+            if complete.contains(&place) || told.contains(&place) {
+                continue;
+            }
+            let phase = if phase.is_empty() { "New" } else { phase.as_str() };
+            let message = format!(
+                "the files of volume {place} are not backed up: its PodVolumeBackup {name} is in phase {phase}"
+            );
+            found.push((namespace, message));
+            told.insert(place);
+            told.extend(claim);
+        }
+        for (claim, one) in claims.iter_mut().filter(|(_, one)| matches!(one.fate, Fate::Files)) {
+            if complete.contains(claim) {
+                continue;
+            }
+            let why = "nobody has backed up its files: its pod was gone, or the run that would have asked for it ended";
+            if !told.contains(claim) {
+                let namespace = claim.split_once('/').map_or("", |(namespace, _)| namespace);
+                let message = format!("claim {claim} is stored without the data of its volume: {why}");
+                found.push((namespace.to_owned(), message));
+                told.insert(claim.clone());
+            }
+            if !asked.contains(claim) {
+                one.fate = Fate::Missing { reason: why.to_owned(), attempted: false, asked: None };
+            }
+        }
+        found
     }
 
     /// Notes that the files of a claim are missing, and no PodVolumeBackup tells of it.
     pub fn miss(&self, claim: &str, why: &str) {
         if let Some(one) = self.0.lock().claims.get_mut(claim) {
-            one.fate = Fate::Missing { reason: why.to_owned(), attempted: false };
+            one.fate = Fate::Missing { reason: why.to_owned(), attempted: false, asked: None };
         }
     }
 
@@ -125,6 +198,17 @@ impl Outcomes {
 
     pub fn has_snapshot(&self, claim: &str) -> bool {
         self.0.lock().claims.get(claim).is_some_and(|one| matches!(one.fate, Fate::Snapshot(_) | Fate::Moved))
+    }
+
+    /// Claims without data that are told of at the end, by whether the backup asks for it and why.
+    pub fn lacking(&self) -> BTreeMap<(bool, String), BTreeSet<String>> {
+        let mut lacking = BTreeMap::<_, BTreeSet<String>>::new();
+        for (claim, one) in &self.0.lock().claims {
+            if let Fate::Missing { reason, asked: Some(asked), .. } = &one.fate {
+                lacking.entry((*asked, reason.clone())).or_default().insert(claim.clone());
+            }
+        }
+        lacking
     }
 
     /// Forgets what is not stored.
@@ -181,7 +265,7 @@ impl Outcomes {
                     info["skipped"] = json!(true);
                     info["skippedReason"] = json!(skipped(reason));
                 }
-                Fate::Missing { reason, attempted } => {
+                Fate::Missing { reason, attempted, .. } => {
                     info["skipped"] = json!(true);
                     info["skippedReason"] = json!(skipped(reason));
                     if *attempted {
@@ -211,6 +295,11 @@ impl Outcomes {
         infos.extend(files.iter().map(|file| of_files(file, all)));
         infos
     }
+}
+
+/// How a volume of a pod is noted.
+pub fn volume_of(namespace: &str, pod: &str, volume: &str) -> String {
+    format!("{namespace}/{pod}/{volume}")
 }
 
 fn skipped(reason: &str) -> String {
@@ -286,9 +375,11 @@ mod tests {
         let reason = || "because".to_owned();
         outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
         outcomes.set("ns/b", outcome("pv-b", Fate::Skipped { reason: reason() }));
-        outcomes.set("ns/c", outcome("pv-c", Fate::Missing { reason: reason(), attempted: true }));
+        outcomes
+            .set("ns/c", outcome("pv-c", Fate::Missing { reason: reason(), attempted: true, asked: None }));
         outcomes.set("ns/d", outcome("pv-d", Fate::Files));
-        outcomes.set("ns/e", outcome("pv-e", Fate::Missing { reason: reason(), attempted: false }));
+        outcomes
+            .set("ns/e", outcome("pv-e", Fate::Missing { reason: reason(), attempted: false, asked: None }));
         outcomes.set("ns/unbound", outcome("", Fate::Skipped { reason: reason() }));
         let files = [
             json!({
@@ -327,6 +418,36 @@ mod tests {
         assert_eq!(infos[4]["pvcName"], "d");
         assert_eq!(infos[5].get("pvcName"), None);
         assert_eq!(outcomes.counts(), (2, 1));
+    }
+
+    #[test]
+    fn files_that_nobody_waited_for_are_told_of_once() {
+        let outcomes = Outcomes::default();
+        for name in ["done", "open", "failed", "lost"] {
+            outcomes.set(&format!("ns/{name}"), outcome("pv", Fate::Files));
+        }
+        let file = |claim: &str, volume: &str, phase: &str| {
+            json!({
+                "metadata": {"name": format!("pvb-{claim}"), "annotations": {"velero.io/pvc-name": claim}},
+                "spec": {"volume": volume, "pod": {"name": "p", "namespace": "ns"}},
+                "status": {"phase": phase},
+            })
+        };
+        // One of an earlier run failed, and the next one did not.
+        let files = [
+            file("done", "a", "Failed"),
+            file("done", "a", "Completed"),
+            file("open", "b", "InProgress"),
+            file("failed", "c", "Failed"),
+        ];
+        outcomes.note_told(volume_of("ns", "p", "c"), Some("ns/failed"));
+        let told = outcomes.unfinished(&files);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].1.contains("pvb-open") && told[1].1.contains("claim ns/lost"), "{told:?}");
+        let claims = outcomes.all().claims;
+        assert!(matches!(claims["ns/lost"].fate, Fate::Missing { .. }));
+        assert!(matches!(claims["ns/open"].fate, Fate::Files));
+        assert!(outcomes.unfinished(&files).is_empty());
     }
 
     #[test]

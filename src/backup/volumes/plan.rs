@@ -210,8 +210,8 @@ impl Volumes<'_> {
             Decision::Files => return Ok(None),
             Decision::Nothing(lack) => {
                 let is_asked = is_asked_for(&self.wish, about.policy);
-                let fate = Fate::Missing { reason: lack.to_string(), attempted: false };
-                self.settle(&claim_key, outcome(fate));
+                let (reason, asked) = (lack.to_string(), Some(is_asked));
+                self.settle(&claim_key, outcome(Fate::Missing { reason, attempted: false, asked }));
                 let mut seen = self.seen.lock();
                 let all = if is_asked { &mut seen.asked } else { &mut seen.unasked };
                 all.entry(lack).or_default().push(claim_key);

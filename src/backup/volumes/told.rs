@@ -10,7 +10,19 @@ impl Volumes<'_> {
     /// it takes what can be taken.
     pub fn tell(&self) {
         let mut seen = self.seen.lock();
-        for (lack, claims) in std::mem::take(&mut seen.asked) {
+        // Those of earlier runs are known by their outcomes; of others there may be no outcome.
+        let mut lacking = self.outcomes.lacking();
+        let (asked, unasked) = (std::mem::take(&mut seen.asked), std::mem::take(&mut seen.unasked));
+        for (is_asked, all) in [(true, asked), (false, unasked)] {
+            for (lack, claims) in all {
+                lacking.entry((is_asked, lack.to_string())).or_default().extend(claims);
+            }
+        }
+        let claims_of = |of: bool| {
+            let of = lacking.iter().filter(move |((is_asked, _), _)| *is_asked == of);
+            of.map(|((_, lack), claims)| (lack, claims.iter().cloned().collect::<Vec<String>>()))
+        };
+        for (lack, claims) in claims_of(true) {
             let message = format!(
                 "{} claims are stored without the data of their volumes, which the backup asks for ({}): {lack}",
                 claims.len(),
@@ -18,7 +30,7 @@ impl Volumes<'_> {
             );
             self.log.error(&About::Velero, "persistentvolumeclaims", &message);
         }
-        for (lack, claims) in std::mem::take(&mut seen.unasked) {
+        for (lack, claims) in claims_of(false) {
             let message = format!(
                 "{} claims are stored without the data of their volumes ({}): {lack} (snapshotVolumes: false says that this is meant)",
                 claims.len(),

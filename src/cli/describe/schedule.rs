@@ -20,7 +20,7 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
         "FailedValidation" => red(phase, colour),
         _ => phase.to_owned(),
     };
-    text.row("Phase", &shown);
+    text.coloured(&format!("Phase:\t{shown}"));
     if let Some(policy) = &schedule.spec.template.resource_policy {
         text.blank();
         text.line("Resource policies:");
@@ -38,7 +38,7 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
         text.blank();
         let mut name = "Validation errors:";
         for fault in faults {
-            text.line(&format!("{name}\t{}", red(&one_line(fault), colour)));
+            text.coloured(&format!("{name}\t{}", red(&one_line(fault), colour)));
             name = "";
         }
     }

@@ -4,7 +4,7 @@ use berth_api::GoDuration;
 use berth_api::velero::BackupSpec;
 use berth_api::velero::backup::{BackupResourceHook, HookErrorMode, ResourceHook};
 
-use super::{NONE, Text, joined};
+use super::{NONE, Text, joined, one_line};
 use crate::cli::value::{go_text, selector_text};
 
 /// Does the spec use the filters that know no scope?
@@ -87,13 +87,13 @@ pub fn describe(text: &mut Text, spec: &BackupSpec) {
         text.blank();
         text.line("OrderedResources:");
         for (kind, names) in ordered {
-            text.line(&format!("\t{kind}: {names}"));
+            text.line(&format!("\t{}: {}", one_line(kind), one_line(names)));
         }
     }
 }
 
 fn describe_hook(text: &mut Text, hook: &BackupResourceHook) {
-    text.line(&format!("\t\t{}:", hook.name));
+    text.line(&format!("\t\t{}:", one_line(&hook.name)));
     for (name, included, excluded) in [
         ("Namespaces", &hook.included_namespaces, &hook.excluded_namespaces),
         ("Resources", &hook.included_resources, &hook.excluded_resources),

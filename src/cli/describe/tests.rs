@@ -132,3 +132,25 @@ fn a_schedule_is_described_with_its_template() {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
 }
+
+#[test]
+fn nothing_that_others_wrote_controls_the_terminal() {
+    let bad: Backup = serde_json::from_value(json!({
+        "metadata": {"name": "a", "annotations": {"note": "x\u{1b}[2J\u{9b}1m"}},
+        "spec": {"orderedResources": {"po\u{7}ds": "web/\u{1b}]0;t"}, "hooks": {"resources": [{"name": "h\u{8}"}]}},
+        "status": {
+            "phase": "Failed", "errors": 1, "failureReason": "\u{1b}c", "validationErrors": ["\u{1b}[31mno"],
+        },
+    }))
+    .unwrap();
+    let results = json!({"errors": {"namespaces": {"w\u{1b}eb": ["\u{1b}[1A"]}}});
+    let colourful = Described { results: Fetched::Got(results), colour: true, ..described() };
+    for described in [&Described { colour: false, ..described() }, &colourful] {
+        let text = backup(&bad, described);
+        let plain =
+            ["\x1b[31m", "\x1b[0m"].iter().fold(text.clone(), |text, colour| text.replace(colour, ""));
+        assert!(!plain.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(plain.contains("note=x\\u{1b}[2J\\u{9b}1m\n"), "{text}");
+        assert_eq!(text.contains("\x1b[31mFailed\x1b[0m"), described.colour);
+    }
+}

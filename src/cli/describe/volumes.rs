@@ -10,7 +10,7 @@ fn text_of(value: &Value, path: &str) -> String {
     match value.pointer(path) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => one_line(text),
-        Some(other) => other.to_string(),
+        Some(other) => one_line(&other.to_string()),
     }
 }
 

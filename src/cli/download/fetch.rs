@@ -10,12 +10,14 @@ use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use crate::commands::print::printable;
+
 const CONNECT: Duration = Duration::from_secs(10);
 /// An unpacked artifact that is held in memory may be no larger.
 const LARGEST: u64 = 64 << 20;
 /// Pieces that are read ahead of whoever unpacks them.
 const AHEAD: usize = 4;
-/// Of an answer that is no success.
+/// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
 
 /// Fetches from URLs.
@@ -83,11 +85,10 @@ impl Fetcher {
             return Ok(Unpacked::Missing);
         }
         if !status.is_success() {
-            let body =
-                timeout_at(deadline, answer.text()).await.ok().and_then(Result::ok).unwrap_or_default();
+            let body = timeout_at(deadline, beginning(answer)).await.unwrap_or_default();
             let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-            let said: String = code.map_or(body.as_str(), |(code, _)| code).chars().take(SAID).collect();
-            bail!("the store answered {status}: {}", said.trim());
+            let said = code.map_or(body.as_str(), |(code, _)| code);
+            bail!("the store answered {status}: {}", printable(said.trim()));
         }
         Ok(Unpacked::Read(answer))
     }
@@ -171,6 +172,17 @@ impl Fetcher {
         };
         self.stream(url, deadline, read).await
     }
+}
+
+/// The beginning of an answer, as text.
+async fn beginning(mut answer: reqwest::Response) -> String {
+    let mut read = Vec::new();
+    while read.len() < SAID {
+        let Ok(Some(piece)) = answer.chunk().await else { break };
+        let room = piece.len().min(SAID - read.len());
+        read.extend_from_slice(piece.get(..room).unwrap_or_default());
+    }
+    String::from_utf8_lossy(&read).into_owned()
 }
 
 /// A download, as a reader.

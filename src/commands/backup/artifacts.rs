@@ -1,7 +1,7 @@
 //! What is stored of a Backup: `berth backup download`, `logs`, `contents` and `diff`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -182,7 +182,7 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
             bail!(
                 "Backup {} was never run, so there is no log. It is not valid: {}",
                 args.name,
-                faults.join("; ")
+                print::printable(&faults.join("; "))
             )
         }
         phase => bail!(
@@ -197,7 +197,12 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
     source
         .read(|pieces| {
             let mut out = std::io::stdout().lock();
-            std::io::copy(&mut pieces.unpacked()?, &mut out)?;
+            let mut log = pieces.unpacked()?;
+            if out.is_terminal() {
+                print::log(log, &mut out)?;
+            } else {
+                std::io::copy(&mut log, &mut out)?;
+            }
             out.flush()?;
             Ok(())
         })
@@ -225,7 +230,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     }
                     Some(_) => {}
                     None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
-                        writeln!(out, "{line}")?
+                        writeln!(out, "{}", print::printable(&line))?
                     }
                     None => {}
                 }
@@ -254,7 +259,8 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
         async |backup: &Backup| Source::of(person, backup, Artifact::Contents, &args.tls, deadline).await;
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
     let tell = |change: Change, stored: &crate::cli::archive::Stored| {
-        writeln!(std::io::stdout().lock(), "{} {stored}", change.sign())?;
+        let name = stored.to_string();
+        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), print::printable(&name))?;
         Ok(())
     };
     let digests = source(&new)

@@ -13,6 +13,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::person::Person;
+use super::super::print;
 use super::super::queue::read;
 use crate::cli::wait::{Outcome, ending, line, outcome};
 use crate::client::Clients;
@@ -39,7 +40,7 @@ pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<Outco
     if let Some(shown) = shown {
         shown.end();
     }
-    println!("{}", ending(&made.name_any(), backup.as_ref(), outcome));
+    println!("{}", print::printable(&ending(&made.name_any(), backup.as_ref(), outcome)));
     Ok(outcome)
 }
 
@@ -131,7 +132,7 @@ impl Shown {
             self.waits = waits(person, &backup.name_any()).await;
         }
         let waits = self.waits.as_ref().map(|(position, why)| (*position, why.as_str()));
-        let text = line(backup, waits, Timestamp::now());
+        let text = print::printable(&line(backup, waits, Timestamp::now())).into_owned();
         let is_new_phase = self.phase != Some(backup.phase());
         if text == self.text || !(self.is_terminal || is_new_phase || is_due(self.told)) {
             return;

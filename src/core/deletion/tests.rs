@@ -1,6 +1,5 @@
 //! Tables, and a model: a small cluster and a small store, in which a deletion is killed anywhere.
 
-use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
@@ -73,12 +72,12 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
 }
 
 fn backup(phase: &'static str) -> Backup<'static> {
-    Backup { uid: UID, phase, kept: None, leaves_volumes: false }
+    Backup { uid: UID, created: None, phase, kept: None, leaves_volumes: false }
 }
 
 fn seen() -> Seen<'static> {
     Seen {
-        request: Request { backup: "b", uid: Some(UID), has_begun: false, has_others: false },
+        request: Request { backup: "b", uid: Some(UID), created: None, has_begun: false, has_others: false },
         backup: Some(backup("Completed")),
         location: Location::Usable,
         folder: Some(Owner::Ours),
@@ -100,6 +99,14 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
     let cases = [
         (Seen { request: Request { backup: "", ..request }, ..seen() }, "spec.backupName"),
         (Seen { request: Request { uid: Some("x"), ..request }, ..seen() }, "an earlier Backup"),
+        (
+            Seen {
+                request: Request { uid: None, created: Some(Timestamp::UNIX_EPOCH), ..request },
+                backup: Some(Backup { created: Some(Timestamp::MAX), ..backup("Completed") }),
+                ..seen()
+            },
+            "older than Backup b",
+        ),
         (Seen { backup: None, ..seen() }, "backup not found"),
         (Seen { backup: Some(Backup { kept: Some("law"), ..backup("Completed") }), ..seen() }, "(law)"),
         (Seen { backup: Some(Backup { kept: Some("law"), ..backup("Queued") }), ..seen() }, "(law)"),
@@ -228,6 +235,7 @@ impl World {
             request: Request {
                 backup: "b",
                 uid: self.is_recorded.then_some(UID),
+                created: None,
                 has_begun: self.request.unwrap(),
                 has_others: false,
             },

@@ -96,6 +96,8 @@ fn what_has_not_ended_counts_as_the_policy_says() {
     use Concurrency::{Allow, Forbid, Postpone};
     let tick = time("2026-01-02T02:00:00Z");
     let own = backup_name("daily", tick);
+    let second = second_name(&own, "0a1b2c3d");
+    assert_eq!(second, "daily-20260102020000-0a1b2");
     for (concurrency, unfinished, expected) in [
         (Postpone, vec![("a", Phase::InProgress)], Step::Postpone),
         (Postpone, vec![("a", Phase::Queued), ("b", Phase::New)], Step::Postpone),
@@ -109,6 +111,7 @@ fn what_has_not_ended_counts_as_the_policy_says() {
         // Created by a leader that did not come to record it.
         (Forbid, vec![(own.as_str(), Phase::Queued)], Step::Record(tick)),
         (Postpone, vec![(own.as_str(), Phase::InProgress)], Step::Record(tick)),
+        (Forbid, vec![(second.as_str(), Phase::Queued)], Step::Record(tick)),
     ] {
         let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
         let found = daily.decide(Settings::default(), &unfinished, time("2026-01-02T02:00:01Z"));

@@ -36,7 +36,7 @@ pub(super) const CALL: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_secs(300);
 /// Steps of one deletion that follow each other without a pause.
 const STEPS: usize = 1000;
-/// Between two looks at a store that cannot be used.
+/// Pause of a deletion that has taken too many steps.
 const LOOK: Duration = Duration::from_secs(5);
 /// Errors of a request, and characters of each.
 const ERRORS: usize = 20;
@@ -116,12 +116,14 @@ impl<'a> Carrying<'a> {
         Api::namespaced_with(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace, kind)
     }
 
-    /// Carries the request out, until it has ended or has failed for too long.
-    pub(super) async fn run(mut self) -> Ended {
+    /// Carries the request out, until it has ended or has failed for too long. `since`: when this
+    /// process began with it. One that can only wait gives its place up meanwhile.
+    pub(super) async fn run(mut self, since: Instant) -> Ended {
         let begun = Instant::now();
         let mut pauses = Pauses::default();
         let mut steps = 0;
         loop {
+            let mut is_over = false;
             let stepped = timeout(STEP, self.step()).await;
             let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
                 Ok(Progress::Next) if steps < STEPS => {
@@ -134,8 +136,9 @@ impl<'a> Carrying<'a> {
                     "it takes more steps than a deletion can have".to_owned()
                 }
                 Ok(Progress::Ended) => return Ended::Yes,
+                Ok(Progress::Later(_)) if since.elapsed() < PATIENCE => return Ended::Not,
                 Ok(Progress::Later(why)) => {
-                    sleep(LOOK).await;
+                    is_over = true;
                     why
                 }
                 Err(error) => {
@@ -145,7 +148,7 @@ impl<'a> Carrying<'a> {
                     why
                 }
             };
-            if begun.elapsed() < PATIENCE {
+            if !is_over && begun.elapsed() < PATIENCE {
                 continue;
             }
             let ended = match self.read().await {
@@ -193,7 +196,7 @@ impl<'a> Carrying<'a> {
             self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
         }
         let asked = request.labels().get(keys::BACKUP_UID).cloned();
-        let uid = backup.as_ref().and_then(|backup| backup.uid()).or_else(|| asked.clone());
+        let uid = asked.clone().or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
         let mut others = others(self.requests, &request, uid.as_deref());
         others.retain(|other| other.uid().is_none_or(|uid| !self.removed.contains(&uid)));
         let wanted = wanted_location(&request, backup.as_ref());
@@ -214,6 +217,7 @@ impl<'a> Carrying<'a> {
                 request: Request {
                     backup: &name,
                     uid: asked.as_deref(),
+                    created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
                     has_begun,
                     has_others: !others.is_empty(),
                 },
@@ -417,6 +421,7 @@ fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
     let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
     SeenBackup {
         uid: backup.meta().uid.as_deref().unwrap_or_default(),
+        created: backup.meta().creation_timestamp.as_ref().map(|time| time.0),
         phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
         kept: kept.map(String::as_str),
         leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),

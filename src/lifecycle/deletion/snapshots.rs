@@ -4,7 +4,7 @@
 //! content has its finalizer from the beginning, because without it the API server would let the
 //! content go before the driver has seen it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -26,6 +26,8 @@ use crate::write::{Answer, Write, create, delete, patch};
 
 /// The snapshot controller's own: the driver's sidecar removes it once the snapshot is deleted.
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+/// Snapshots that one deletion removes.
+pub(super) const MOST: usize = 10_000;
 /// How long one look waits for drivers.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
@@ -156,8 +158,9 @@ impl Carrying<'_> {
     /// Checks that no content of somebody else has one of the snapshots: what names them lies in the
     /// store, where others may be able to write.
     async fn check_others(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
+        let named: HashSet<(&str, &str)> = all.iter().map(Snapshot::key).collect();
         let is_others = |content: &DynamicObject| {
-            !self.is_labelled(content) && all.iter().any(|snapshot| is_content_of(content, snapshot))
+            !self.is_labelled(content) && keys_of(content).any(|key| named.contains(&key))
         };
         let found = list(&self.contents(), None, is_others).await;
         let found = found.context("failed to list the VolumeSnapshotContents")?;
@@ -172,7 +175,13 @@ impl Carrying<'_> {
 }
 
 fn is_content_of(content: &DynamicObject, snapshot: &Snapshot) -> bool {
+    keys_of(content).any(|key| key == snapshot.key())
+}
+
+/// The driver with each handle by which a content names its snapshot.
+fn keys_of(content: &DynamicObject) -> impl Iterator<Item = (&str, &str)> {
     let text = |pointer: &str| content.data.pointer(pointer).and_then(Value::as_str);
+    let driver = text("/spec/driver");
     let handles = [text("/status/snapshotHandle"), text("/spec/source/snapshotHandle")];
-    text("/spec/driver") == Some(&snapshot.driver) && handles.contains(&Some(snapshot.handle.as_str()))
+    handles.into_iter().flatten().filter_map(move |handle| Some((driver?, handle)))
 }

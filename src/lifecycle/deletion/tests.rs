@@ -2,9 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_test_scripted::{Ask, Scripted, delete as deleting, get, list, patch as patching, post};
 use serde_json::{Value, json};
+use tokio::time::{Instant, advance};
 
 use super::carry::{Carrying, Ended};
 use super::{Requests, others};
@@ -87,10 +89,14 @@ fn reads(api: &Scripted, version: &str, phase: &str, found: Option<Value>) {
 }
 
 async fn carry(api: &Scripted, root: &Path) -> Ended {
+    carry_since(api, root, Instant::now()).await
+}
+
+async fn carry_since(api: &Scripted, root: &Path, since: Instant) -> Ended {
     let lifecycle = lifecycle(api, root);
     let requests = Requests::default();
     let request = serde_json::from_value(request("1", "New")).unwrap();
-    Carrying::new(&lifecycle, &requests, Arc::new(request)).run().await
+    Carrying::new(&lifecycle, &requests, Arc::new(request)).run(since).await
 }
 
 fn store(root: &Path, claim: &Value) {
@@ -187,6 +193,28 @@ async fn a_deletion_that_does_not_get_on_ends_with_the_reason() {
     let [write] = api.writes().try_into().unwrap();
     let said = write.body["status"]["errors"][0].as_str().unwrap();
     assert!(said.starts_with("given up after 10 minutes: "), "{said}");
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_waits_for_its_store_gives_its_place_up_until_its_time_is_over() {
+    let root = tempfile::tempdir().unwrap();
+    let mut unavailable = location(root.path());
+    unavailable["status"]["phase"] = json!("Unavailable");
+    let api = Scripted::new()
+        .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
+        .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
+        .always(get(&path("backupstoragelocations", "l")).answers(unavailable));
+    let since = Instant::now();
+    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Not);
+    assert!(since.elapsed() < Duration::from_secs(1), "it waits elsewhere");
+    assert!(api.writes().is_empty());
+    advance(Duration::from_secs(600)).await;
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
+    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Yes);
+    let [write] = api.writes().try_into().unwrap();
+    let said = write.body["status"]["errors"][0].as_str().unwrap();
+    assert!(said.contains("given up after 10 minutes: ") && said.contains("unavailable"), "{said}");
     api.finish();
 }
 

@@ -13,16 +13,21 @@ use berth_api::velero::{DataUpload, PodVolumeBackup};
 use flate2::read::MultiGzDecoder;
 use kube::api::{Api, ApiResource, DynamicObject};
 use object_store::ObjectStoreExt as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::carry::Carrying;
 use super::restores::list;
+use super::snapshots::MOST;
 use crate::patch::digest;
-use crate::storage::Layout;
+use crate::storage::{Layout, StoredBackups};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
-const UNPACKED: u64 = 128 << 20;
+const UNPACKED: u64 = 32 << 20;
+/// Values in its JSON.
+const VALUES: usize = 2_000_000;
 
 const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller backup-deletion (and start berth with \
     --disable-controllers=backup-deletion), or annotate the Backup with berth.dev/forget-volumes=REASON, which leaves this data \
@@ -35,6 +40,13 @@ pub(super) struct Snapshot {
     pub handle: String,
     /// The VolumeSnapshotContent that it had.
     pub content: String,
+}
+
+impl Snapshot {
+    /// What no two snapshots have in common.
+    pub(super) fn key(&self) -> (&str, &str) {
+        (self.driver.as_str(), self.handle.as_str())
+    }
 }
 
 /// What a look has found.
@@ -51,16 +63,17 @@ impl Carrying<'_> {
         let (mut moved, mut repositories, mut native) = (0, 0, 0);
         if let Some(layout) = layout {
             for info in read(layout, "-volumeinfo.json.gz").await? {
-                match told_by(&info) {
+                match told_by(info) {
                     Told::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
                     Told::Moved => moved += 1,
                     Told::Nothing => {}
                 }
             }
-            let files = read(layout, "-podvolumebackups.json.gz").await?;
-            repositories += files.iter().filter(|one| has_text(one, "/status/snapshotID")).count();
-            let snapshots = read(layout, "-volumesnapshots.json.gz").await?;
-            native += snapshots.iter().filter(|one| has_text(one, "/status/providerSnapshotID")).count();
+            let files: Vec<Stored> = read(layout, "-podvolumebackups.json.gz").await?;
+            repositories += files.iter().filter(|one| one.is_in_repository()).count();
+            drop(files);
+            let snapshots: Vec<Stored> = read(layout, "-volumesnapshots.json.gz").await?;
+            native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
             moved = self.stored(&ApiResource::erase::<DataUpload>(&()), uid).await?;
@@ -69,6 +82,12 @@ impl Carrying<'_> {
             repositories = self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await?;
         }
         if self.are_snapshots_gone {
+            found.snapshots.clear();
+        }
+        if found.snapshots.len() > MOST {
+            let count = found.snapshots.len();
+            let why = format!("{count} CSI snapshots, and one deletion removes {MOST} at most: {WAY_OUT}");
+            found.out_of_reach.push(why);
             found.snapshots.clear();
         }
         if !found.snapshots.is_empty() && !self.has_snapshots().await? {
@@ -119,27 +138,77 @@ enum Told {
     Nothing,
 }
 
-fn told_by(info: &Value) -> Told {
-    let text = |pointer: &str| {
-        let text = info.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        if text == "unknown" { "" } else { text }.to_owned()
-    };
-    let is = |pointer: &str| info.pointer(pointer) == Some(&Value::Bool(true));
-    let snapshot = Snapshot {
-        driver: text("/csiSnapshotInfo/driver"),
-        handle: text("/csiSnapshotInfo/snapshotHandle"),
-        content: text("/csiSnapshotInfo/vscName"),
-    };
-    if is("/snapshotDataMoved") {
-        let is_stored = !text("/snapshotDataMovementInfo/snapshotHandle").is_empty();
-        return if is_stored { Told::Moved } else { Told::Nothing };
+/// What is read of an entry of that file. Boxes keep one small that has nothing in it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeInfo {
+    backup_method: Option<String>,
+    snapshot_data_moved: Option<bool>,
+    csi_snapshot_info: Option<Box<CsiSnapshotInfo>>,
+    snapshot_data_movement_info: Option<Box<MovementInfo>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CsiSnapshotInfo {
+    driver: Option<String>,
+    snapshot_handle: Option<String>,
+    vsc_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MovementInfo {
+    snapshot_handle: Option<String>,
+}
+
+/// What is read of a PodVolumeBackup, and of a native snapshot.
+#[derive(Deserialize)]
+struct Stored {
+    status: Option<Box<StoredStatus>>,
+}
+
+#[derive(Deserialize)]
+struct StoredStatus {
+    #[serde(rename = "snapshotID")]
+    in_repository: Option<String>,
+    #[serde(rename = "providerSnapshotID")]
+    native: Option<String>,
+}
+
+impl Stored {
+    fn is_in_repository(&self) -> bool {
+        self.has(|status| status.in_repository.as_deref())
     }
-    let has_snapshot = text("/backupMethod") == "CSISnapshot" && !snapshot.handle.is_empty();
-    if has_snapshot && !snapshot.driver.is_empty() { Told::Snapshot(snapshot) } else { Told::Nothing }
+
+    fn is_native(&self) -> bool {
+        self.has(|status| status.native.as_deref())
+    }
+
+    fn has(&self, text: impl Fn(&StoredStatus) -> Option<&str>) -> bool {
+        self.status.as_deref().and_then(text).is_some_and(|text| !text.is_empty())
+    }
+}
+
+fn told_by(info: VolumeInfo) -> Told {
+    let known = |text: Option<String>| text.filter(|text| text != "unknown").unwrap_or_default();
+    if info.snapshot_data_moved == Some(true) {
+        let moved = info.snapshot_data_movement_info.map(|moved| *moved).unwrap_or_default();
+        return if known(moved.snapshot_handle).is_empty() { Told::Nothing } else { Told::Moved };
+    }
+    let csi = info.csi_snapshot_info.map(|csi| *csi).unwrap_or_default();
+    let snapshot = Snapshot {
+        driver: known(csi.driver),
+        handle: known(csi.snapshot_handle),
+        content: known(csi.vsc_name),
+    };
+    let is_csi = info.backup_method.as_deref() == Some("CSISnapshot");
+    let is_named = !snapshot.driver.is_empty() && !snapshot.handle.is_empty();
+    if is_csi && is_named { Told::Snapshot(snapshot) } else { Told::Nothing }
 }
 
 /// The entries of a file beside the archive. A missing file has none.
-async fn read(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<Value>> {
+async fn read<T: DeserializeOwned>(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<T>> {
     let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
@@ -154,10 +223,11 @@ async fn read(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<Value>> {
     let mut bytes = Vec::new();
     let unpacked = MultiGzDecoder::new(&packed[..]).take(UNPACKED + 1).read_to_end(&mut bytes);
     unpacked.with_context(|| format!("{path} in the store is no gzip file"))?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > UNPACKED {
+    let is_long = u64::try_from(bytes.len()).unwrap_or(u64::MAX) > UNPACKED;
+    if is_long || !StoredBackups::is_light(&bytes, VALUES) {
         return Err(too_large());
     }
-    let entries: Option<Vec<Value>> = serde_json::from_slice(&bytes)
+    let entries: Option<Vec<T>> = serde_json::from_slice(&bytes)
         .with_context(|| format!("{path} in the store is not what Velero writes"))?;
     Ok(entries.unwrap_or_default())
 }
@@ -189,10 +259,45 @@ mod tests {
             ),
             (json!({"snapshotDataMoved": true}), Told::Nothing),
             (json!({"skipped": true}), Told::Nothing),
-            (json!("x"), Told::Nothing),
-            (json!({"backupMethod": 7, "csiSnapshotInfo": []}), Told::Nothing),
+            (json!({"backupMethod": null, "csiSnapshotInfo": null}), Told::Nothing),
         ] {
-            assert_eq!(told_by(&info), told, "{info}");
+            assert_eq!(told_by(VolumeInfo::deserialize(&info).unwrap()), told, "{info}");
+        }
+        for strange in [json!("x"), json!({"backupMethod": 7})] {
+            assert!(VolumeInfo::deserialize(&strange).is_err(), "{strange}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_has_an_id() {
+        for (entry, is_in_repository, is_native) in [
+            (json!({"spec": {}, "status": {"snapshotID": "x", "phase": "New"}}), true, false),
+            (json!({"spec": {}, "status": {"providerSnapshotID": "x"}}), false, true),
+            (json!({"status": {"snapshotID": "", "providerSnapshotID": null}}), false, false),
+            (json!({"status": null}), false, false),
+            (json!({}), false, false),
+        ] {
+            let stored = Stored::deserialize(&entry).unwrap();
+            let found = (stored.is_in_repository(), stored.is_native());
+            assert_eq!(found, (is_in_repository, is_native), "{entry}");
+        }
+    }
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(text.as_bytes()).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
+        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let path = layout.folder().join("b-x.gz");
+        let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
+        for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
+            layout.store().put(&path, gzip(&text).into()).await.unwrap();
+            let refused = read::<VolumeInfo>(&layout, "-x.gz").await.err().unwrap().to_string();
+            assert!(refused.contains("b-x.gz") && refused.contains("too large"), "{refused}");
         }
     }
 
@@ -200,15 +305,13 @@ mod tests {
     async fn a_list_is_read_whatever_the_store_holds() {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
-        assert!(read(&layout, "-x.gz").await.unwrap().is_empty());
+        assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
         for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {
-            let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-            gzip.write_all(text.as_bytes()).unwrap();
-            layout.store().put(&path, gzip.finish().unwrap().into()).await.unwrap();
-            let read = read(&layout, "-x.gz").await;
+            layout.store().put(&path, gzip(text).into()).await.unwrap();
+            let read = read::<VolumeInfo>(&layout, "-x.gz").await;
             assert_eq!(read.ok().map(|entries| entries.len()), entries, "{text}");
         }
         layout.store().put(&path, "no gzip".into()).await.unwrap();
-        assert!(read(&layout, "-x.gz").await.is_err());
+        assert!(read::<VolumeInfo>(&layout, "-x.gz").await.is_err());
     }
 }

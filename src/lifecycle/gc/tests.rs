@@ -28,6 +28,14 @@ fn lifecycle(api: &Scripted) -> Lifecycle {
     crate::lifecycle::fake(&api.client("velero"))
 }
 
+fn clock(time: &str) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {"name": "c", "namespace": "velero", "creationTimestamp": time},
+        "spec": {"backupName": CLOCK},
+    })
+}
+
 #[tokio::test(start_paused = true)]
 async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
     let (past, future) = ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z");
@@ -57,6 +65,7 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
         .next(get(&backups).page("more").answers(second))
         .once(patching(&format!("{backups}/gone")).answers(of("gone", "none")))
         .once(patching(&format!("{backups}/read")).answers(of("read", "ro")))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock("2026-01-02T23:55:00Z")))
         .once(post(&format!("{VELERO}/deletebackuprequests")).answers(asked));
     let now = "2026-01-02T23:55:00Z".parse().unwrap();
     let again = look(&lifecycle(&api), now).await.unwrap();
@@ -68,7 +77,7 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
         .collect();
     assert_eq!(labels, ["BSLNotFound", "BSLReadOnly"]);
     let [request] =
-        writes.iter().filter(|write| write.method == "POST").collect::<Vec<_>>().try_into().unwrap();
+        writes.iter().filter(|write| write.method == "POST").skip(1).collect::<Vec<_>>().try_into().unwrap();
     assert_eq!(request.body["spec"]["backupName"], "old");
     assert_eq!(request.body["metadata"]["generateName"], "old-");
     let labels = json!({"velero.io/backup-name": "old", "velero.io/backup-uid": "uid-old"});
@@ -82,7 +91,8 @@ async fn a_bounded_number_is_asked_for_at_a_time() {
         (0..150).map(|i| backup(&format!("b{i}"), "rw", "2026-01-01T00:00:00Z")).collect();
     let asked = json!({
         "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
-        "metadata": {"name": "x", "namespace": "velero"}, "spec": {"backupName": "x"},
+        "metadata": {"name": "x", "namespace": "velero", "creationTimestamp": "2026-01-02T00:00:00Z"},
+        "spec": {"backupName": "x"},
     });
     let requests = format!("{VELERO}/deletebackuprequests");
     let api = Scripted::new()
@@ -95,6 +105,25 @@ async fn a_bounded_number_is_asked_for_at_a_time() {
         .always(post(&requests).answers(asked));
     let now = "2026-01-02T00:00:00Z".parse().unwrap();
     assert_eq!(look(&lifecycle(&api), now).await.unwrap(), None, "there is more to do");
-    assert_eq!(api.writes().len(), UNDER_WAY);
+    assert_eq!(api.writes().len(), UNDER_WAY + 1, "and the time is asked for");
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_deletes_nothing() {
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[])))
+        .next(
+            get(&format!("{VELERO}/backups"))
+                .answers(listed("1", &[backup("young", "rw", "2026-01-03T00:00:00Z")])),
+        )
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock("2026-01-01T00:00:00Z")));
+    let now = "2027-01-01T00:00:00Z".parse().unwrap();
+    look(&lifecycle(&api), now).await.unwrap();
+    assert_eq!(api.writes().len(), 1, "the time is asked for, and nothing else");
     api.finish();
 }

@@ -11,9 +11,14 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::patch::{digest, merge_into};
+use crate::storage::StoredBackups;
 
+/// Values in the JSON of a Backup.
+const VALUES: usize = 50_000;
 /// Bytes of all PodVolumeBackups of a backup, unpacked.
-const LARGEST: u64 = 32 << 20;
+const LARGEST: u64 = 8 << 20;
+/// Values in their JSON.
+const VALUES_OF_VOLUMES: usize = 200_000;
 /// PodVolumeBackups of a backup.
 const MOST: usize = 20_000;
 /// Phases of a PodVolumeBackup that has ended. A node-agent would begin one in another phase.
@@ -40,6 +45,9 @@ pub fn backup(
     namespace: &str,
     now: Timestamp,
 ) -> Result<Restored, Skip> {
+    if !StoredBackups::is_light(json, VALUES) {
+        return Err(Skip::TooLarge);
+    }
     let stored: Value = serde_json::from_slice(json).map_err(|_| Skip::Unreadable)?;
     let text = |pointer: &str| stored.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let time = |pointer: &str| text(pointer).parse::<Timestamp>().ok();
@@ -109,6 +117,9 @@ pub fn pod_volume_backups(gzip: &[u8]) -> Result<Vec<Value>, String> {
     read.map_err(|error| format!("it is no gzip: {error}"))?;
     if text.len() as u64 > LARGEST {
         return Err(format!("it has more than {LARGEST} bytes"));
+    }
+    if !StoredBackups::is_light(&text, VALUES_OF_VOLUMES) {
+        return Err(format!("it has more than {VALUES_OF_VOLUMES} values"));
     }
     let all: Option<Vec<Value>> =
         serde_json::from_slice(&text).map_err(|error| format!("it is no list in JSON: {error}"))?;
@@ -225,12 +236,27 @@ mod tests {
         assert_eq!(with("/status/formatVersion", json!("2.0.0")), Skip::NewerFormat);
         assert_eq!(with("/spec/ttl", json!({"is": "no text"})), Skip::Unreadable);
         let now = Timestamp::UNIX_EPOCH;
-        for text in ["", "null", "[]", "{", "{\"kind\": \"Backup\"}", &"[".repeat(100_000)] {
+        for text in ["", "null", "[]", "{", "{\"kind\": \"Backup\"}", &"[".repeat(VALUES)] {
             assert_eq!(backup("b", text.as_bytes(), "here", "velero", now).unwrap_err(), Skip::Unreadable);
         }
         let whole = stored().to_string();
         let cut = &whole.as_bytes()[..whole.len() / 2];
         assert_eq!(backup("b", cut, "here", "velero", now).unwrap_err(), Skip::Unreadable);
+    }
+
+    #[test]
+    fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
+        let bomb = |entries: usize| format!("[{}]", vec![r#"{"":0}"#; entries].join(","));
+        let now = Timestamp::UNIX_EPOCH;
+        let read = |text: String| backup("b", text.as_bytes(), "here", "velero", now).unwrap_err();
+        assert_eq!(read(bomb(VALUES)), Skip::TooLarge);
+        assert_eq!(read(bomb(VALUES / 4)), Skip::Unreadable);
+        let mut large = stored();
+        large["newer"] = json!(vec![0; VALUES]);
+        assert_eq!(read(large.to_string()), Skip::TooLarge);
+        let refused = pod_volume_backups(&gzip(&bomb(VALUES_OF_VOLUMES))).unwrap_err();
+        assert!(refused.contains("200000 values"), "{refused}");
+        assert!(pod_volume_backups(&gzip(&bomb(1000))).unwrap().is_empty());
     }
 
     fn gzip(text: &str) -> Vec<u8> {

@@ -123,7 +123,8 @@ impl Sync<'_> {
     ) -> anyhow::Result<()> {
         let Some(backup) = api.get_opt(name).await? else { return Ok(()) };
         let gzip = stored.pod_volume_backups(name, None).await?;
-        self.create_volumes(location, &backup, &Volumes::read(name, gzip.as_deref())).await
+        let gzip = gzip.context("their file is not in the store now")?;
+        self.create_volumes(location, &backup, &Volumes::read(name, Some(&gzip))).await
     }
 }
 
