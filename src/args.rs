@@ -210,6 +210,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "must be more than 0".to_owned())
 }
 
+/// A duration that may be 0.
+fn duration_or_zero(text: &str) -> Result<Duration, String> {
+    let duration = GoDuration(text.to_owned()).get().map_err(|error| error.to_string())?;
+    Ok(duration.unwrap_or_default())
+}
+
 fn folder(text: &str) -> Result<PathBuf, String> {
     let folder = PathBuf::from(text);
     if folder.is_absolute() { Ok(folder) } else { Err("must be the absolute path of a folder".to_owned()) }

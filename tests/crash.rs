@@ -165,7 +165,9 @@ fn two_hundred_crashes_lose_nothing_and_break_no_order() {
         let run = |seed: u64| {
             let mut options = Options::new(program(), &format!("crash-of-{seed}"));
             options.concurrent_backups = SLOTS;
-            options.controller_args.push(SHORTEST_LEASE.to_owned());
+            // A sync would bring back what a disturbance deletes.
+            let args = [SHORTEST_LEASE, "--backup-sync-period=0s"].map(str::to_owned);
+            options.controller_args.extend(args);
             let mut berth = Berth::start(plane, options).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_core::schedule::{FirstRun, Settings};
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{CommonArgs, FolderArgs, HubArgs, duration};
+use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero};
 use crate::settings::{Certificates, Controller};
 
 #[derive(ClapArgs)]
@@ -38,13 +38,13 @@ pub struct ControllerArgs {
     /// How often to check storage locations that set no validationFrequency.
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub store_validation_frequency: Duration,
-    /// How often to write a small file to storage locations that are not ReadOnly, and remove it:
-    /// one that cannot be written is Unavailable before a backup needs it. 0: never.
-    #[arg(long, default_value = "10m", value_parser = duration)]
+    /// How often to begin a small upload to storage locations that are not ReadOnly, and to give it
+    /// up: one that cannot be written is Unavailable before a backup needs it. 0: never.
+    #[arg(long, default_value = "0s", value_parser = duration_or_zero)]
     pub store_write_check_frequency: Duration,
     /// How often to sync storage locations that set no backupSyncPeriod: Backups that the store has
     /// are created, those that it no longer has are removed. 0: never.
-    #[arg(long, default_value = "1m", value_parser = duration)]
+    #[arg(long, default_value = "1m", value_parser = duration_or_zero)]
     pub backup_sync_period: Duration,
     /// Most namespaces with a metric of their own that says when their last good backup ended. 0:
     /// none.
