@@ -311,7 +311,11 @@ fn run_pod(berth: &Berth, pod: &Value) {
 #[test]
 fn without_any_one_rule_of_its_roles_a_volume_is_not_backed_up_and_the_backup_says_so() {
     let (plane, _) = site();
-    for need in needs().filter(|need| need.symptom == Symptom::NoData) {
+    // That PodVolumeBackups may be created is in berth-lifecycle, too, because a sync creates them.
+    let is_given_twice = |kind: &str, rule: usize| kind == "Role" && rule == 0;
+    for need in
+        needs().filter(|need| need.symptom == Symptom::NoData && !is_given_twice(need.kind, need.rule))
+    {
         let space = format!("vol-rule-{}-{}", need.kind.to_lowercase(), need.rule);
         let mut options = Options::new(program(), &space);
         options.without_rule = Some((need.kind, need.role, need.rule));
@@ -335,24 +339,6 @@ fn without_any_one_rule_of_its_roles_a_volume_is_not_backed_up_and_the_backup_sa
             };
             run_pod(&berth, &pod(&space, "node-agent", &json!({})));
             run_pod(&berth, &pod(&app, "db", &json!({})));
-            if need.rule == 0 {
-                let labels = json!({
-                    "velero.io/volume-namespace": app, "velero.io/storage-location": "default",
-                    "velero.io/repository-type": "kopia",
-                });
-                create(
-                    &berth,
-                    &[json!({
-                        "apiVersion": "velero.io/v1", "kind": "BackupRepository",
-                        "metadata": {"name": format!("{app}-default-kopia"), "namespace": space, "labels": labels},
-                        "spec": {
-                            "volumeNamespace": app, "backupStorageLocation": "default", "repositoryType": "kopia",
-                            "maintenanceFrequency": "1h",
-                        },
-                        "status": {"phase": "Ready"},
-                    })],
-                );
-            }
         }
         let done = run(&berth, "lacks", json!({"includedNamespaces": [app], "csiSnapshotTimeout": "3s"}));
         let folder = stored(&berth, "lacks");
