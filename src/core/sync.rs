@@ -61,6 +61,8 @@ pub enum Skip {
     Unfinished,
     /// Somebody has asked for the deletion of the backup.
     BeingDeleted,
+    /// A deletion has claimed the folder, so parts of the backup may be gone.
+    HalfDeleted,
     /// No object can have this name.
     Name,
     /// The file is larger than any Backup.
@@ -78,10 +80,11 @@ pub enum Skip {
 }
 
 impl Skip {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NoMetadata,
         Self::Unfinished,
         Self::BeingDeleted,
+        Self::HalfDeleted,
         Self::Name,
         Self::TooLarge,
         Self::Unreadable,
@@ -97,6 +100,7 @@ impl Skip {
             Self::NoMetadata => "NoMetadata",
             Self::Unfinished => "Unfinished",
             Self::BeingDeleted => "BeingDeleted",
+            Self::HalfDeleted => "HalfDeleted",
             Self::Name => "Name",
             Self::TooLarge => "TooLarge",
             Self::Unreadable => "Unreadable",
@@ -113,6 +117,9 @@ impl Skip {
             Self::NoMetadata => "the folder has no velero-backup.json: it is being written, or is no backup",
             Self::Unfinished => "the backup has not ended",
             Self::BeingDeleted => "a DeleteBackupRequest asks for its deletion",
+            Self::HalfDeleted => {
+                "a deletion has begun to remove this backup, so parts of it may be gone: remove the folder or, to have what is left of it, remove berth-run.json from the folder"
+            }
             Self::Name => {
                 "no Backup can have the name of this folder: remove the folder, or move it elsewhere"
             }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::conditional::put_if;
 use super::layout::{CHECKPOINT, Layout, METADATA};
 
-const FILE: &str = "berth-run.json";
+pub(super) const FILE: &str = "berth-run.json";
 /// In bytes. Larger than any claim.
 const LARGEST: u64 = 16 * 1024;
 /// Most files of a folder that are listed. A backup has a dozen.

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_core::deletion::DELETION;
 use berth_core::sync::{Listing, MOST_NAMES, Tag};
 use futures::StreamExt as _;
 use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
 
+use super::claim::{ClaimError, FILE as CLAIM};
 use super::layout::{Artifact, Layout, METADATA, place};
 
 /// In bytes. A Backup has a few thousand.
@@ -48,7 +50,11 @@ pub struct Files {
 impl Files {
     /// Has this folder the file that makes it a backup?
     pub fn has_metadata(&self, backup: &str) -> bool {
-        self.sizes.contains_key(&format!("{backup}/{METADATA}"))
+        self.has(backup, METADATA)
+    }
+
+    fn has(&self, backup: &str, file: &str) -> bool {
+        self.sizes.contains_key(&format!("{backup}/{file}"))
     }
 }
 
@@ -124,6 +130,27 @@ impl StoredBackups {
             return Ok(Metadata::TooLarge(tag));
         }
         Ok(Metadata::Found { json: found.bytes().await?.to_vec(), tag })
+    }
+
+    /// The claim of a deletion that has begun, if the folder has one. A deletion claims the folder
+    /// before it removes anything, so a backup whose metadata was read before this found none was
+    /// whole then.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn deletion(&self, backup: &str, files: Option<&Files>) -> object_store::Result<Option<Tag>> {
+        if files.is_some_and(|files| !files.has(backup, CLAIM)) {
+            return Ok(None);
+        }
+        match self.layout(backup).read_claim().await {
+            Ok(Some((claim, _))) if claim.run.starts_with(DELETION) => {
+                Ok(Some(claim.run.chars().take(200).collect()))
+            }
+            // A claim that nobody can read is no deletion's.
+            Ok(_) | Err(ClaimError::Unreadable(_)) => Ok(None),
+            Err(ClaimError::Store(error)) => Err(error),
+            Err(error) => Err(Error::Generic { store: "sync", source: error.into() }),
+        }
     }
 
     /// Is the file there that makes a folder a backup?

@@ -84,6 +84,11 @@ impl Site<'_> {
             Ok(restored) => restored,
             Err(why) => return skipped(why, tag),
         };
+        match self.stored.deletion(name, self.files).await {
+            Ok(None) => {}
+            Ok(Some(claim)) => return skipped(Skip::HalfDeleted, claim),
+            Err(error) => return Taken::Failed(chain(&error)),
+        }
         // Read before the Backup is created, because afterwards nobody would look at this folder again.
         let volumes = match self.stored.pod_volume_backups(name, self.files).await {
             Ok(gzip) => Volumes::read(name, gzip.as_deref()),

@@ -111,6 +111,35 @@ async fn what_is_new_is_created_and_the_next_round_only_notes_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_backup_that_a_deletion_has_claimed_does_not_come_until_its_claim_is_gone() {
+    let mut place = Place::new();
+    let claim = |run: &str| {
+        json!({"cluster": "c", "namespace": "velero", "backup": "uid-half", "run": run}).to_string()
+    };
+    place.stored("half");
+    place.store("half", "berth-run.json", claim("deletion-of-r"));
+    let asked = || get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[]));
+    place.round(&Scripted::new().once(asked())).await;
+    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::Skip::HalfDeleted, 1)].into());
+    // Somebody else's claim, and one that nobody can read, are of backups that are whole.
+    for (name, text) in [("other", claim("r")), ("odd", "{".to_owned())] {
+        place.past.memory = berth_core::sync::Memory::default();
+        place.stored(name);
+        place.store(name, "berth-run.json", text);
+        let api = Scripted::new()
+            .once(asked())
+            .once(post(&format!("{VELERO}/backups")).answers(backup(name)));
+        place.round(&api).await;
+    }
+    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::Skip::HalfDeleted, 1)].into());
+    place.past.memory = berth_core::sync::Memory::default();
+    std::fs::remove_file(place.root.path().join("b/p/backups/half/berth-run.json")).unwrap();
+    let api =
+        Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup("half")));
+    place.round(&api).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_api_server_refuses_is_not_tried_again_at_once() {
     let mut place = Place::new();
     place.stored("bad");
