@@ -4,8 +4,8 @@
 //! Velero has written has none, and the Backup in its own file decides. A Backup object may also be
 //! a copy: after a Backup object is lost, or in another cluster, it is created again from the store,
 //! with a UID of its own. A copy agrees with the stored Backup on when it began and ended. What
-//! another cluster has written is deleted there, unless the location says that its backups are this
-//! cluster's by now.
+//! another cluster has written, or another namespace of this one, is deleted there, unless the
+//! location says that its backups are this cluster's by now.
 
 use std::fmt;
 
@@ -18,6 +18,8 @@ use crate::claim::Claim;
 pub struct Known {
     /// UID of this cluster.
     pub cluster: String,
+    /// Namespace of the Backup.
+    pub namespace: String,
     /// UID of the Backup.
     pub uid: String,
     pub started: Option<Timestamp>,
@@ -62,6 +64,12 @@ impl Inherited<'_> {
 pub enum Stranger {
     /// The Backup is a copy of what a cluster of this UID has written.
     CopyOfCluster(String),
+    /// The Backup is a copy of what another namespace of this cluster has written.
+    CopyOfNamespace {
+        namespace: String,
+        /// UID of this cluster.
+        cluster: String,
+    },
     /// The Backup is a copy of what a Velero has written for a Backup of this UID, in whatever
     /// cluster.
     CopyOfBackup(String),
@@ -76,7 +84,7 @@ pub enum Stranger {
 impl Stranger {
     /// Is the Backup a copy of what is stored there?
     pub fn is_copied(&self) -> bool {
-        matches!(self, Self::CopyOfCluster(_) | Self::CopyOfBackup(_))
+        matches!(self, Self::CopyOfCluster(_) | Self::CopyOfNamespace { .. } | Self::CopyOfBackup(_))
     }
 }
 
@@ -95,6 +103,12 @@ impl fmt::Display for Stranger {
                     "the cluster with UID {cluster} has written this backup: delete it there or, if its backups in this location are this cluster's by now, annotate the BackupStorageLocation with berth.dev/inherits={cluster}"
                 )
             }
+            Self::CopyOfNamespace { namespace, cluster } => write!(
+                f,
+                "namespace {} of this cluster has written this backup: delete it there or, if its backups in this location are this namespace's by now, annotate the BackupStorageLocation with berth.dev/inherits={}",
+                short(namespace),
+                short(cluster)
+            ),
             Self::CopyOfBackup(uid) => write!(
                 f,
                 "a Velero has written this backup for a Backup with UID {}, which may be in another cluster: delete it there or, if all backups in this location are this cluster's by now, annotate the BackupStorageLocation with berth.dev/inherits=*",
@@ -152,8 +166,12 @@ pub fn owner(known: &Known, stored: &Stored, inherited: Inherited<'_>) -> Owner 
             }
         }
         (Some(claim), Some(metadata)) if metadata.uid == claim.backup && is_copy(metadata) => {
-            if claim.cluster == known.cluster || inherited.has(&claim.cluster) {
+            let is_here = claim.cluster == known.cluster;
+            if (is_here && claim.namespace == known.namespace) || inherited.has(&claim.cluster) {
                 Owner::Ours
+            } else if is_here {
+                let (namespace, cluster) = (claim.namespace.clone(), claim.cluster.clone());
+                strange(Stranger::CopyOfNamespace { namespace, cluster })
             } else {
                 strange(Stranger::CopyOfCluster(claim.cluster.clone()))
             }

@@ -6,6 +6,7 @@ use super::*;
 use crate::claim::Claim;
 
 const CLUSTER: &str = "this-cluster";
+const NAMESPACE: &str = "velero";
 const UID: &str = "uid-of-the-backup";
 
 fn at(seconds: i64) -> Timestamp {
@@ -13,11 +14,18 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn known() -> Known {
-    Known { cluster: CLUSTER.into(), uid: UID.into(), started: Some(at(1)), completed: Some(at(2)) }
+    Known {
+        cluster: CLUSTER.into(),
+        namespace: NAMESPACE.into(),
+        uid: UID.into(),
+        started: Some(at(1)),
+        completed: Some(at(2)),
+    }
 }
 
 fn claim(cluster: &str, uid: &str, run: &str) -> Claim {
-    Claim { cluster: cluster.into(), backup: uid.into(), run: run.into(), ..Claim::default() }
+    let [cluster, namespace, backup, run] = [cluster, NAMESPACE, uid, run].map(str::to_owned);
+    Claim { cluster, namespace, backup, run, before: None }
 }
 
 fn metadata(uid: &str, started: i64) -> Metadata {
@@ -65,6 +73,13 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
         let stored = Stored { claim: found, metadata: stored, has_others: others };
         assert_eq!(owner(&known(), &stored, Inherited(inherits)), wanted, "{stored:?} {inherits}");
     }
+    // Two namespaces of one cluster that share a place, each with a Backup for what one has written.
+    let elsewhere = Claim { namespace: "elsewhere".into(), ..claim(CLUSTER, "a", "r") };
+    let stored = Stored { claim: Some(elsewhere), metadata: copy("a"), has_others: true };
+    let Owner::Stranger(stranger) = owner(&known(), &stored, Inherited("")) else { panic!("it is ours") };
+    assert!(stranger.is_copied() && stranger.to_string().contains("namespace elsewhere of this cluster"));
+    assert!(stranger.to_string().ends_with("berth.dev/inherits=this-cluster"), "{stranger}");
+    assert_eq!(owner(&known(), &stored, Inherited(CLUSTER)), Owner::Ours);
     let unknown = Known { started: None, completed: None, ..known() };
     let nameless = Metadata { uid: "x".into(), ..Metadata::default() };
     let stored = Stored { metadata: Some(nameless), ..Stored::default() };

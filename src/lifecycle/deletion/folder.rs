@@ -55,6 +55,7 @@ impl Carrying<'_> {
         };
         let known = Known {
             cluster: self.cluster().await?,
+            namespace: self.lifecycle.namespace.clone(),
             uid,
             started: time("startTimestamp"),
             completed: time("completionTimestamp"),

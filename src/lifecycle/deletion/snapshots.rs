@@ -4,7 +4,7 @@
 //! content has its finalizer from the beginning, because without it the API server would let the
 //! content go before the driver has seen it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -147,20 +147,29 @@ impl Carrying<'_> {
             return Ok(None);
         }
         let found = self.get(&self.contents(), &snapshot.content).await?;
-        Ok(found.filter(|content| is_content_of(content, snapshot) && self.is_labelled(content)))
+        let is_of = |content: &DynamicObject| {
+            is_content_of(content, snapshot) && self.is_labelled(content, &snapshot.namespace)
+        };
+        Ok(found.filter(is_of))
     }
 
-    fn is_labelled(&self, content: &DynamicObject) -> bool {
+    /// Is the content of this backup, by its label and by the namespace of its VolumeSnapshot? Two
+    /// namespaces can have Backups of one name. `namespace`: of the claim.
+    fn is_labelled(&self, content: &DynamicObject, namespace: &str) -> bool {
         let label = keys::label_value(self.backup_name(), digest);
+        let of = content.data.pointer("/spec/volumeSnapshotRef/namespace").and_then(Value::as_str);
         content.labels().get(keys::BACKUP_NAME) == Some(&label)
+            && of.is_some_and(|of| of == namespace || of == self.lifecycle.namespace)
     }
 
     /// Checks that no content of somebody else has one of the snapshots: what names them lies in the
     /// store, where others may be able to write.
     async fn check_others(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
-        let named: HashSet<(&str, &str)> = all.iter().map(Snapshot::key).collect();
+        let named: HashMap<(&str, &str), &str> =
+            all.iter().map(|snapshot| (snapshot.key(), snapshot.namespace.as_str())).collect();
         let is_others = |content: &DynamicObject| {
-            !self.is_labelled(content) && keys_of(content).any(|key| named.contains(&key))
+            let of = keys_of(content).find_map(|key| named.get(&key));
+            of.is_some_and(|namespace| !self.is_labelled(content, namespace))
         };
         let found = list(&self.contents(), None, is_others).await;
         let found = found.context("failed to list the VolumeSnapshotContents")?;

@@ -233,11 +233,32 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     let request: berth_api::velero::DeleteBackupRequest =
         serde_json::from_value(request("1", "New")).unwrap();
     let carrying = Carrying::new(&lifecycle, &requests, Arc::new(request));
-    let snapshot = |handle: &str| Snapshot { driver: "d".into(), handle: handle.into(), content: "c".into() };
-    api.next(get(all).answers(list("1", &[others])));
-    let refused = carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap_err();
-    assert!(refused.to_string().contains("VolumeSnapshotContent others"), "{refused}");
-    assert!(api.writes().is_empty());
+    let snapshot = |handle: &str| {
+        let [driver, handle, content, namespace] = ["d", handle, "c", "shop"].map(str::to_owned);
+        Snapshot { driver, handle, content, namespace }
+    };
+    // Of a Backup of the same name in another namespace.
+    let mut same_name = others.clone();
+    same_name["metadata"]["labels"] = json!({"velero.io/backup-name": "b"});
+    same_name["spec"]["volumeSnapshotRef"] = json!({"namespace": "berth-too", "name": "s", "uid": "s"});
+    for others in [others, same_name.clone()] {
+        api.next(get(all).answers(list("1", &[others])));
+        let refused = carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap_err();
+        assert!(refused.to_string().contains("VolumeSnapshotContent others"), "{refused}");
+        assert!(api.writes().is_empty());
+    }
+    // The backup's own, which was kept: it is taken over.
+    let mut kept = same_name;
+    kept["metadata"] = json!({"name": "c", "uid": "cu", "labels": {"velero.io/backup-name": "b"}});
+    kept["spec"]["deletionPolicy"] = json!("Delete");
+    kept["spec"]["volumeSnapshotRef"] = json!({"namespace": "shop", "name": "s"});
+    let content = format!("{all}/c");
+    api.next(get(all).answers(list("1", std::slice::from_ref(&kept))))
+        .next(get(&content).answers(kept.clone()))
+        .next(deleting(&content).answers(kept))
+        .next(get(&content).refuses(404));
+    carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap();
+    let before = api.writes().len();
 
     let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
     let own = format!("{all}/{name}");
@@ -249,7 +270,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(get(&own).answers(stands))
         .next(get(&own).refuses(404));
     carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
-    let made = &api.writes()[0].body;
+    let made = &api.writes()[before].body;
     assert_eq!(made["spec"]["deletionPolicy"], "Delete");
     assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
     assert!(made["metadata"]["finalizers"][0].as_str().unwrap().ends_with("bound-protection"));

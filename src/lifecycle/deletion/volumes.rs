@@ -40,6 +40,8 @@ pub(super) struct Snapshot {
     pub handle: String,
     /// The VolumeSnapshotContent that it had.
     pub content: String,
+    /// Namespace of the claim of which it was taken, and so of its VolumeSnapshot.
+    pub namespace: String,
 }
 
 impl Snapshot {
@@ -143,6 +145,7 @@ enum Told {
 #[serde(rename_all = "camelCase")]
 struct VolumeInfo {
     backup_method: Option<String>,
+    pvc_namespace: Option<String>,
     snapshot_data_moved: Option<bool>,
     csi_snapshot_info: Option<Box<CsiSnapshotInfo>>,
     snapshot_data_movement_info: Option<Box<MovementInfo>>,
@@ -201,6 +204,7 @@ fn told_by(info: VolumeInfo) -> Told {
         driver: known(csi.driver),
         handle: known(csi.snapshot_handle),
         content: known(csi.vsc_name),
+        namespace: known(info.pvc_namespace),
     };
     let is_csi = info.backup_method.as_deref() == Some("CSISnapshot");
     let is_named = !snapshot.driver.is_empty() && !snapshot.handle.is_empty();
@@ -247,10 +251,14 @@ mod tests {
     #[test]
     fn each_entry_tells_who_can_remove_its_data() {
         let snapshot = json!({"driver": "d", "snapshotHandle": "h", "vscName": "c"});
-        let found = Snapshot { driver: "d".into(), handle: "h".into(), content: "c".into() };
+        let [driver, handle, content, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
+        let found = Snapshot { driver, handle, content, namespace };
         let unknown = json!({"driver": "d", "snapshotHandle": "unknown", "vscName": "unknown"});
         for (info, told) in [
-            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": snapshot}), Told::Snapshot(found)),
+            (
+                json!({"backupMethod": "CSISnapshot", "pvcNamespace": "shop", "csiSnapshotInfo": snapshot}),
+                Told::Snapshot(found),
+            ),
             (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), Told::Nothing),
             (
                 json!({"backupMethod": "CSISnapshot", "snapshotDataMoved": true, "csiSnapshotInfo": snapshot,
