@@ -124,6 +124,9 @@ keys! {
     /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
     /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
     pub const INHERITS: &str = "berth.dev/inherits";
+    /// Annotation of a Backup whose deletion removes its files from now on: an empty folder is what is
+    /// left of them.
+    pub const FILES_GO: &str = "berth.dev/files-go";
     /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
     pub const DELETES_IN: &str = "berth.dev/deletes-in";
 

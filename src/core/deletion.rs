@@ -11,7 +11,9 @@
 //! 3. The deletion claims the folder in the store ([`owner`] says whether it may). From then on the
 //!    claim proves whose the folder is, also when the file is gone that names the Backup.
 //! 4. Snapshots go while the files are still there that name them.
-//! 5. The file that makes the backup visible goes, then the other files, and the claim last.
+//! 5. The Backup records that its files go. The file that makes the backup visible goes, then the
+//!    other files, and the claim last. Where nothing is found without that record, a location that
+//!    has no other backup is not believed: a volume that is not mounted looks the same.
 //! 6. Restores of the backup go, then the Backup, then its requests.
 
 mod owner;
@@ -47,6 +49,8 @@ pub struct Backup<'a> {
     pub kept: Option<&'a str>,
     /// Volume data that cannot be removed is to be left behind.
     pub leaves_volumes: bool,
+    /// A deletion has begun to remove its files.
+    pub files_go: bool,
 }
 
 /// The location of the Backup.
@@ -105,6 +109,8 @@ pub enum Step {
     /// Claim the folder for the deletion.
     Claim,
     RemoveSnapshots,
+    /// Write to the Backup that its files go from now on.
+    Record,
     /// Remove the file that makes the backup visible, all other files, and the claim.
     RemoveFiles,
     RemoveRestores,
@@ -206,6 +212,10 @@ pub fn next(seen: &Seen<'_>) -> Step {
     {
         return end(stranger.to_string());
     }
+    if *folder == Owner::NobodyInEmpty && !backup.files_go && !stored_nothing(backup.phase) {
+        let why = "the storage location has neither this backup nor any other, so it may not be the bucket or the volume that has it: bring that back or, if the files are gone for good, remove the Backup by kubectl";
+        return if has_begun { Step::Wait(why.to_owned()) } else { end(why) };
+    }
     let Some(volumes) = &seen.volumes else { return Step::LookAtVolumes };
     if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
         return Step::End(volumes.out_of_reach.clone());
@@ -223,9 +233,9 @@ pub fn next(seen: &Seen<'_>) -> Step {
     if !has_begun {
         return Step::Begin;
     }
-    // A Backup whose folder is somebody else's keeps its phase, because its phase is what says that
-    // nothing in that folder is its own.
-    if !is_marked && stranger.is_none() {
+    // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there at
+    // all, because its phase is what says that it has stored nothing.
+    if !is_marked && stranger.is_none() && *folder != Owner::NobodyInEmpty {
         return Step::Mark;
     }
     if *folder == Owner::Ours {
@@ -235,7 +245,7 @@ pub fn next(seen: &Seen<'_>) -> Step {
         return Step::RemoveSnapshots;
     }
     if *folder == Owner::Claimed {
-        return Step::RemoveFiles;
+        return if backup.files_go { Step::RemoveFiles } else { Step::Record };
     }
     if restores.ended > 0 {
         return Step::RemoveRestores;

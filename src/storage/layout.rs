@@ -75,6 +75,11 @@ impl Layout {
         self.below_prefix(&format!("backups/{}", self.backup))
     }
 
+    /// The folder that has those of all backups.
+    pub(super) fn backups(&self) -> Path {
+        self.below_prefix("backups")
+    }
+
     /// The folder of a Restore.
     pub fn restore_folder(&self, restore: &str) -> Path {
         self.below_prefix(&format!("restores/{restore}"))

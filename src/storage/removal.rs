@@ -78,6 +78,16 @@ impl Layout {
         Ok(Survey { stored: Stored { claim, metadata, has_others }, version })
     }
 
+    /// Has the location no file of any backup? One request.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn has_no_backup(&self) -> object_store::Result<bool> {
+        let all = self.backups();
+        let first = self.store().list(Some(&all)).next().await.transpose()?;
+        Ok(first.is_none())
+    }
+
     /// Removes the folder that this claim is of. `false`: there is more than one attempt removes.
     /// The claim is read before each request, because no store removes conditionally.
     ///
@@ -184,6 +194,9 @@ mod tests {
             assert_eq!(keys(&layout).await, ["p/backups/one-more/velero-backup.json", "p/restores/r2/a"]);
             let empty = layout.survey().await.unwrap();
             assert_eq!(empty.stored, Stored::default());
+            assert!(!layout.has_no_backup().await.unwrap(), "its neighbour is there");
+            layout.store().delete(&Path::from("p/backups/one-more/velero-backup.json")).await.unwrap();
+            assert!(layout.has_no_backup().await.unwrap(), "other folders are no backups");
         }
         assert!(!folder.path().join("p/backups/one").exists(), "no empty folder is left");
     }

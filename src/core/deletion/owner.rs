@@ -134,8 +134,11 @@ impl fmt::Display for Stranger {
 /// Whose the folder is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It is empty.
+    /// It is empty, and the location has other backups.
     Nobody,
+    /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that it
+    /// was looks the same.
+    NobodyInEmpty,
     /// It is the Backup's, and no deletion has claimed it.
     Ours,
     /// A deletion of this Backup has claimed it.

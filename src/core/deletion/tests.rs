@@ -87,7 +87,7 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
 }
 
 fn backup(phase: &'static str) -> Backup<'static> {
-    Backup { uid: UID, created: None, phase, kept: None, leaves_volumes: false }
+    Backup { uid: UID, created: None, phase, kept: None, leaves_volumes: false, files_go: false }
 }
 
 fn seen() -> Seen<'static> {
@@ -132,6 +132,11 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
         (Seen { location: Location::ReadOnly("l"), ..seen() }, "location l is read-only"),
         (Seen { location: Location::Unavailable("l"), ..seen() }, "location l is currently unavailable"),
         (Seen { folder: Some(Owner::Stranger(Stranger::Unknown)), ..seen() }, "of which nothing says"),
+        (Seen { folder: Some(Owner::NobodyInEmpty), ..seen() }, "neither this backup nor any other"),
+        (
+            Seen { folder: Some(Owner::NobodyInEmpty), backup: Some(backup("Deleting")), ..seen() },
+            "neither this backup nor any other",
+        ),
         (
             Seen {
                 folder: Some(Owner::Stranger(Stranger::CopyOfCluster("c".into()))),
@@ -152,6 +157,25 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
     for (seen, text) in cases {
         assert!(said(&seen).contains(text), "{}", said(&seen));
     }
+}
+
+#[test]
+fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_it() {
+    let begun = Request { has_begun: true, ..seen().request };
+    let deleting = Seen { request: begun, backup: Some(backup("Deleting")), ..seen() };
+    let nothing = Seen { folder: Some(Owner::NobodyInEmpty), ..deleting.clone() };
+    assert!(matches!(next(&nothing), Step::Wait(_)), "a volume may come back");
+    let emptied = Backup { files_go: true, ..backup("Deleting") };
+    assert_eq!(next(&Seen { backup: Some(emptied), ..nothing.clone() }), Step::RemoveBackup);
+    assert_eq!(next(&Seen { folder: Some(Owner::Nobody), ..deleting.clone() }), Step::RemoveBackup);
+    // One that failed promises nothing.
+    let failed = Seen { backup: Some(backup("Failed")), ..nothing.clone() };
+    assert_eq!(next(&failed), Step::RemoveBackup);
+    assert_eq!(next(&Seen { request: seen().request, ..failed }), Step::Begin);
+    // Before the files go, that is written down.
+    let claimed = Seen { folder: Some(Owner::Claimed), ..deleting };
+    assert_eq!(next(&claimed), Step::Record);
+    assert_eq!(next(&Seen { backup: Some(emptied), ..claimed }), Step::RemoveFiles);
 }
 
 #[test]
@@ -181,7 +205,7 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
     let gone = Seen { request, backup: None, folder: None, ..seen() };
     assert_eq!(next(&gone), Step::LookAtFolder);
     assert_eq!(next(&Seen { folder: Some(Owner::Claimed), ..gone.clone() }), Step::RemoveFiles);
-    for folder in [Owner::Nobody, Owner::Ours, Owner::Stranger(Stranger::Unknown)] {
+    for folder in [Owner::Nobody, Owner::NobodyInEmpty, Owner::Ours, Owner::Stranger(Stranger::Unknown)] {
         assert_eq!(next(&Seen { folder: Some(folder), ..gone.clone() }), Step::Done);
     }
     let later = Seen { backup: Some(Backup { uid: "later", ..backup("Completed") }), ..gone };
@@ -223,6 +247,9 @@ struct World {
     uid: &'static str,
     stored: Stored,
     files: usize,
+    files_go: bool,
+    /// The location has other backups.
+    has_neighbours: bool,
     snapshots: usize,
     out_of_reach: bool,
     restores: usize,
@@ -237,7 +264,10 @@ impl World {
 
     fn owner(&self) -> Owner {
         let known = Known { uid: UID.into(), ..known() };
-        owner(&known, &self.stored(), Inherited(self.inherits))
+        match owner(&known, &self.stored(), Inherited(self.inherits)) {
+            Owner::Nobody if !self.has_neighbours => Owner::NobodyInEmpty,
+            owner => owner,
+        }
     }
 
     /// Files of somebody else.
@@ -254,7 +284,11 @@ impl World {
                 has_begun: self.request.unwrap(),
                 has_others: false,
             },
-            backup: self.phase.map(|phase| Backup { uid: self.uid, ..backup(phase) }),
+            backup: self.phase.map(|phase| Backup {
+                uid: self.uid,
+                files_go: self.files_go,
+                ..backup(phase)
+            }),
             location: Location::Usable,
             folder: None,
             volumes: None,
@@ -287,6 +321,7 @@ impl World {
                 Step::TakeOut | Step::RemoveBackup => self.phase = None,
                 Step::Begin => (self.request, self.is_recorded) = (Some(true), true),
                 Step::Mark => self.phase = Some("Deleting"),
+                Step::Record => self.files_go = true,
                 Step::Claim => self.stored.claim = Some(claim(CLUSTER, UID, "deletion-1")),
                 Step::RemoveSnapshots => self.snapshots = self.snapshots.saturating_sub(1),
                 Step::RemoveFiles => match &self.stored.metadata {
@@ -327,9 +362,9 @@ fn world() -> impl Strategy<Value = World> {
     ];
     let inherits = prop_oneof![Just(""), Just("away"), Just("*")];
     let counts = (0..4usize, 0..3usize, 0..3usize);
-    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::ANY);
     (claims, stored, phases, inherits, counts, flags).prop_map(
-        |(claim, metadata, phase, inherits, (files, snapshots, restores), (out_of_reach, running))| World {
+        |(claim, metadata, phase, inherits, (files, snapshots, restores), flags)| World {
             request: Some(false),
             is_recorded: true,
             errors: None,
@@ -337,10 +372,12 @@ fn world() -> impl Strategy<Value = World> {
             uid: UID,
             stored: Stored { claim, metadata, has_others: false },
             files,
+            files_go: false,
+            has_neighbours: flags.2,
             snapshots,
-            out_of_reach,
+            out_of_reach: flags.0,
             restores,
-            running,
+            running: flags.1,
             inherits,
         },
     )
@@ -373,6 +410,7 @@ proptest! {
                 prop_assert_eq!(before.phase, Some("Deleting"));
                 prop_assert_eq!(before.owner(), Owner::Claimed);
                 prop_assert_eq!(before.snapshots, 0, "the files name them");
+                prop_assert!(before.files_go, "an empty folder is believed afterwards");
                 prop_assert!(before.stored.metadata.is_none() || world.stored.metadata.is_none(), "it is hidden first");
             }
             if world.stored.claim.is_none() && before.stored.claim.is_some() {

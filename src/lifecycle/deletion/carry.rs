@@ -310,6 +310,12 @@ impl<'a> Carrying<'a> {
                 }
                 self.are_snapshots_gone = true;
             }
+            Step::Record => {
+                let backup = found.backup.as_ref().context("the Backup is gone")?;
+                let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
+                written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
+                    .context("failed to write to the Backup that its files go")?;
+            }
             Step::RemoveFiles => self.remove_files(found).await?,
             Step::RemoveRestores => self.remove_restores(found.layout.as_ref(), &found.restores).await?,
             Step::Done => {
@@ -425,6 +431,7 @@ fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
         phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
         kept: kept.map(String::as_str),
         leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),
+        files_go: is_set(annotations, keys::FILES_GO),
     }
 }
 

@@ -61,7 +61,12 @@ impl Carrying<'_> {
             completed: time("completionTimestamp"),
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
-        let whose = owner(&known, &survey.stored, Inherited(inherits));
+        let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
+            Owner::Nobody if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? => {
+                Owner::NobodyInEmpty
+            }
+            whose => whose,
+        };
         (found.layout, found.survey) = (Some(layout), Some(survey));
         Ok(whose)
     }

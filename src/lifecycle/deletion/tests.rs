@@ -123,10 +123,15 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     api.next(patching(&request_path).answers(request("2", "InProgress")));
     reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
     api.next(patching(&backup_path).answers(backup("6", "Deleting")));
-    // The claim, and then the files.
+    // The claim, what is about to be done, and then the files.
     reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
     reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
-    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    let mut recorded = backup("7", "Deleting");
+    recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
+    api.next(patching(&backup_path).answers(recorded.clone()));
+    reads(&api, "2", "InProgress", Some(recorded.clone()));
+    // Nothing is left in the whole location.
+    reads(&api, "2", "InProgress", Some(recorded));
     api.next(deleting(&backup_path).answers(json!({"kind": "Status", "status": "Success"})));
     reads(&api, "2", "InProgress", None);
     api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
@@ -143,8 +148,44 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(begun["status"]["phase"], "InProgress");
     assert_eq!(writes[1].body["metadata"]["resourceVersion"], "5");
     assert_eq!(writes[1].body["status"]["phase"], "Deleting");
-    assert_eq!(writes[2].body["preconditions"], json!({"uid": "u", "resourceVersion": "6"}));
-    assert_eq!(writes[3].body["preconditions"], json!({"uid": "ru"}));
+    assert_eq!(writes[2].body["metadata"]["resourceVersion"], "6");
+    assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
+    assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_not_mounted_is_not_taken_for_a_backup_that_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let bucket = root.join("bucket");
+    std::fs::create_dir_all(&bucket).unwrap();
+    let ends = patching(&path("deletebackuprequests", "r")).answers(request("2", "Processed"));
+    let api = script(root);
+    reads(&api, "1", "New", Some(backup("5", "Completed")));
+    api.next(ends);
+    assert_eq!(carry(&api, root).await, Ended::Yes);
+    let [write] = api.writes().try_into().unwrap();
+    let said = write.body["status"]["errors"][0].as_str().unwrap();
+    assert!(said.contains("neither this backup nor any other"), "{said}");
+    api.finish();
+
+    // With another backup beside it, the folder is known to be empty.
+    std::fs::create_dir_all(bucket.join("backups/other")).unwrap();
+    std::fs::write(bucket.join("backups/other/velero-backup.json"), "{}").unwrap();
+    let api = script(root);
+    reads(&api, "1", "New", Some(backup("5", "Completed")));
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")));
+    reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
+    api.next(patching(&path("backups", "b")).answers(backup("6", "Deleting")));
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    api.next(deleting(&path("backups", "b")).answers(json!({"kind": "Status", "status": "Success"})));
+    reads(&api, "2", "InProgress", None);
+    api.next(
+        deleting(&path("deletebackuprequests", "r")).answers(json!({"kind": "Status", "status": "Success"})),
+    );
+    assert_eq!(carry(&api, root).await, Ended::Yes);
     api.finish();
 }
 

@@ -94,7 +94,9 @@ fn metadata(stored: &Value, namespace: &str) -> Value {
     let mut metadata = json!({"name": stored["metadata"]["name"], "namespace": namespace});
     for key in ["labels", "annotations"] {
         if let Some(Value::Object(all)) = stored["metadata"].get(key) {
-            let is_kept = |key: &str, value: &Value| value.is_string() && key != keys::VOLUMES_MISSING;
+            let is_kept = |key: &str, value: &Value| {
+                value.is_string() && ![keys::VOLUMES_MISSING, keys::FILES_GO].contains(&key)
+            };
             let all: Map<String, Value> =
                 all.clone().into_iter().filter(|(key, value)| is_kept(key, value)).collect();
             metadata[key] = Value::Object(all);
@@ -176,7 +178,7 @@ mod tests {
                 "name": "b", "namespace": "elsewhere", "uid": "foreign", "resourceVersion": "7", "generation": 3,
                 "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["stay"], "managedFields": [{}],
                 "labels": {"team": "a", "velero.io/storage-location": "there", "odd": 1},
-                "annotations": {"note": "x"},
+                "annotations": {"note": "x", "berth.dev/files-go": "true"},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"},
                     {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "s", "controller": true},

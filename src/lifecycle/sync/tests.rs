@@ -126,16 +126,14 @@ async fn a_backup_that_a_deletion_has_claimed_does_not_come_until_its_claim_is_g
         place.past.memory = berth_core::sync::Memory::default();
         place.stored(name);
         place.store(name, "berth-run.json", text);
-        let api = Scripted::new()
-            .once(asked())
-            .once(post(&format!("{VELERO}/backups")).answers(backup(name)));
+        let api =
+            Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup(name)));
         place.round(&api).await;
     }
     assert_eq!(place.past.memory.skipped(), [(berth_core::sync::Skip::HalfDeleted, 1)].into());
     place.past.memory = berth_core::sync::Memory::default();
     std::fs::remove_file(place.root.path().join("b/p/backups/half/berth-run.json")).unwrap();
-    let api =
-        Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup("half")));
+    let api = Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup("half")));
     place.round(&api).await;
 }
 
