@@ -56,6 +56,7 @@ pub mod names;
 mod noted;
 pub mod operations;
 mod policy;
+mod predecessor;
 pub mod prepare;
 mod progress;
 mod publication;

@@ -17,7 +17,7 @@ impl Engine {
     /// Ends a running Backup as Failed.
     pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
-        if matches!(failure, Failure::Claim(_)) {
+        if matches!(failure, Failure::Claim(_) | Failure::BeingDeleted(_)) {
             // Garbage collection of expired backups removes the whole folder, and that folder
             // belongs to another backup.
             status["expiration"] = Value::Null;

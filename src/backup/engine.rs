@@ -85,6 +85,10 @@ pub(super) enum Failure {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error(
+        "DeleteBackupRequest {0} still removes an earlier backup of this name: create the Backup again once that request is gone, or remove the request by kubectl if nothing carries it out"
+    )]
+    BeingDeleted(String),
+    #[error(
         "the archive in the storage location is not the one that was written: {found} bytes in place of {written}"
     )]
     Changed { written: u64, found: u64 },

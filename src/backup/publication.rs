@@ -104,7 +104,12 @@ impl Engine {
             run: run.to_owned(),
             before: None,
         };
-        let found = layout.look().await?;
+        let mut found = layout.look().await?;
+        if let Some(standing) = &found.folder.claim
+            && self.await_deletion(&ours, standing).await?
+        {
+            found = layout.look().await?;
+        }
         let standing = &found.folder.claim;
         let replaces = match (judge(&ours, &found.folder), standing) {
             (Verdict::Ours, _) => return Ok(ours),

@@ -211,6 +211,44 @@ fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     assert!(!folder.exists(), "{:?}", files(&folder));
 }
 
+#[test]
+fn a_new_backup_waits_until_the_deletion_of_an_earlier_one_of_its_name_has_ended() {
+    let berth = start("deletion-anew", &["--disable-controllers=backup-deletion"], &[]);
+    // As somebody leaves it who removes a Backup by kubectl in the middle of its deletion.
+    let request = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {
+            "name": "earlier",
+            "labels": {"velero.io/backup-name": "one", "velero.io/backup-uid": "uid-of-the-earlier"},
+        },
+        "spec": {"backupName": "one"}, "status": {"phase": "InProgress"},
+    });
+    berth.kubectl().run_with(&["create", "-n", berth.namespace(), "-f", "-"], &request.to_string()).unwrap();
+    let folder = berth.archives().join("backups/one");
+    std::fs::create_dir_all(&folder).unwrap();
+    let args = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
+    let cluster = berth.kubectl().run(&args).unwrap();
+    let claim = json!({
+        "cluster": cluster.trim(), "namespace": berth.namespace(), "backup": "uid-of-the-earlier",
+        "run": "deletion-of-the-request",
+    });
+    std::fs::write(folder.join("berth-run.json"), claim.to_string()).unwrap();
+    std::fs::write(folder.join("one.tar.gz"), "a half").unwrap();
+    create(&berth, &[backup_of("one", &["default"])]);
+    wait_for("the run to wait", PATIENCE, || {
+        let log = berth.controller.process.log_text()?;
+        Ok(log.contains("waiting for the deletion of an earlier backup").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(std::fs::read_to_string(folder.join("berth-run.json")).unwrap(), claim.to_string());
+    assert_eq!(files(&folder), ["berth-run.json", "one.tar.gz"]);
+    berth.kubectl().run(&["delete", "deletebackuprequests", "earlier", "-n", berth.namespace()]).unwrap();
+    let done = ended(&berth, &["one"]).remove("one").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}", done.status);
+    let claim = std::fs::read_to_string(folder.join("berth-run.json")).unwrap();
+    assert!(claim.contains(done.metadata.uid.as_deref().unwrap()), "{claim}");
+}
+
 /// Writes a claim of another cluster over that of a backup.
 fn give_away(berth: &Berth, name: &str, found: &Backup) {
     let claim = json!({

@@ -325,6 +325,11 @@ impl<'a> Carrying<'a> {
             }
             Step::Forget => {
                 self.remove_request(request).await?;
+                info!(
+                    backup = self.backup_name(),
+                    request = request.name_any(),
+                    "ended the deletion of a Backup that is gone: one of the same name has been created since"
+                );
                 return Ok(Progress::Ended);
             }
             Step::Wait(why) => return Ok(Progress::Later(why)),
