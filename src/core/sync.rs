@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::claim::Claim;
+
 /// Folders that a round reads for the first time.
 pub const MOST_NEW: usize = 10_000;
 /// Folders that were skipped before and that a round reads again.
@@ -379,6 +381,20 @@ pub fn is_written_elsewhere(
 ) -> bool {
     let is_recent = last_round.zip(ended).is_some_and(|(round, ended)| ended > round);
     is_recent && claimed_by.is_some_and(|by| !by.is_empty() && by != cluster)
+}
+
+/// Does a copy of this cluster write below this location, with the same UID? A backup that ended since
+/// the last round, that a Backup of this namespace has written by its claim, and that has no Backup
+/// here, is of such a copy, unless somebody has removed its Backup.
+pub fn is_written_by_copy(
+    last_round: Option<Timestamp>,
+    ended: Option<Timestamp>,
+    claim: &Claim,
+    cluster: &str,
+    namespace: &str,
+) -> bool {
+    let is_recent = last_round.zip(ended).is_some_and(|(round, ended)| ended > round);
+    is_recent && claim.cluster == cluster && claim.namespace == namespace
 }
 
 #[cfg(test)]

@@ -238,6 +238,22 @@ fn a_location_is_due_by_its_own_period() {
 }
 
 #[test]
+fn a_copy_of_the_cluster_is_known_by_a_backup_that_this_one_does_not_have() {
+    let [early, late] = [1, 2].map(|at| Timestamp::from_second(at).ok());
+    let claim = |cluster: &str, namespace: &str| crate::claim::Claim {
+        cluster: cluster.into(),
+        namespace: namespace.into(),
+        ..crate::claim::Claim::default()
+    };
+    let is = |last, ended, claim| is_written_by_copy(last, ended, &claim, "here", "velero");
+    assert!(is(early, late, claim("here", "velero")));
+    assert!(!is(late, early, claim("here", "velero")), "it was there before");
+    assert!(!is(None, late, claim("here", "velero")), "the first round finds what is old");
+    assert!(!is(early, late, claim("away", "velero")));
+    assert!(!is(early, late, claim("here", "elsewhere")), "that is another installation");
+}
+
+#[test]
 fn only_what_another_cluster_wrote_since_the_last_round_is_told() {
     for (round, ended, by, told) in [
         (Some(at(1)), Some(at(2)), Some("there"), true),

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::sync::{Skip, Tag, is_written_elsewhere};
+use berth_core::sync::{Skip, Tag, is_written_by_copy, is_written_elsewhere};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
@@ -205,7 +205,20 @@ impl Sync<'_> {
         }
         let Ok(cluster) = self.cluster_uid().await else { return };
         let Ok(found) = stored.layout(name).look().await else { return };
-        let by = found.folder.claim.map(|claim| claim.cluster);
+        let Some(claim) = found.folder.claim else { return };
+        if is_written_by_copy(last, ended, &claim, cluster, &self.lifecycle.namespace) {
+            if past.others.insert(cluster.to_owned()) {
+                let note = format!(
+                    "{name:?} was stored here since the last round by a Backup of this cluster that this cluster does not have: \
+                     somebody has removed it, or a copy of this cluster writes here, too, and may delete what this cluster has: \
+                     give the copy locations of its own"
+                );
+                warn!(location = location.name_any(), "{note}");
+                self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+            }
+            return;
+        }
+        let by = Some(claim.cluster);
         let Some(by) = by.filter(|by| is_written_elsewhere(last, ended, Some(by), cluster)) else { return };
         let by: String = by.chars().filter(|c| !c.is_control()).take(63).collect();
         if past.others.insert(by.clone()) {
