@@ -2,7 +2,9 @@
 //! module looks and acts. It keeps nothing in memory that a deletion needs, so the next leader
 //! continues where this one stopped.
 
+mod calls;
 mod carry;
+mod carrying;
 mod folder;
 mod restores;
 mod snapshots;
@@ -32,7 +34,8 @@ use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Answer, Write, delete};
 
-use carry::{Carrying, Ended};
+use carry::Ended;
+use carrying::Carrying;
 
 /// Deletions at the same time, each of another Backup.
 const AT_ONCE: usize = 4;

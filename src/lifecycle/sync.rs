@@ -17,7 +17,8 @@ use berth_core::sync::{Memory, is_due};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Resource as _, ResourceExt};
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
@@ -27,6 +28,8 @@ use super::Lifecycle;
 const TICK: Duration = Duration::from_secs(1);
 /// Rounds that run at the same time, each of another location.
 const ROUNDS_AT_ONCE: usize = 8;
+/// Requests of one round that run at the same time.
+const READS_AT_ONCE: usize = 16;
 
 /// What the rounds of one location remember.
 #[derive(Default)]
@@ -124,6 +127,10 @@ impl Sync<'_> {
         };
         period.map(|period| SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX))
     }
+}
+
+fn reference(location: &BackupStorageLocation) -> ObjectReference {
+    location.object_ref(&())
 }
 
 #[cfg(test)]

@@ -1,37 +1,33 @@
 //! One DeleteBackupRequest, step after step.
 
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::{self, is_set};
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
+    BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
     DeleteBackupRequestPhase as Phase,
 };
 use berth_core::deletion::{
     Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Requests, others};
+use super::calls::{CALL, told, written};
+use super::carrying::{Carrying, Found, VolumeData};
+use super::others;
 use crate::events::What;
-use crate::lifecycle::Lifecycle;
 use crate::patch::{digest, known_location};
-use crate::storage::{Layout, Survey};
 use crate::write::{Answer, Pauses, Write, delete, patch, patch_to_fit};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
-pub(super) const CALL: Duration = Duration::from_secs(10);
 /// Time-out of one step. Removing many files takes a while.
 const STEP: Duration = Duration::from_secs(300);
 /// Steps of one deletion that follow each other without a pause.
@@ -56,66 +52,7 @@ enum Progress {
     Later(String),
 }
 
-/// A deletion, and what this process knows of it. Whatever decides is read again before each step.
-pub(super) struct Carrying<'a> {
-    pub(super) lifecycle: &'a Lifecycle,
-    requests: &'a Requests,
-    request: Arc<DeleteBackupRequest>,
-    pub(super) cluster: Option<String>,
-    /// UIDs of requests that this deletion has removed, which the watch may still show.
-    removed: HashSet<String>,
-    /// The snapshots were removed, though the files that name them are still there.
-    pub(super) are_snapshots_gone: bool,
-    /// For the metrics, after the Backup is gone.
-    schedule: Option<String>,
-    is_counted: bool,
-}
-
-/// What one look has found besides what [`next`] decides on.
-pub(super) struct Found {
-    pub(super) request: DeleteBackupRequest,
-    pub(super) backup: Option<DynamicObject>,
-    pub(super) location: Option<BackupStorageLocation>,
-    pub(super) layout: Option<Layout>,
-    pub(super) survey: Option<Survey>,
-    pub(super) volumes: super::volumes::Found,
-    pub(super) restores: Vec<DynamicObject>,
-}
-
-impl<'a> Carrying<'a> {
-    pub(super) fn new(
-        lifecycle: &'a Lifecycle,
-        requests: &'a Requests,
-        request: Arc<DeleteBackupRequest>,
-    ) -> Self {
-        Self {
-            lifecycle,
-            requests,
-            request,
-            cluster: None,
-            removed: HashSet::new(),
-            are_snapshots_gone: false,
-            schedule: None,
-            is_counted: false,
-        }
-    }
-
-    pub(super) fn backup_name(&self) -> &str {
-        &self.request.spec.backup_name
-    }
-
-    fn api(&self) -> Api<DeleteBackupRequest> {
-        Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace)
-    }
-
-    pub(super) fn backups(&self) -> Api<DynamicObject> {
-        self.dynamic(&ApiResource::erase::<Backup>(&()))
-    }
-
-    pub(super) fn dynamic(&self, kind: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace, kind)
-    }
-
+impl Carrying<'_> {
     /// Carries the request out, until it has ended or has failed for too long. `since`: when this
     /// process began with it. One that can only wait gives its place up meanwhile.
     pub(super) async fn run(mut self, since: Instant) -> Ended {
@@ -167,14 +104,6 @@ impl<'a> Carrying<'a> {
         }
     }
 
-    pub(super) async fn get<K>(&self, api: &Api<K>, name: &str) -> anyhow::Result<Option<K>>
-    where
-        K: Clone + DeserializeOwned + std::fmt::Debug,
-    {
-        let found = timeout(CALL, api.get_opt(name)).await;
-        found.context("the API server did not answer in time")?.map_err(told)
-    }
-
     /// The request as it stands now. `None`: it is gone, or done.
     async fn read(&self) -> anyhow::Result<Option<DeleteBackupRequest>> {
         let found = self.get(&self.api(), &self.request.name_any()).await?;
@@ -208,7 +137,7 @@ impl<'a> Carrying<'a> {
             location,
             layout: None,
             survey: None,
-            volumes: super::volumes::Found::default(),
+            volumes: VolumeData::default(),
             restores: Vec::new(),
         };
         let (mut folder, mut volumes, mut restores) = (None, None, None);
@@ -402,19 +331,6 @@ impl<'a> Carrying<'a> {
         let chosen = choose(&known, wanted).map_or(DEFAULT_LOCATION, |location| location.name.as_str());
         let position = all.iter().position(|location| location.name_any() == chosen);
         Ok(position.map(|position| all.swap_remove(position)))
-    }
-}
-
-/// The API server's own words.
-pub(super) fn told(error: kube::Error) -> anyhow::Error {
-    anyhow!(crate::text::chain(&error))
-}
-
-/// Gone is as good as written, where something is removed or no longer matters.
-pub(super) fn written<K>(answer: Answer<K>) -> anyhow::Result<()> {
-    match answer {
-        Answer::Written(_) | Answer::Gone(_) => Ok(()),
-        answer => answer.written().map(drop).map_err(told),
     }
 }
 

@@ -11,7 +11,8 @@ use kube::api::Api;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::carry::{CALL, Carrying, Found, told};
+use super::calls::{CALL, told};
+use super::carrying::{Carrying, Found};
 use crate::storage::{ClaimError, Layout};
 use crate::text::chain;
 

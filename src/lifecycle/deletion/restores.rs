@@ -2,51 +2,17 @@
 
 use anyhow::{Context as _, anyhow};
 use kube::ResourceExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use super::carry::{Carrying, told, written};
-use crate::client::is_not_found;
+use super::calls::{list, written};
+use super::carrying::Carrying;
 use crate::storage::Layout;
 use crate::write::{Write, delete, patch};
 
 /// Velero's server removes it when it has removed the files of a Restore. Here that is done already.
 const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
-const PAGE: u32 = 500;
-/// Objects of one kind that are read for one deletion.
-const MOST: usize = 100_000;
-const CALL: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// All objects of a kind; none where the cluster does not know the kind.
-pub(super) async fn list(
-    api: &Api<DynamicObject>,
-    selector: Option<&str>,
-    mut keep: impl FnMut(&DynamicObject) -> bool,
-) -> anyhow::Result<Vec<DynamicObject>> {
-    let mut params = ListParams::default().limit(PAGE);
-    if let Some(selector) = selector {
-        params = params.labels(selector);
-    }
-    let mut all = Vec::new();
-    loop {
-        let page = timeout(CALL, api.list(&params)).await.context("the API server did not answer in time")?;
-        let page = match page {
-            Ok(page) => page,
-            Err(error) if is_not_found(&error) => return Ok(all),
-            Err(error) => return Err(told(error)),
-        };
-        all.extend(page.items.into_iter().filter(|object| keep(object)));
-        if all.len() >= MOST {
-            return Err(anyhow!("there are more than {MOST} objects to look at"));
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
-}
 
 fn phase(restore: &DynamicObject) -> &str {
     restore.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()

@@ -16,9 +16,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::info;
 
-use super::carry::{Carrying, told, written};
-use super::restores::list;
-use super::volumes::Snapshot;
+use super::calls::{CALL, list, told, written};
+use super::carrying::{Carrying, Snapshot};
 use crate::client::is_not_found;
 use crate::pace::paced;
 use crate::patch::digest;
@@ -26,12 +25,9 @@ use crate::write::{Answer, Write, create, delete, patch};
 
 /// The snapshot controller's own: the driver's sidecar removes it once the snapshot is deleted.
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
-/// Snapshots that one deletion removes.
-pub(super) const MOST: usize = 10_000;
 /// How long one look waits for drivers.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
-const CALL: Duration = Duration::from_secs(10);
 
 fn contents(client: kube::Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");

@@ -261,7 +261,7 @@ async fn a_deletion_that_waits_for_its_store_gives_its_place_up_until_its_time_i
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
-    use super::volumes::Snapshot;
+    use super::carrying::Snapshot;
     let root = tempfile::tempdir().unwrap();
     let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
     let others = json!({

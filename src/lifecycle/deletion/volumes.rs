@@ -4,7 +4,6 @@
 //! plugins, can be removed only by a Velero, because nothing else opens its repositories or runs its
 //! plugins.
 
-use std::collections::BTreeSet;
 use std::io::Read as _;
 
 use anyhow::{Context as _, anyhow};
@@ -17,9 +16,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::carry::Carrying;
-use super::restores::list;
-use super::snapshots::MOST;
+use super::calls::list;
+use super::carrying::{Carrying, Snapshot, VolumeData};
 use crate::patch::digest;
 use crate::storage::{Layout, StoredBackups};
 
@@ -28,40 +26,21 @@ const PACKED: u64 = 16 << 20;
 const UNPACKED: u64 = 32 << 20;
 /// Values in its JSON.
 const VALUES: usize = 2_000_000;
+/// Snapshots that one deletion removes.
+const MOST: usize = 10_000;
 
 const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller backup-deletion (and start berth with \
     --disable-controllers=backup-deletion), or annotate the Backup with berth.dev/forget-volumes=REASON, which leaves this data \
     where it is";
 
-/// A CSI snapshot in its storage.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Snapshot {
-    pub driver: String,
-    pub handle: String,
-    /// The VolumeSnapshotContent that it had.
-    pub content: String,
-    /// Namespace of the claim of which it was taken, and so of its VolumeSnapshot.
-    pub namespace: String,
-}
-
-impl Snapshot {
-    /// What no two snapshots have in common.
-    pub(super) fn key(&self) -> (&str, &str) {
-        (self.driver.as_str(), self.handle.as_str())
-    }
-}
-
-/// What a look has found.
-#[derive(Default)]
-pub(super) struct Found {
-    pub out_of_reach: Vec<String>,
-    pub snapshots: BTreeSet<Snapshot>,
-}
-
 impl Carrying<'_> {
     /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
-    pub(super) async fn look_at_volumes(&self, layout: Option<&Layout>, uid: &str) -> anyhow::Result<Found> {
-        let mut found = Found::default();
+    pub(super) async fn look_at_volumes(
+        &self,
+        layout: Option<&Layout>,
+        uid: &str,
+    ) -> anyhow::Result<VolumeData> {
+        let mut found = VolumeData::default();
         let (mut moved, mut repositories, mut native) = (0, 0, 0);
         if let Some(layout) = layout {
             for info in read(layout, "-volumeinfo.json.gz").await? {

@@ -8,24 +8,21 @@ use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhas
 use berth_core::sync::{Doubtful, Plan, Skip, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::{Resource, ResourceExt};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::take::{Site, Taken};
-use super::{Past, Sync};
+use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::is_not_found;
 use crate::events::What;
 use crate::storage::{Files, StoredBackups};
 use crate::text::{chain, few};
 use crate::write::{Answer, Write, delete, patch};
 
-/// Requests to a store that run at the same time.
-pub(super) const READS_AT_ONCE: usize = 16;
 /// Failures of a store in one round, after which the round ends.
 const MOST_FAILURES: usize = 10;
 /// With one new folder in so many, all files are listed at once instead of asked for one by one.
@@ -289,8 +286,4 @@ impl Sync<'_> {
             }
         }
     }
-}
-
-pub(super) fn reference(location: &BackupStorageLocation) -> ObjectReference {
-    location.object_ref(&())
 }

@@ -19,9 +19,8 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::object::{Restored, backup};
-use super::round::reference;
 use super::volumes::Volumes;
-use super::{Past, Sync};
+use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::What;
 use crate::patch::merge_into;

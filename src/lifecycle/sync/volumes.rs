@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::object::{pod_volume_backup, pod_volume_backups};
-use super::round::READS_AT_ONCE;
-use super::{Past, Sync};
+use super::{Past, READS_AT_ONCE, Sync};
 use crate::storage::StoredBackups;
 use crate::text::chain;
 use crate::write::{Answer, Write, create, patch};

@@ -1,0 +1,109 @@
+//! A deletion that is carried out, as all of its steps share it.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequest};
+use kube::api::{Api, ApiResource, DynamicObject};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::Requests;
+use super::calls::{CALL, told};
+use crate::lifecycle::Lifecycle;
+use crate::storage::{Layout, Survey};
+
+/// A deletion, and what this process knows of it. Whatever decides is read again before each step.
+pub(super) struct Carrying<'a> {
+    pub(super) lifecycle: &'a Lifecycle,
+    pub(super) requests: &'a Requests,
+    pub(super) request: Arc<DeleteBackupRequest>,
+    pub(super) cluster: Option<String>,
+    /// UIDs of requests that this deletion has removed, which the watch may still show.
+    pub(super) removed: HashSet<String>,
+    /// The snapshots were removed, though the files that name them are still there.
+    pub(super) are_snapshots_gone: bool,
+    /// For the metrics, after the Backup is gone.
+    pub(super) schedule: Option<String>,
+    pub(super) is_counted: bool,
+}
+
+/// What one look has found besides what the next step is decided on.
+pub(super) struct Found {
+    pub(super) request: DeleteBackupRequest,
+    pub(super) backup: Option<DynamicObject>,
+    pub(super) location: Option<BackupStorageLocation>,
+    pub(super) layout: Option<Layout>,
+    pub(super) survey: Option<Survey>,
+    pub(super) volumes: VolumeData,
+    pub(super) restores: Vec<DynamicObject>,
+}
+
+/// A CSI snapshot in its storage.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Snapshot {
+    pub driver: String,
+    pub handle: String,
+    /// The VolumeSnapshotContent that it had.
+    pub content: String,
+    /// Namespace of the claim of which it was taken, and so of its VolumeSnapshot.
+    pub namespace: String,
+}
+
+impl Snapshot {
+    /// What no two snapshots have in common.
+    pub(super) fn key(&self) -> (&str, &str) {
+        (self.driver.as_str(), self.handle.as_str())
+    }
+}
+
+/// What a look at the data of volumes has found.
+#[derive(Default)]
+pub(super) struct VolumeData {
+    pub out_of_reach: Vec<String>,
+    pub snapshots: BTreeSet<Snapshot>,
+}
+
+impl<'a> Carrying<'a> {
+    pub(super) fn new(
+        lifecycle: &'a Lifecycle,
+        requests: &'a Requests,
+        request: Arc<DeleteBackupRequest>,
+    ) -> Self {
+        Self {
+            lifecycle,
+            requests,
+            request,
+            cluster: None,
+            removed: HashSet::new(),
+            are_snapshots_gone: false,
+            schedule: None,
+            is_counted: false,
+        }
+    }
+
+    pub(super) fn backup_name(&self) -> &str {
+        &self.request.spec.backup_name
+    }
+
+    pub(super) fn api(&self) -> Api<DeleteBackupRequest> {
+        Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace)
+    }
+
+    pub(super) fn backups(&self) -> Api<DynamicObject> {
+        self.dynamic(&ApiResource::erase::<Backup>(&()))
+    }
+
+    pub(super) fn dynamic(&self, kind: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace, kind)
+    }
+
+    pub(super) async fn get<K>(&self, api: &Api<K>, name: &str) -> anyhow::Result<Option<K>>
+    where
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let found = timeout(CALL, api.get_opt(name)).await;
+        found.context("the API server did not answer in time")?.map_err(told)
+    }
+}
