@@ -324,7 +324,7 @@ impl Berth {
         logs
     }
 
-    /// Leaves all of it running, once `save` has kept what [`super::janitor::tidy`] needs in order to end it.
+    /// Leaves all of it running, once `save` has kept the lines that `tests/support/janitor` reads in order to end it.
     ///
     /// # Errors
     /// When `save` fails, or the control plane is not this berth's own.
