@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use berth_api::velero::BackupStorageLocation;
 use berth_api::{extensions, garden};
-use berth_core::garden::check::location::Location;
-use berth_core::garden::check::{self, Credentials, Findings};
-use berth_core::garden::store::SecretRef;
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{Profile, Seed, View};
 use berth_core::violation::{Field, Violations, tellable};
+use berth_garden_core::check::location::Location;
+use berth_garden_core::check::{self, Credentials, Findings};
+use berth_garden_core::store::SecretRef;
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{Profile, Seed, View};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_core::garden::hub::Settings;
+use berth_garden_core::hub::Settings;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;

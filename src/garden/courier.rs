@@ -3,7 +3,7 @@
 //! alive. A cluster that uses another one's name syncs nothing ([`heartbeat`]).
 //!
 //! For each bucket and entry it freezes a view ([`freeze`]), has core plan one step
-//! ([`berth_core::garden::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
+//! ([`berth_garden_core::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
 //! leader begins with one list. While the hub cannot be reached, what it last said stands; but data is
 //! removed only while the hub confirms it.
 

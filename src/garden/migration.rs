@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_core::garden::migration::standing::{Found, Leads, Resume, standing};
-use berth_core::garden::migration::{
+use berth_garden_core::migration::standing::{Found, Leads, Resume, standing};
+use berth_garden_core::migration::{
     Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
     record as note, relist, retirement,
 };

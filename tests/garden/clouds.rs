@@ -11,7 +11,7 @@ use berth::storage::Roots;
 use berth::storage::bucket::{Bucket, Created, Hold, Marker, PAGE, Removed, Version};
 use berth_api::garden::StoreConfig;
 use berth_api::velero::BackupPhase;
-use berth_core::garden::fault::Fault;
+use berth_garden_core::fault::Fault;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use k8s_openapi::ByteString;

@@ -1,13 +1,13 @@
 //! Reads the hub's objects into the values that it decides on, and writes its decisions as parts of
 //! statuses.
 
-use berth_core::garden::assignment::SeedHealth;
-use berth_core::garden::hub::{
+use berth_garden_core::assignment::SeedHealth;
+use berth_garden_core::hub::{
     self, Bucket, BucketStatus, ConditionType, Conditions, Entry, EntryStatus, Operation, ProfileState,
     ProfileStatus,
 };
-use berth_core::garden::retention::Purpose;
-use berth_core::garden::{self, Place, Store};
+use berth_garden_core::retention::Purpose;
+use berth_garden_core::{self as garden, Place, Store};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -246,7 +246,7 @@ fn time(wire: Option<&Time>) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::hub::Condition as Found;
+    use berth_garden_core::hub::Condition as Found;
 
     use super::*;
     use crate::garden::BackupBucketStatus;

@@ -1,7 +1,7 @@
 //! The hub's buckets and entries, as far as they concern one seed.
 
-use berth_core::garden::entry_life::{Holder, HubState};
-use berth_core::garden::member::{BucketOfEntry, HubEntry, HubObject, MemberLocation};
+use berth_garden_core::entry_life::{Holder, HubState};
+use berth_garden_core::member::{BucketOfEntry, HubEntry, HubObject, MemberLocation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::location::LOCATION_AVAILABLE;
@@ -102,7 +102,7 @@ impl From<&BackupStorageLocation> for MemberLocation {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::entry_life::{Intent, intent};
+    use berth_garden_core::entry_life::{Intent, intent};
     use jiff::Timestamp;
 
     use super::*;

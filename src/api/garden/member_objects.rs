@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::entry_life::MemberState;
+use berth_garden_core::entry_life::MemberState;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Reports of a member cluster: what the status of the hub's object should say.
 
-use berth_core::garden::member::Problem;
+use berth_garden_core::member::Problem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;

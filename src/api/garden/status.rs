@@ -1,9 +1,9 @@
 //! What the agent of a member cluster tells the hub, as a change of the status of the hub's object.
 
-use berth_core::garden::member::EntryReport;
-use berth_core::garden::member::handoff::Handoff;
-use berth_core::garden::member::location::{LocationReport, Reason};
-use berth_core::garden::member::object::ObjectReport;
+use berth_garden_core::member::EntryReport;
+use berth_garden_core::member::handoff::Handoff;
+use berth_garden_core::member::location::{LocationReport, Reason};
+use berth_garden_core::member::object::ObjectReport;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -198,7 +198,7 @@ fn reason_text(why: Reason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::member::Problem;
+    use berth_garden_core::member::Problem;
 
     use super::*;
     use crate::garden::{BackupEntrySpec, BackupEntryStatus};

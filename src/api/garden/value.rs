@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::check::location::Location;
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{self, Place};
+use berth_garden_core::check::location::Location;
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{self as garden, Place};
 use kube::ResourceExt;
 
 use super::operation::OperationState;

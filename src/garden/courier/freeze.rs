@@ -11,8 +11,8 @@ use berth_api::garden::member_objects::{self, MemberContext, hub_uid, is_ours, l
 use berth_api::garden::{BackupBucket, BackupEntry, hub_state};
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_core::garden::entry_life::{MemberState, Phase};
-use berth_core::garden::member::{
+use berth_garden_core::entry_life::{MemberState, Phase};
+use berth_garden_core::member::{
     self, BucketView, CopyState, EntryView, Facts, Kind, LocationCredentials, MemberLocation, ObjectView,
     OwnLocation, Wanted,
 };

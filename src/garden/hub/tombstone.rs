@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use berth_api::garden::{BackupBucket, BackupEntry};
 use berth_api::keys;
-use berth_core::garden::hub::{self, End, Left, Record};
-use berth_core::garden::name;
+use berth_garden_core::hub::{self, End, Left, Record};
+use berth_garden_core::name;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::BackupStorageLocationSpec;
-use berth_core::garden::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
-use berth_core::garden::scope::NOTES;
+use berth_garden_core::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use berth_garden_core::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
+use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use serde_json::Value;
 

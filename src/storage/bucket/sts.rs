@@ -2,8 +2,8 @@
 //! keys with fewer rights than those that request them, and with an expiry.
 
 use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::scope::Scope;
+use berth_garden_core::fault::Fault;
+use berth_garden_core::scope::Scope;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use jiff::Timestamp;

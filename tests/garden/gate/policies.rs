@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use berth_api::keys::{OWN_DIRECTORY, PLACED_IN, WRITER};
 use berth_api::{extensions, garden};
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{Profile, Seed, check};
 use berth_core::violation::Violations;
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{Profile, Seed, check};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use berth_api::garden::{BackupBucket, CloudProfile};
 use berth_api::keys::{self, GARDEN_FINALIZER};
-use berth_core::garden::hub::BucketPlan;
+use berth_garden_core::hub::BucketPlan;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
